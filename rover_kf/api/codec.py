@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""JSON to and from the frozen dataclasses of this package; no pickle, no reflection beyond fields.
+
+A field that the reader does not know is ignored (a newer writer may add one); a field that is
+missing and has no default, or has another type, raises MessageError with its path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from typing import Any, TypeVar
+
+from rover_kf import errors
+
+T = TypeVar("T")
+
+
+def encode(value: object) -> Any:
+    """Turn a dataclass (or tuple, dict, scalar of such) into plain JSON data."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [encode(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): encode(item) for key, item in value.items()}
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    message = f"a value of type {type(value).__name__} has no place in a message"
+    raise errors.MessageError(message)
+
+
+def dumps(value: object) -> bytes:
+    """Encode as compact UTF-8 JSON."""
+    return json.dumps(encode(value), separators=(",", ":"), allow_nan=False).encode()
+
+
+def loads(cls: type[T], data: bytes | str) -> T:
+    """Decode JSON bytes as ``cls``.
+
+    Raises:
+        MessageError: not JSON, or not that message.
+    """
+    try:
+        parsed = json.loads(data)
+    except ValueError as cause:
+        message = f"not JSON where a {cls.__name__} was expected: {cause}"
+        raise errors.MessageError(message) from cause
+    return decode(cls, parsed)
+
+
+def decode(cls: type[T], data: object) -> T:
+    """Build ``cls`` (a dataclass) from plain JSON data.
+
+    Raises:
+        MessageError: a field is missing or of the wrong type; the message has its path.
+    """
+    return typing.cast("T", _read(cls, data, cls.__name__))
+
+
+def _read(kind: Any, data: object, path: str) -> object:
+    origin = typing.get_origin(kind)
+    if kind is Any or kind is object:
+        return data
+    if dataclasses.is_dataclass(kind):
+        return _read_dataclass(kind, data, path)
+    if origin in (typing.Union, types.UnionType):
+        return _read_union(typing.get_args(kind), data, path)
+    if origin is tuple:
+        return tuple(_read_items(typing.get_args(kind)[0], data, path))
+    if origin is dict:
+        return _read_dict(typing.get_args(kind)[1], data, path)
+    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if isinstance(data, kind) and not (kind is int and isinstance(data, bool)):
+        return data
+    message = f"{path}: expected {getattr(kind, '__name__', kind)}, got {type(data).__name__}"
+    raise errors.MessageError(message)
+
+
+def _read_dataclass(kind: Any, data: object, path: str) -> object:
+    if not isinstance(data, dict):
+        message = f"{path}: expected an object, got {type(data).__name__}"
+        raise errors.MessageError(message)
+    hints = typing.get_type_hints(kind)
+    found: dict[str, object] = {}
+    for field in dataclasses.fields(kind):
+        if field.name in data:
+            found[field.name] = _read(hints[field.name], data[field.name], f"{path}.{field.name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            message = f"{path}.{field.name}: missing"
+            raise errors.MessageError(message)
+    return kind(**found)
+
+
+def _read_union(kinds: tuple[Any, ...], data: object, path: str) -> object:
+    if data is None and type(None) in kinds:
+        return None
+    remaining = [kind for kind in kinds if kind is not type(None)]
+    if len(remaining) != 1:
+        message = f"{path}: a message field may be optional, not a union of types"
+        raise errors.MessageError(message)
+    return _read(remaining[0], data, path)
+
+
+def _read_items(kind: Any, data: object, path: str) -> list[object]:
+    if not isinstance(data, list):
+        message = f"{path}: expected a list, got {type(data).__name__}"
+        raise errors.MessageError(message)
+    return [_read(kind, item, f"{path}[{index}]") for index, item in enumerate(data)]
+
+
+def _read_dict(kind: Any, data: object, path: str) -> dict[str, object]:
+    if not isinstance(data, dict):
+        message = f"{path}: expected an object, got {type(data).__name__}"
+        raise errors.MessageError(message)
+    return {key: _read(kind, item, f"{path}.{key}") for key, item in data.items()}

@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is read of a job and its pods, wherever they run: frozen views, never written back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from rover_kf.api import names
+
+Manifest = Mapping[str, Any]
+"""A Kubernetes object as plain data; nobody changes one in place."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class JobKey:
+    """Where a job is found."""
+
+    namespace: str
+    name: str
+    kind: str = names.PYTORCHJOB
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Container:
+    """State of one container of a pod, as the kubelet reports it."""
+
+    name: str
+    running: bool
+    restarts: int = 0
+    exit_code: int | None = None
+    """Of the last termination, if there was one."""
+    reason: str = ""
+    """Of the last termination or of waiting: OOMKilled, Error, CrashLoopBackOff, …"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pod:
+    """One replica's pod."""
+
+    name: str
+    uid: str
+    replica_type: str
+    """``master`` or ``worker`` (lower case, as in the pod's label)."""
+    replica_index: int
+    phase: str
+    """Pending, Running, Succeeded, Failed or Unknown."""
+    address: str = ""
+    """IP address; empty until it has one."""
+    node: str = ""
+    deleting: bool = False
+    containers: tuple[Container, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """One line of a job's story, as ``kubectl describe`` shows it."""
+
+    reason: str
+    """CamelCase; one of ``names.EVENT_*`` for ours."""
+    message: str
+    warning: bool = False
+    at: float = 0.0
+    """Unix seconds."""
+    sequence: int = 0
+    """Position in the writer's own story, from 1; lets a reader ask for what is new."""
+    source: str = ""
+    """Pod or component that saw it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ObservedJob:
+    """A job as it stands in the cluster, with defaults of the Training Operator applied."""
+
+    key: JobKey
+    uid: str
+    resource_version: str
+    manifest: Manifest
+    replicas: Mapping[str, int]
+    """By replica type in lower case: ``{"master": 1, "worker": 3}``."""
+    phase: str
+    """Last true condition: Created, Running, Restarting, Suspended, Succeeded or Failed; else empty."""
+    suspended: bool = False
+    deleting: bool = False
+    created_at: float = 0.0
+    finished_at: float | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the Training Operator has given its final verdict."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The job's labels."""
+        return self.manifest["metadata"].get("labels") or {}
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The job's annotations."""
+        return self.manifest["metadata"].get("annotations") or {}
+
+    @property
+    def nodes(self) -> int:
+        """Pods that train: Master and Worker replicas together."""
+        return sum(self.replicas.get(kind, 0) for kind in ("master", "chief", "worker"))

@@ -1,0 +1,163 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every string that another process or a person's manifest depends on, once.
+
+A name that stands here is a promise: changing one breaks running jobs.
+"""
+
+from __future__ import annotations
+
+PREFIX = "rover-kf.io/"
+"""Prefix of our labels and annotations."""
+
+INJECT_LABEL = PREFIX + "inject"
+"""Label ``"true"`` opts a job in; a label, since a webhook can select on it."""
+
+INJECTED_ANNOTATION = PREFIX + "injected"
+"""Hash of what inject wrote: present on a job that was patched."""
+
+ORIGINAL_COMMAND_ANNOTATION = PREFIX + "original-command"
+"""JSON of the trainer's command and args before they were rewritten."""
+
+STATUS_ANNOTATION = PREFIX + "status"
+"""Bounded JSON with what the controller last saw of the job (at most 4 KiB)."""
+
+# -- Kubeflow's own names --------------------------------------------------------------------------
+
+KUBEFLOW_GROUP, KUBEFLOW_VERSION = "kubeflow.org", "v1"
+PYTORCHJOB, PYTORCHJOBS = "PyTorchJob", "pytorchjobs"
+TFJOB, TFJOBS = "TFJob", "tfjobs"
+JOB_NAME_LABEL = "training.kubeflow.org/job-name"
+REPLICA_TYPE_LABEL = "training.kubeflow.org/replica-type"
+REPLICA_INDEX_LABEL = "training.kubeflow.org/replica-index"
+PYTORCH_CONTAINER, TENSORFLOW_CONTAINER = "pytorch", "tensorflow"
+
+# -- what inject adds to a pod ---------------------------------------------------------------------
+
+RUNTIME_CONTAINER = "rover-runtime"
+"""Init container that copies the runtime into the shared volume."""
+
+SIDECAR_CONTAINER = "rover-sidecar"
+"""Native sidecar: an init container with restartPolicy Always."""
+
+VOLUME = "rover"
+"""Memory-backed emptyDir shared by sidecar and trainer."""
+
+TOKEN_VOLUME = "rover-token"  # noqa: S105 - a volume's name, not a secret
+"""Projected service-account tokens of the sidecar; never mounted into the trainer."""
+
+HOME = "/rover"
+"""Mount path of VOLUME; holds ``runtime/``, ``run/`` and ``arena/``."""
+
+TOKEN_HOME = "/var/run/rover"  # noqa: S105
+"""Mount path of TOKEN_VOLUME in the sidecar: ``token`` (audience rover-kf), ``api-token``,
+``ca.crt``."""
+
+RUNTIME_DIR, RUN_DIR, ARENA_DIR = "runtime", "run", "arena"
+"""Folders below the volume's mount path."""
+
+SOCKET = "run/sidecar.sock"
+"""The sidecar's Unix socket below the volume's mount path, mode 0666."""
+
+DRAIN_FILE = "run/drain-at"
+"""8 bytes, little-endian unsigned: trainers save and leave at the first step >= this; 0 = go on."""
+
+PORT = 7411
+"""The sidecar's one TCP port: peers, coordinator, metrics, probes."""
+
+AUDIENCE = "rover-kf"
+"""Audience of the projected token that sidecars show each other."""
+
+# -- environment of the sidecar (set by inject) ----------------------------------------------------
+
+ENV_HOME = "ROVER_HOME"
+"""Mount path of the shared volume; also in the trainer container."""
+ENV_JOB, ENV_NAMESPACE = "ROVER_JOB", "ROVER_NAMESPACE"
+ENV_POD_NAME, ENV_POD_UID, ENV_POD_IP = "ROVER_POD_NAME", "ROVER_POD_UID", "ROVER_POD_IP"
+ENV_REPLICA_TYPE, ENV_REPLICA_INDEX = "ROVER_REPLICA_TYPE", "ROVER_REPLICA_INDEX"
+ENV_COORDINATOR = "ROVER_COORDINATOR"
+"""Host name of the coordinator's pod: ``<job>-master-0``, else ``<job>-worker-0``."""
+ENV_NODES, ENV_MIN_NODES, ENV_MAX_NODES = "ROVER_NODES", "ROVER_MIN_NODES", "ROVER_MAX_NODES"
+"""Pods that train (Master + Worker): at admission, fewest, most."""
+ENV_MASTERS = "ROVER_MASTERS"
+"""How many of the pods are of type Master (0 or 1)."""
+ENV_CHECKPOINT_PATH = "ROVER_CHECKPOINT_PATH"
+ENV_CHECKPOINT_EVERY = "ROVER_CHECKPOINT_EVERY"
+"""Steps between two saves to memory; also in the trainer container."""
+ENV_CHECKPOINT_KEEP = "ROVER_CHECKPOINT_KEEP"
+ENV_PERSIST_SECONDS = "ROVER_PERSIST_SECONDS"
+"""Least seconds between two persists; 0 persists whenever the last one has finished."""
+ENV_ARENA_BYTES = "ROVER_ARENA_BYTES"
+"""Most bytes that all slots of the pod may take together."""
+ENV_RESTARTS = "ROVER_RESTARTS"
+"""Budget of in-place restarts for failures that count against it."""
+ENV_WINDOW_SECONDS = "ROVER_WINDOW_SECONDS"
+"""Length of a throughput window."""
+ENV_AUTH = "ROVER_AUTH"
+"""``serviceaccount`` (Kubernetes) or ``shared`` (embedded: one random token file)."""
+ENV_TOKEN_HOME = "ROVER_TOKEN_HOME"  # noqa: S105
+"""Folder of the tokens; see TOKEN_HOME."""
+ENV_CONTROLLER_ACCOUNT = "ROVER_CONTROLLER_ACCOUNT"
+"""``namespace:serviceaccount`` that may post to a coordinator besides the job's own pods."""
+
+# -- environment that rover-run adds for a training process, beside torchrun's own -----------------
+
+ENV_ROUND = "ROVER_ROUND"
+"""Number of the rendezvous round that started this process."""
+ENV_ERROR_FILE = "ROVER_ERROR_FILE"
+"""Where a training process leaves its exception as JSON before it ends."""
+
+# -- HTTP paths (docs/protocols.md) ----------------------------------------------------------------
+
+PATH_HEALTH, PATH_METRICS = "/healthz", "/metrics"
+# trainer and launcher to their own sidecar, Unix socket
+PATH_ARENA, PATH_SEALED, PATH_RESTORE = "/v1/arena", "/v1/sealed", "/v1/restore"
+PATH_WAIT, PATH_FLUSH = "/v1/wait", "/v1/flush"
+# forwarded by the sidecar to the coordinator; the same path on the coordinator's TCP port
+PATH_JOIN, PATH_WATCH, PATH_LEAVE = (
+    "/v1/rendezvous/join",
+    "/v1/rendezvous/watch",
+    "/v1/rendezvous/leave",
+)
+PATH_FAILURE, PATH_FINISH = "/v1/rendezvous/failure", "/v1/rendezvous/finish"
+PATH_SAMPLES = "/v1/samples"
+# sidecar to coordinator
+PATH_COMMIT_SEALED, PATH_COMMIT_DURABLE = "/v1/commit/sealed", "/v1/commit/durable"
+PATH_COMMIT_RESOLVE = "/v1/commit/resolve"
+PATH_EVENTS = "/v1/events"
+# controller to coordinator
+PATH_STATUS, PATH_SCALE = "/v1/status", "/v1/scale"
+# sidecar to sidecar: PATH_SLOTS/<local rank>/<step> gives a sealed slot's bytes
+PATH_SLOTS = "/v1/slots"
+
+# -- exit codes of rover-run -----------------------------------------------------------------------
+
+EXIT_DONE = 0
+EXIT_USER_ERROR = 1
+"""The user's code is wrong: the operator must not retry (permanent under ExitCode)."""
+EXIT_USAGE = 2
+EXIT_DRAINED = 143
+"""Ended by SIGTERM or drained: never 0, or an elastic job would count as Succeeded."""
+EXIT_RETRY = 138
+"""Infrastructure failure beyond the process: the operator shall replace the pod (>= 128)."""
+
+# -- Event reasons ---------------------------------------------------------------------------------
+
+EVENT_INJECTED = "RoverInjected"
+EVENT_NOT_REWRITTEN = "CommandNotRewritten"
+EVENT_WORLD_FORMED = "WorldFormed"
+EVENT_PROCESS_FAILED = "TrainingProcessFailed"
+EVENT_RECOVERED = "Recovered"
+EVENT_RESTORED = "CheckpointRestored"
+EVENT_DURABLE = "CheckpointDurable"
+EVENT_CHECKPOINT_WARNING = "CheckpointWarning"
+EVENT_MEMBER_LOST = "MemberLost"
+EVENT_MEMBER_LEFT = "MemberLeft"
+EVENT_SCALE_DECISION = "ScaleDecision"
+EVENT_SCALED = "Scaled"
+EVENT_SCALE_VERIFIED = "ScaleVerified"
+EVENT_SCALE_ROLLED_BACK = "ScaleRolledBack"
+EVENT_SCALE_REFUSED = "ScaleRefused"
+EVENT_JOB_FAILED = "TrainingFailed"
+EVENT_FINISHED = "TrainingFinished"
+EVENT_RECORDED = "RunRecorded"

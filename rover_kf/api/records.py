@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the history keeps of a run, and what makes two runs alike."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf.api.decisions import ScaleDecision
+from rover_kf.api.jobs import Event
+from rover_kf.api.samples import Goodput, Throughput
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JobSignature:
+    """What of a job makes its runs comparable to others."""
+
+    namespace: str
+    name: str
+    kind: str
+    image: str
+    command: str
+    """Trainer's command and args as the user wrote them, joined by spaces."""
+    processes_per_node: int
+    accelerators: int
+    """Per replica."""
+    parameters: float | None = None
+    """Model parameters, if known."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run of one job, written while it runs and completed when it ends."""
+
+    uid: str
+    """Of the job object: the record's key."""
+    signature: JobSignature
+    started_at: float
+    updated_at: float
+    outcome: str
+    """``running``, ``succeeded``, ``failed`` or ``deleted``."""
+    requested: dict[str, float]
+    """As admitted: ``replicas``, ``cpu`` (cores), ``memory`` (bytes)."""
+    peak: dict[str, float]
+    """Seen: ``memory`` (bytes, worst pod), ``cpu`` (cores, worst pod), if measured."""
+    windows: tuple[Throughput, ...] = ()
+    goodput: Goodput = dataclasses.field(default_factory=Goodput)
+    decisions: tuple[ScaleDecision, ...] = ()
+    events: tuple[Event, ...] = ()
+    steps: int = 0
+    total_steps: int | None = None
+    snapshot_bytes: int = 0
+    save_seconds: float = 0.0
+    """Mean blocked time of one save."""
+    restart_seconds: float = 0.0
+    restarts: int = 0
+    checkpoint_every: int = 0
+    verdict: str = ""

@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements: what a training process reports, and what a window of them says."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepSample:
+    """One optimizer step of one rank."""
+
+    step: int
+    ended_at: float
+    """Unix seconds."""
+    seconds: float
+    """From the end of the previous step to the end of this one, saves included."""
+    samples: int = 0
+    """Samples that this rank consumed in the step; 0 if the trainer does not say."""
+    wait_seconds: float = 0.0
+    """Of ``seconds``, spent waiting for data, if the trainer says."""
+    save_seconds: float = 0.0
+    """Of ``seconds``, blocked by saving a checkpoint."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepReport:
+    """Steps of one rank since its last report (trainer → sidecar → coordinator)."""
+
+    rank: int
+    world_size: int
+    round: int
+    samples: tuple[StepSample, ...]
+    total_steps: int | None = None
+    """Steps that the whole training will take, if the trainer says."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Throughput:
+    """One window of steady training at one world size."""
+
+    started_at: float
+    ended_at: float
+    nodes: int
+    world_size: int
+    steps: int
+    samples: int
+    """Over all ranks."""
+    step_seconds: float
+    """Median over the window's steps."""
+    global_batch: float
+    """Samples a step over all ranks, mean."""
+    wait_fraction: float = 0.0
+    save_seconds: float = 0.0
+    """Blocked by saves, summed over the window, slowest rank."""
+
+    @property
+    def samples_per_second(self) -> float:
+        """Global batch over the median step: robust to one slow step."""
+        return self.global_batch / self.step_seconds if self.step_seconds else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Goodput:
+    """Seconds of a job by what they were spent on; they sum to the job's age."""
+
+    waiting: float = 0.0
+    """For pods and first start."""
+    productive: float = 0.0
+    checkpoint: float = 0.0
+    """Blocked by saves."""
+    recovery: float = 0.0
+    """From a failure until every rank steps again, and steps done twice."""
+    scaling: float = 0.0
+    """From a planned change of the world until every rank steps again."""
+
+    @property
+    def total(self) -> float:
+        """All seconds accounted for."""
+        return self.waiting + self.productive + self.checkpoint + self.recovery + self.scaling
+
+    @property
+    def fraction(self) -> float:
+        """Productive share of the whole; 0 before anything happened."""
+        return self.productive / self.total if self.total else 0.0

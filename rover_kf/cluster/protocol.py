@@ -1,0 +1,88 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What client, reconcilers and components need of the place where jobs run.
+
+``cluster.kubernetes.KubernetesCluster`` and ``cluster.local.LocalCluster`` satisfy it;
+tests/unit/cluster/conformance.py is run on both. Reads return frozen views; writes are explicit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
+
+
+class Jobs(Protocol):
+    """Job objects."""
+
+    def create_job(self, manifest: Manifest) -> ObservedJob:
+        """Create the job as given; never injects by itself.
+
+        Raises:
+            JobExists: an object of that name is there.
+            InputError: the place refuses the manifest; the message is its own.
+        """
+
+    def get_job(self, key: JobKey) -> ObservedJob:
+        """Read one job.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+
+    def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
+        """Labelled jobs (INJECT_LABEL) of a namespace, or of all with None."""
+
+    def patch_job(
+        self, key: JobKey, patch: Mapping[str, Any], *, resource_version: str | None = None
+    ) -> ObservedJob:
+        """JSON merge patch (RFC 7386) of the job.
+
+        Raises:
+            JobNotFound: there is none.
+            Conflict: resource_version is given and is not the current one.
+        """
+
+    def delete_job(self, key: JobKey) -> None:
+        """Delete the job; its pods end after it. Deleting a job that is not there is no error."""
+
+    def watch_jobs(self, timeout_seconds: float) -> Iterator[JobKey]:
+        """Keys of jobs that changed, as they change; ends after the timeout."""
+
+
+class Pods(Protocol):
+    """Pods of a job, and the coordinator among them."""
+
+    def list_pods(self, key: JobKey) -> tuple[Pod, ...]:
+        """The job's pods in replica order."""
+
+    def delete_pod(self, key: JobKey, pod: str) -> None:
+        """Delete a pod with its grace period; the operator makes another."""
+
+    def read_log(self, key: JobKey, pod: str, container: str, *, tail: int | None = None) -> str:
+        """What the container printed so far (the last ``tail`` lines)."""
+
+    def call_coordinator(
+        self, key: JobKey, method: str, path: str, body: object | None = None
+    ) -> bytes:
+        """One HTTP request to the job's coordinator; body is encoded by api.codec.
+
+        Raises:
+            ClusterUnavailable: it cannot be reached (not started, ended, replaced).
+        """
+
+
+class Events(Protocol):
+    """Events on a job."""
+
+    def emit(self, key: JobKey, event: Event) -> None:
+        """Put an Event on the job; a job that is gone is no error."""
+
+    def list_events(self, key: JobKey) -> tuple[Event, ...]:
+        """Events of the job, oldest first, whoever wrote them."""
+
+
+class Cluster(Jobs, Pods, Events, Protocol):
+    """All of it."""

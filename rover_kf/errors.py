@@ -1,0 +1,131 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The one tree of errors; every error names what happened, carries the facts and says what to do.
+
+::
+
+    RoverError
+    ├── InputError              the caller's input is wrong; exit code 2; nothing was created
+    │   ├── ManifestError       a manifest (file, key, value, what is allowed)
+    │   └── PolicyError         a ``rover-kf.io/*`` annotation (key, value, what is allowed)
+    ├── JobNotFound             no such job in that namespace
+    ├── JobExists               a job of that name is already there; it is never overwritten
+    ├── JobFailed               the job ended without success
+    ├── Conflict                the object changed between the read and the write; read again
+    ├── ClusterUnavailable      the place where jobs run did not answer; retrying may help
+    ├── CheckpointError
+    │   ├── ArenaTooSmall       the state does not fit; says the size to set
+    │   ├── UnsupportedState    a value that cannot be stored without pickle, by its name
+    │   ├── TornSnapshot        bytes that are not a whole sealed snapshot; never restored
+    │   └── StorageFailed       a storage refused a write or a read
+    ├── MessageError            bytes from another process that are not the message expected
+    ├── SidecarUnavailable      the pod's sidecar did not answer
+    ├── RendezvousClosed        the coordinator ended the job's rendezvous
+    └── HistoryUnavailable      the history could not be read or written; training goes on
+"""
+
+from __future__ import annotations
+
+
+class RoverError(Exception):
+    """Anything that rover-kf raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(RoverError):
+    """The caller's input is wrong; nothing was created."""
+
+    exit_code = 2
+
+
+class ManifestError(InputError):
+    """A manifest that cannot be used, with the place and what would be allowed.
+
+    Args:
+        key: dotted path inside the manifest, e.g. ``spec.pytorchReplicaSpecs``.
+        value: what stands there (``None`` if nothing does).
+        allowed: one phrase saying what may stand there.
+        source: file or object that it came from.
+    """
+
+    def __init__(self, key: str, value: object, *, allowed: str, source: str = "manifest") -> None:
+        super().__init__(f"{source}: {key} is {value!r}; allowed: {allowed}")
+        self.key, self.value, self.allowed, self.source = key, value, allowed, source
+
+
+class PolicyError(InputError):
+    """A policy annotation with an unknown key or a value out of range."""
+
+    def __init__(self, key: str, value: object, *, allowed: str, source: str = "manifest") -> None:
+        super().__init__(f"{source}: annotation {key} is {value!r}; allowed: {allowed}")
+        self.key, self.value, self.allowed, self.source = key, value, allowed, source
+
+
+class JobNotFound(RoverError):
+    """No job of that name; list the namespace's jobs to see what is there."""
+
+
+class JobExists(RoverError):
+    """A job of that name exists; delete it or choose another name."""
+
+    exit_code = 2
+
+
+class JobFailed(RoverError):
+    """The job ended without success; the message holds the verdict."""
+
+
+class Conflict(RoverError):
+    """The object changed since it was read; read it again and retry."""
+
+
+class ClusterUnavailable(RoverError):
+    """The cluster did not answer in time or refused the connection."""
+
+
+class CheckpointError(RoverError):
+    """Anything that goes wrong between a tensor and its stored copy."""
+
+
+class ArenaTooSmall(CheckpointError):
+    """The state does not fit into the arena.
+
+    Args:
+        needed: bytes that one slot would need.
+        available: bytes that one slot can have.
+    """
+
+    def __init__(self, needed: int, available: int, advice: str) -> None:
+        super().__init__(
+            f"the state needs {needed} bytes a slot, the arena has {available}; {advice}"
+        )
+        self.needed, self.available = needed, available
+
+
+class UnsupportedState(CheckpointError):
+    """A value of the state that is neither a tensor nor plain data, by its name."""
+
+
+class TornSnapshot(CheckpointError):
+    """Bytes that do not form a whole snapshot; they are never restored."""
+
+
+class StorageFailed(CheckpointError):
+    """A storage refused a write or a read; the cause is chained."""
+
+
+class MessageError(RoverError):
+    """A message from another process that cannot be read as what it should be."""
+
+
+class SidecarUnavailable(RoverError):
+    """The pod's sidecar did not answer on its socket."""
+
+
+class RendezvousClosed(RoverError):
+    """The coordinator closed the rendezvous: the job has ended or has failed."""
+
+
+class HistoryUnavailable(RoverError):
+    """The history database cannot be used now; nothing that trains depends on it."""
