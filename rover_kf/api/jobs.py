@@ -84,7 +84,7 @@ class ObservedJob:
     replicas: Mapping[str, int]
     """By replica type in lower case: ``{"master": 1, "worker": 3}``."""
     phase: str
-    """Last true condition: Created, Running, Restarting, Suspended, Succeeded or Failed; else empty."""
+    """Last true condition: Created, Running, Restarting, Suspended, Succeeded, Failed; or ""."""
     suspended: bool = False
     deleting: bool = False
     created_at: float = 0.0
