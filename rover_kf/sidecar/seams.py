@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of a sidecar ask of one another; daemon.py joins them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Story(Protocol):
+    """Where events of the job are told; at the coordinator in the end."""
+
+    def record(self, reason: str, message: str, *, warning: bool = False) -> None:
+        """Tell one event; returns at once, never raises."""
+
+
+class Stream(Protocol):
+    """A reply whose body is read in pieces."""
+
+    status: int
+    headers: dict[str, str]
+
+    def chunks(self, size: int) -> AsyncIterator[bytes]:
+        """The body."""
+
+
+class Peers(Protocol):
+    """Other sidecars, reached over TCP with this pod's token."""
+
+    async def ask_coordinator(self, path: str, message: object, reply: type[T]) -> T:
+        """POST to the coordinator; retries while it cannot be reached, up to a minute.
+
+        Raises:
+            ClusterUnavailable: it stayed unreachable.
+            RoverError: of the class that the coordinator answered with.
+        """
+
+    def get(self, address: str, path: str) -> contextlib.AbstractAsyncContextManager[Stream]:
+        """GET from the sidecar at host:port.
+
+        Raises:
+            ClusterUnavailable: it cannot be reached.
+        """

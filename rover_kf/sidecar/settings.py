@@ -1,0 +1,110 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a sidecar is told by its environment, read once at its start."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+
+from rover_kf import errors
+from rover_kf.api import names
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SidecarSettings:
+    """One field for each variable that inject writes (rover_kf/api/names.py)."""
+
+    home: pathlib.Path
+    """Mount path of the shared volume."""
+    job: str
+    namespace: str
+    pod: str
+    pod_uid: str
+    address: str
+    """IP address that the TCP port is bound to and that peers use."""
+    replica_type: str
+    """``master`` or ``worker``."""
+    replica_index: int
+    coordinator_host: str
+    nodes: int
+    """Pods that train, at admission."""
+    min_nodes: int
+    max_nodes: int
+    masters: int
+    checkpoint_path: pathlib.Path | None
+    """None keeps checkpoints in memory only."""
+    checkpoint_every: int
+    """Steps between saves to memory."""
+    checkpoint_keep: int
+    persist_seconds: float
+    arena_bytes: int
+    """Most bytes of all slots of the pod together."""
+    restarts: int
+    window_seconds: float
+    auth: str
+    """``serviceaccount`` or ``shared``."""
+    token_home: pathlib.Path
+    controller_account: str
+    """``namespace:name``; empty: none."""
+    port: int = names.PORT
+
+    @property
+    def node_rank(self) -> int:
+        """Replica order over the job: Master-0 first, then the workers."""
+        return self.replica_index + (self.masters if self.replica_type == "worker" else 0)
+
+    @property
+    def is_coordinator(self) -> bool:
+        """Whether this pod is the job's first."""
+        return self.node_rank == 0
+
+
+def read(environment: Mapping[str, str]) -> SidecarSettings:
+    """Read the settings.
+
+    Raises:
+        InputError: a variable is missing or is not what it should be; the message names it.
+    """
+    path = environment.get(names.ENV_CHECKPOINT_PATH, "")
+    return SidecarSettings(
+        home=pathlib.Path(environment.get(names.ENV_HOME, names.HOME)),
+        job=_text(environment, names.ENV_JOB),
+        namespace=_text(environment, names.ENV_NAMESPACE),
+        pod=_text(environment, names.ENV_POD_NAME),
+        pod_uid=_text(environment, names.ENV_POD_UID),
+        address=_text(environment, names.ENV_POD_IP),
+        replica_type=_text(environment, names.ENV_REPLICA_TYPE),
+        replica_index=int(_number(environment, names.ENV_REPLICA_INDEX)),
+        coordinator_host=_text(environment, names.ENV_COORDINATOR),
+        nodes=int(_number(environment, names.ENV_NODES)),
+        min_nodes=int(_number(environment, names.ENV_MIN_NODES)),
+        max_nodes=int(_number(environment, names.ENV_MAX_NODES)),
+        masters=int(_number(environment, names.ENV_MASTERS, "0")),
+        checkpoint_path=pathlib.Path(path) if path else None,
+        checkpoint_every=int(_number(environment, names.ENV_CHECKPOINT_EVERY, "50")),
+        checkpoint_keep=int(_number(environment, names.ENV_CHECKPOINT_KEEP, "3")),
+        persist_seconds=_number(environment, names.ENV_PERSIST_SECONDS, "60"),
+        arena_bytes=int(_number(environment, names.ENV_ARENA_BYTES)),
+        restarts=int(_number(environment, names.ENV_RESTARTS, "10")),
+        window_seconds=_number(environment, names.ENV_WINDOW_SECONDS, "60"),
+        auth=environment.get(names.ENV_AUTH, "serviceaccount"),
+        token_home=pathlib.Path(environment.get(names.ENV_TOKEN_HOME, names.TOKEN_HOME)),
+        controller_account=environment.get(names.ENV_CONTROLLER_ACCOUNT, ""),
+    )
+
+
+def _text(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name, "")
+    if not value:
+        raise errors.InputError(f"{name} is not set; rover-kf's inject sets it: patch the job anew")
+    return value
+
+
+def _number(environment: Mapping[str, str], name: str, default: str = "") -> float:
+    value = environment.get(name) or default
+    try:
+        return float(value)
+    except ValueError as cause:
+        raise errors.InputError(f"{name} is {value!r}; a number is needed") from cause
