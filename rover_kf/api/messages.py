@@ -12,6 +12,22 @@ import dataclasses
 from rover_kf.api.jobs import Event
 from rover_kf.api.samples import Goodput, Throughput
 
+# -- who am I ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Identity:
+    """Which replica this pod is (sidecar → launcher and trainer)."""
+
+    job: str
+    pod: str
+    address: str
+    """IP address that other pods reach this one at."""
+    node_rank: int
+    coordinator: bool
+    """Whether this pod's sidecar has the coordinator's role."""
+
+
 # -- rendezvous -------------------------------------------------------------------------------
 
 
@@ -67,8 +83,8 @@ class JoinReply:
     """Either a round to start, or the order to wait or to end."""
 
     action: str
-    """``start`` (round is set), ``retry`` (join again at once), ``drained`` (idle until SIGTERM),
-    ``closed`` (end with exit_code)."""
+    """``start`` (round is set), ``wait`` (nothing yet: ask the same again), ``retry`` (run again:
+    join), ``drained`` (idle until SIGTERM), ``closed`` (end with exit_code)."""
     round: Round | None = None
     exit_code: int = 0
     reason: str = ""
@@ -83,6 +99,8 @@ class WatchRequest:
     round: int
     drain_at: int = 0
     """The drain step it already knows, so that the reply comes only for news."""
+    world: Round | None = None
+    """The whole round, sent only after a ``report``: a new coordinator adopts it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,7 +109,8 @@ class WatchReply:
 
     action: str
     """``none`` (poll again), ``drain`` (trainers save and leave at drain_at, then join again),
-    ``restart`` (kill the processes and join again), ``closed`` (kill, end with exit_code)."""
+    ``restart`` (kill the processes and join again), ``closed`` (kill, end with exit_code),
+    ``report`` (the coordinator is new: send the watch again with the world)."""
     drain_at: int = 0
     exit_code: int = 0
     reason: str = ""
