@@ -19,6 +19,9 @@ INJECTED_ANNOTATION = PREFIX + "injected"
 ORIGINAL_COMMAND_ANNOTATION = PREFIX + "original-command"
 """JSON of the trainer's command and args before they were rewritten."""
 
+NOT_REWRITTEN_ANNOTATION = PREFIX + "command-not-rewritten"
+"""Why a trainer's command was left as it was: such a job has checkpoints, but no recovery."""
+
 STATUS_ANNOTATION = PREFIX + "status"
 """Bounded JSON with what the controller last saw of the job (at most 4 KiB)."""
 

@@ -1,0 +1,224 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""RoverPolicy: what a job's owner wants of rover-kf, read from ``rover-kf.io/*`` annotations.
+
+A field ``checkpoint.persist_seconds`` is the annotation ``rover-kf.io/checkpoint.persist-seconds``.
+The models are the only list of keys; a field's description is the phrase that an error shows as
+what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+
+import pydantic
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.injection import quantities
+
+Bytes = Annotated[int, BeforeValidator(quantities.parse_bytes)]
+Seconds = Annotated[float, BeforeValidator(quantities.parse_seconds)]
+
+
+def _split_sizes(value: object) -> object:
+    return sorted({int(part) for part in value.split(",")}) if isinstance(value, str) else value
+
+
+class _Section(pydantic.BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
+
+
+class CheckpointPolicy(_Section):
+    """When state goes to memory and to storage."""
+
+    path: str | None = Field(
+        default=None,
+        pattern=r"^/(?:[^/\x00]+/?)*$",
+        description="an absolute path on a volume that the trainer mounts",
+    )
+    """Folder on shared storage; None keeps checkpoints in memory only."""
+    every: int = Field(default=50, ge=1, description="a whole number of steps, 1 or more")
+    """Steps between two saves to memory."""
+    keep: int = Field(default=3, ge=1, description="a whole number, 1 or more")
+    """Checkpoints on storage that retention leaves."""
+    persist_seconds: Seconds = Field(
+        default=60.0, ge=0, description="seconds (60) or a duration (5s, 2m), 0 or more"
+    )
+    """Least time between two persists; 0 persists whenever the last one has finished."""
+    arena: Bytes | None = Field(
+        default=None, ge=1 << 20, description="a quantity of memory such as 4Gi, 1Mi or more"
+    )
+    """Bytes of all slots of a pod; None takes half of the trainer's memory."""
+
+
+class ScalingPolicy(_Section):
+    """How far replicas may follow throughput; counts are Worker replicas, as in elasticPolicy."""
+
+    mode: Literal["off", "recommend", "auto"] = Field(
+        default="recommend", description="off, recommend or auto"
+    )
+    """``recommend`` decides and tells; ``auto`` also patches replicas."""
+    min: int | None = Field(default=None, ge=1, description="a whole number, 1 or more")
+    max: int | None = Field(default=None, ge=1, description="a whole number, 1 or more")
+    sizes: Annotated[tuple[int, ...], BeforeValidator(_split_sizes)] = Field(
+        default=(), description="a comma-separated list of whole numbers such as 1,2,4"
+    )
+    """The only numbers of Worker replicas to choose from; empty: all between min and max."""
+    window: Seconds = Field(
+        default=60.0, gt=0, description="seconds (60) or a duration (5s, 2m) above 0"
+    )
+    """Length of one throughput window."""
+    cooldown: Seconds = Field(
+        default=300.0, ge=0, description="seconds (300) or a duration (5s, 2m), 0 or more"
+    )
+    """Least time between two changes of replicas."""
+
+    @pydantic.model_validator(mode="after")
+    def _ordered(self) -> ScalingPolicy:
+        low, high = self.min or 1, self.max
+        if high is not None and low > high:
+            allowed = f"at most {names.PREFIX}scaling.max, which is {high}"
+            raise errors.PolicyError(names.PREFIX + "scaling.min", low, allowed=allowed)
+        for size in self.sizes:
+            if size < low or (high is not None and size > high):
+                upper = "" if high is None else f" to {high}"
+                allowed = f"whole numbers from {low}{upper} (scaling.min to scaling.max)"
+                raise errors.PolicyError(names.PREFIX + "scaling.sizes", size, allowed=allowed)
+        return self
+
+
+class MemoryPolicy(_Section):
+    """How far a trainer's memory may be raised."""
+
+    max: Bytes | None = Field(
+        default=None, ge=1, description="a quantity of memory such as 64Gi"
+    )
+    """Most bytes of a trainer; None: it is never raised."""
+
+
+class FailurePolicy(_Section):
+    """How often a job may be restarted in place."""
+
+    restarts: int = Field(default=10, ge=0, description="a whole number, 0 or more")
+    """Budget for failures that count; a lost peer does not."""
+
+
+class RoverPolicy(_Section):
+    """All wishes of one job, with defaults filled in.
+
+    Usage::
+
+        RoverPolicy.from_annotations({"rover-kf.io/checkpoint.every": "20"}).checkpoint.every  # 20
+    """
+
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
+    scaling: ScalingPolicy = ScalingPolicy()
+    memory: MemoryPolicy = MemoryPolicy()
+    failures: FailurePolicy = FailurePolicy()
+
+    @classmethod
+    def from_annotations(
+        cls,
+        annotations: Mapping[str, object],
+        *,
+        defaults: Mapping[str, str] | None = None,
+        source: str = "manifest",
+    ) -> RoverPolicy:
+        """Read the policy of a job.
+
+        Args:
+            annotations: the job's; those of other prefixes are ignored.
+            defaults: values for keys that the job does not state, keys with or without prefix
+                (a ConfigMap's data).
+            source: file or object named in errors.
+
+        Raises:
+            PolicyError: an unknown key, a wrong value, or min above max.
+        """
+        stated = {**_own(defaults or {}, "defaults", bare=True), **_own(annotations, source)}
+        sections: dict[str, dict[str, object]] = {}
+        for key, value in stated.items():
+            section, field = key.split(".", 1)
+            sections.setdefault(section, {})[field.replace("-", "_")] = value
+        try:
+            return cls.model_validate(sections)
+        except errors.PolicyError as error:
+            raise errors.PolicyError(
+                error.key, error.value, allowed=error.allowed, source=source
+            ) from None
+        except pydantic.ValidationError as error:
+            raise _refusal(error, source) from error
+
+    def to_annotations(self) -> dict[str, str]:
+        """Write back what was stated or differs from the default; the inverse of reading."""
+        stated = self.model_dump(exclude_unset=True)
+        return {
+            f"{names.PREFIX}{section}.{field.replace('_', '-')}": _text(value)
+            for section, fields in stated.items()
+            for field, value in fields.items()
+            if value is not None
+        }
+
+
+_NOT_POLICY = {
+    names.INJECT_LABEL,
+    names.INJECTED_ANNOTATION,
+    names.NOT_REWRITTEN_ANNOTATION,
+    names.ORIGINAL_COMMAND_ANNOTATION,
+    names.STATUS_ANNOTATION,
+}
+
+
+def keys() -> Iterator[str]:
+    """Every policy annotation's key, without prefix: ``checkpoint.path``, …"""
+    for section, info in RoverPolicy.model_fields.items():
+        for field in type(info.default).model_fields:
+            yield f"{section}.{field.replace('_', '-')}"
+
+
+def allowed(key: str) -> str:
+    """The phrase that says what may stand at a key (without prefix)."""
+    section, field = key.split(".", 1)
+    model = type(RoverPolicy.model_fields[section].default)
+    return str(model.model_fields[field.replace("-", "_")].description)
+
+
+def _own(
+    stated: Mapping[str, object], source: str, *, bare: bool = False
+) -> dict[str, object]:
+    known = tuple(keys())
+    found: dict[str, object] = {}
+    for full, value in stated.items():
+        if full in _NOT_POLICY or not (bare or full.startswith(names.PREFIX)):
+            continue
+        key = full.removeprefix(names.PREFIX)
+        if key not in known:
+            nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.4) or known
+            say = f"no such key; did you mean {names.PREFIX}{nearest[0]}?"
+            raise errors.PolicyError(full, value, allowed=say, source=source)
+        if not isinstance(value, str):
+            say = f"text in quotes: {allowed(key)}"
+            raise errors.PolicyError(names.PREFIX + key, value, allowed=say, source=source)
+        found[key] = value
+    return found
+
+
+def _refusal(error: pydantic.ValidationError, source: str) -> errors.PolicyError:
+    first = error.errors()[0]
+    section, field = (str(part) for part in first["loc"][:2])
+    key = f"{section}.{field.replace('_', '-')}"
+    return errors.PolicyError(
+        names.PREFIX + key, first["input"], allowed=allowed(key), source=source
+    )
+
+
+def _text(value: object) -> str:
+    if isinstance(value, (tuple, list)):
+        return ",".join(str(item) for item in value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
