@@ -154,6 +154,8 @@ class FinishRequest:
     pod: str
     incarnation: str
     round: int
+    world: Round | None = None
+    """The whole round: a coordinator that is new adopts it."""
 
 
 # -- checkpoint -------------------------------------------------------------------------------
