@@ -1,0 +1,54 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the rendezvous wants done; the coordinator does it, in this order."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Union
+
+from rover_kf.api.messages import JoinReply, Round, WatchReply
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer a request that was kept open."""
+
+    ticket: int
+    reply: JoinReply | WatchReply
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell an event of the job's story."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Formed:
+    """A round starts."""
+
+    round: Round
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Broken:
+    """The running round has ended."""
+
+    planned: bool
+    """Whether the world was changed on purpose (a newcomer, a scale, a leave)."""
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Closed:
+    """The job has ended; every member is told so from now on."""
+
+    exit_code: int
+    verdict: str
+
+
+Effect = Union[Answer, Tell, Formed, Broken, Closed]

@@ -1,0 +1,39 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The numbers that bound a rendezvous; the coordinator takes them from its settings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limits:
+    """Members and patience; every duration is in seconds."""
+
+    nodes: int
+    """Pods expected at first."""
+    min_nodes: int
+    """Fewest that may train."""
+    max_nodes: int
+    """Most that may train; a node rank beyond is told to idle."""
+    restarts: int = 10
+    """Budget of rounds that may end by a failure that counts."""
+    first_round: int = 1
+    """Least number of the first round: above every generation on storage."""
+    lease: float = 3.0
+    """A member not heard of for so long is lost."""
+    stop_lease: float = 6.0
+    """The same for one that was told to kill its processes: killing may take a while."""
+    grace: float = 0.2
+    """A closed connection counts as a death after so long, if the round broke or none runs."""
+    poll: float = 1.0
+    """A long poll is answered after so long at the latest."""
+    patience: float = 15.0
+    """How long those present wait for pods that were never seen, if min_nodes are there."""
+    settle: float = 1.5
+    """How long a newcomer waits for other announced newcomers before the world drains."""
+    drain: float = 30.0
+    """A drain that takes longer becomes a restart."""
+    drain_notice: float = 0.3
+    """Steps that pass in this time are added to the drain step, so that all ranks see it."""

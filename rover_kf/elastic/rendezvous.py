@@ -1,0 +1,216 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Membership and rounds of one job: what the coordinator answers, and when.
+
+Called by the sidecar's coordinator role with each request and, often, ``tick``. Every method takes
+the time and returns effects (effects.py); nothing here waits, sends or reads a clock. It holds
+whatever the network does: requests may be lost, doubled or late, and a member may die between any
+two of them. docs/protocols.md, "A round in time", is the story; tests/properties proves that once
+faults stop there is one world, ranks in node order, and no round number twice.
+"""
+
+from __future__ import annotations
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.messages import (
+    Failure,
+    FinishRequest,
+    JoinReply,
+    JoinRequest,
+    LeaveRequest,
+    Round,
+    WatchReply,
+    WatchRequest,
+)
+from rover_kf.elastic.effects import Effect
+from rover_kf.elastic.limits import Limits
+from rover_kf.elastic.seats import Seat, State
+from rover_kf.elastic.steward import DRAIN_TAIL, Steward
+from rover_kf.elastic.world import World
+
+
+class Rendezvous:
+    """The state machine; one for a coordinator."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.world = World(limits)
+        self.steward = Steward(self.world)
+        self._scaled = False
+
+    def join(self, request: JoinRequest, ticket: int, now: float) -> tuple[Effect, ...]:
+        """A launcher is ready; answered at once or by a later effect for the ticket."""
+        world, member = self.world, request.member
+        if world.closed:
+            return self._closed_join(ticket)
+        world.number = max(world.number, request.last_round)
+        seat = world.seats.get(member.pod)
+        if seat and seat.member != member:
+            self.steward.forget(seat, f"{member.pod} started anew", planned=False)
+            seat = None
+        if why := self._no_place(request):
+            if seat:
+                self.steward.forget(seat, why, planned=True)
+            world.answer(ticket, JoinReply(action="drained", reason=why))
+            return self._advance(now)
+        seat = seat or Seat(member, State.STOPPING, seen=now)
+        world.seats[member.pod] = seat
+        world.awaited.add(member.node_rank)
+        world.expected = max(world.expected, member.node_rank + 1)
+        self._hold(seat, ticket, now)
+        if self._missed_its_start(seat, request):
+            world.reply(seat, world.start_reply())
+            return self._advance(now)
+        if world.in_round(seat):
+            if world.drain_at:
+                world.drain_deadline = min(world.drain_deadline, now + DRAIN_TAIL)
+            elif seat.state is not State.WAITING:
+                seat.state = State.STOPPING
+                world.break_round(f"the processes of {member.pod} ended", planned=False)
+        seat.wait(request, now)
+        return self._advance(now)
+
+    def watch(self, request: WatchRequest, ticket: int, now: float) -> tuple[Effect, ...]:
+        """A launcher whose processes run asks for news."""
+        world = self.world
+        if world.closed:
+            code, verdict = world.closed.exit_code, world.closed.verdict
+            world.answer(ticket, WatchReply(action="closed", exit_code=code, reason=verdict))
+            return world.flush()
+        if self._unknown(request.round):
+            if request.world is None or request.world.number != request.round:
+                world.answer(ticket, WatchReply(action="report"))
+                return world.flush()
+            self._adopt(request.world, now)
+        seat = self._member(request.pod, request.incarnation, request.round, now)
+        if seat is None or seat.state is not State.RUNNING:
+            world.answer(ticket, WatchReply(action="restart", reason="the world has changed"))
+            return self._advance(now)
+        seat.drain_known = request.drain_at
+        self._hold(seat, ticket, now)
+        self.steward.announce_drain(seat)
+        return self._advance(now)
+
+    def failure(self, failure: Failure, ticket: int, now: float) -> tuple[Effect, ...]:
+        """A launcher's training process died; it has killed the rest and will join."""
+        world = self.world
+        seat = self._member(failure.pod, failure.incarnation, failure.round, now)
+        if world.closed is None and seat:
+            if seat.state is State.RUNNING:
+                seat.ticket, seat.state = None, State.STOPPING
+            self.steward.judge(failure)
+        if world.closed:
+            code, verdict = world.closed.exit_code, world.closed.verdict
+            world.answer(ticket, WatchReply(action="closed", exit_code=code, reason=verdict))
+        else:
+            world.answer(ticket, WatchReply(action="restart", reason=failure.reason))
+        return self._advance(now)
+
+    def finish(self, request: FinishRequest, ticket: int, now: float) -> tuple[Effect, ...]:
+        """All processes of a member ended with 0; a barrier over the round."""
+        world = self.world
+        if world.closed:
+            return self._closed_join(ticket)
+        if self._unknown(request.round) and request.world is not None:
+            self._adopt(request.world, now)
+        seat = self._member(request.pod, request.incarnation, request.round, now)
+        if seat is None or seat.state not in (State.RUNNING, State.FINISHED):
+            world.answer(ticket, JoinReply(action="retry", reason="the world has changed"))
+            return self._advance(now)
+        if seat.state is State.RUNNING:
+            seat.ticket, seat.state = None, State.FINISHED
+        self._hold(seat, ticket, now)
+        return self._advance(now)
+
+    def leave(self, request: LeaveRequest, now: float) -> tuple[Effect, ...]:
+        """A member goes for good; the rest re-forms without it."""
+        seat = self.world.seats.get(request.pod)
+        if seat and seat.member.incarnation == request.incarnation:
+            if self.world.closed is None:
+                why = f"{request.pod} left: {request.reason or 'no reason given'}"
+                self.world.tell(names.EVENT_MEMBER_LEFT, why)
+                self.steward.forget(seat, why, planned=True)
+            self.world.remove(seat)
+        return self._advance(now)
+
+    def disconnected(self, ticket: int, now: float) -> tuple[Effect, ...]:
+        """The connection of an open request has closed: its member may be dead."""
+        for seat in self.world.seats.values():
+            if seat.ticket == ticket:
+                seat.ticket, seat.suspect = None, now
+        return self._advance(now)
+
+    def scale(self, nodes: int, reason: str, now: float) -> tuple[Effect, ...]:
+        """The job will have so many pods.
+
+        Raises:
+            InputError: fewer than min_nodes or more than max_nodes.
+        """
+        world, limits = self.world, self.world.limits
+        if not limits.min_nodes <= nodes <= limits.max_nodes:
+            allowed = f"{limits.min_nodes} to {limits.max_nodes}"
+            raise errors.InputError(f"scale to {nodes} pods: this job may have {allowed}")
+        if nodes != world.expected:
+            world.tell(names.EVENT_SCALED, f"{nodes} pods expected now: {reason or 'asked'}")
+        self._scaled, world.expected = True, nodes
+        world.awaited = {rank for rank in world.awaited if rank < nodes}
+        return self._advance(now)
+
+    def observe(
+        self, round_number: int, step: int, *, seconds: float, at: float, now: float
+    ) -> tuple[Effect, ...]:
+        """A rank ended a step at ``at`` (same clock as now) that took so many seconds."""
+        self.world.progress.observe(round_number, step, seconds=seconds, at=at)
+        return self._advance(now)
+
+    def tick(self, now: float) -> tuple[Effect, ...]:
+        """Time has passed."""
+        return self._advance(now)
+
+    def _advance(self, now: float) -> tuple[Effect, ...]:
+        self.steward.advance(now)
+        return self.world.flush()
+
+    def _hold(self, seat: Seat, ticket: int, now: float) -> None:
+        # An older request of the same launcher is one whose answer nobody reads any more.
+        running = seat.state is State.RUNNING
+        self.world.reply(seat, WatchReply("none") if running else JoinReply("wait"))
+        seat.hold(ticket, now)
+
+    def _closed_join(self, ticket: int) -> tuple[Effect, ...]:
+        closed = self.world.closed
+        if closed is not None:
+            code, verdict = closed.exit_code, closed.verdict
+            self.world.answer(ticket, JoinReply(action="closed", exit_code=code, reason=verdict))
+        return self.world.flush()
+
+    def _no_place(self, request: JoinRequest) -> str:
+        world, rank = self.world, request.member.node_rank
+        if rank >= world.limits.max_nodes:
+            return f"the job may have at most {world.limits.max_nodes} pods"
+        # A launcher that never trained comes of a scaling nobody announced: it is welcome.
+        if rank >= world.expected and self._scaled and request.last_round:
+            return f"the job has {world.expected} pods now"
+        return ""
+
+    def _missed_its_start(self, seat: Seat, request: JoinRequest) -> bool:
+        running = self.world.in_round(seat) and seat.state is State.RUNNING
+        return running and request.last_round < self.world.round_number
+
+    def _member(self, pod: str, incarnation: str, round_number: int, now: float) -> Seat | None:
+        seat = self.world.seats.get(pod)
+        if seat is None or seat.member.incarnation != incarnation:
+            return None
+        seat.hear(now)
+        current = self.world.round_number == round_number
+        return seat if current and self.world.in_round(seat) else None
+
+    def _unknown(self, round_number: int) -> bool:
+        return round_number > self.world.round_number
+
+    def _adopt(self, world: Round, now: float) -> None:
+        self.world.number = max(self.world.number, world.number)
+        if self.world.active:
+            self.world.break_round("a round with a higher number is running", planned=False)
+        else:
+            self.world.adopt(world, now)

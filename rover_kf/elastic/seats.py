@@ -1,0 +1,62 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""One place in the rendezvous: a launcher as the coordinator knows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from rover_kf.api.messages import JoinRequest, Member
+
+
+class State(enum.Enum):
+    """What a member is doing, as far as it has said."""
+
+    WAITING = "waiting"
+    """Joined; ready to start processes."""
+    RUNNING = "running"
+    """Its processes train in the current round."""
+    STOPPING = "stopping"
+    """Its processes are dead or are being killed; it will join."""
+    FINISHED = "finished"
+    """All its processes ended with 0; it waits for the others."""
+
+
+@dataclasses.dataclass(slots=True)
+class Seat:
+    """A launcher, its state and its open request."""
+
+    member: Member
+    state: State
+    seen: float
+    """When it last said something."""
+    joined: float = 0.0
+    """When it began to wait."""
+    ticket: int | None = None
+    """Its request that is kept open."""
+    asked: float = 0.0
+    """When that request came."""
+    suspect: float | None = None
+    """When its request's connection closed, if nothing was heard since."""
+    store_host: str = ""
+    store_port: int = 0
+    drain_known: int = 0
+    """Drain step that it has been told."""
+
+    def hold(self, ticket: int, now: float) -> None:
+        """Keep a request open."""
+        self.ticket, self.asked = ticket, now
+        self.hear(now)
+
+    def hear(self, now: float) -> None:
+        """It has said something: it lives."""
+        self.seen, self.suspect = now, None
+
+    def wait(self, request: JoinRequest, now: float) -> None:
+        """It is ready for a round."""
+        if self.state is not State.WAITING:
+            self.joined = now
+        self.state = State.WAITING
+        self.store_host, self.store_port = request.store_host, request.store_port
+        self.drain_known = 0

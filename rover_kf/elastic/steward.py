@@ -1,0 +1,158 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What failures and the passing of time do to the world; the decisions of the rendezvous.
+
+Used by rendezvous.py only, which turns requests into the calls here and then calls ``advance``.
+"""
+
+from __future__ import annotations
+
+from rover_kf.api import names
+from rover_kf.api.messages import Failure, JoinReply, WatchReply
+from rover_kf.elastic.budget import Budget
+from rover_kf.elastic.seats import Seat, State
+from rover_kf.elastic.world import World
+
+DRAIN_TAIL = 5.0
+"""Seconds that the others have once the first member has drained: they cannot step without it."""
+
+
+class Steward:
+    """Keeps one world: who is lost, when it changes, when it ends."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.budget = Budget(world.limits.restarts)
+        self.failures = 0
+        """Failures that were told, one a round."""
+        self._last_failed = 0
+        self._fruitless = ""
+
+    def advance(self, now: float) -> None:
+        """Do everything that is due."""
+        if self.world.closed is None:
+            self._expire(now)
+            self._complete()
+            self._change_world(now)
+            if not self.world.active and self.world.closed is None:
+                self._form(now)
+        self._answer_polls(now)
+
+    def forget(self, seat: Seat, why: str, *, planned: bool) -> None:
+        """A member is gone: the round breaks, unless it had drained already."""
+        world = self.world
+        drained = world.drain_at and seat.state is State.WAITING
+        if world.in_round(seat) and not drained:
+            world.break_round(why, planned=planned)
+        self._fruitless = ""
+        world.remove(seat)
+
+    def judge(self, failure: Failure) -> None:
+        """A process of the active round died: count it, and end the job or the round."""
+        world = self.world
+        told = f"rank {failure.rank} in {failure.pod}: {failure.kind}: {failure.reason}"
+        if failure.counts or self._last_failed != failure.round:
+            world.tell(names.EVENT_PROCESS_FAILED, told, warning=True)
+        self.failures += self._last_failed != failure.round
+        self._last_failed = failure.round
+        if failure.action == "fail_job":
+            self._fail(told)
+        elif failure.counts:
+            self._spend(failure.round, told)
+        elif world.progress.step is None:
+            self._fruitless = told
+        if world.closed is None:
+            world.break_round(told, planned=False)
+
+    def begin_drain(self, why: str, now: float) -> None:
+        """Change the world: at a step to come, or at once if the script never reports steps."""
+        world, limits = self.world, self.world.limits
+        step = world.progress.drain_step(now, limits.drain_notice)
+        if not world.progress.ever:
+            world.break_round(why, planned=True)
+        elif step is not None:
+            world.drain_at, world.drain_deadline = step, now + limits.drain
+            for seat in world.members():
+                self.announce_drain(seat)
+
+    def announce_drain(self, seat: Seat) -> None:
+        """Tell a running member the drain step, if it does not know it."""
+        world = self.world
+        if world.drain_at and seat.drain_known != world.drain_at and seat.state is State.RUNNING:
+            world.reply(seat, WatchReply(action="drain", drain_at=world.drain_at))
+
+    def _expire(self, now: float) -> None:
+        world, limits = self.world, self.world.limits
+        for seat in list(world.seats.values()):
+            lease = limits.stop_lease if seat.state is State.STOPPING else limits.lease
+            silent = now - seat.seen >= lease
+            closed = seat.suspect is not None and now - seat.suspect >= limits.grace
+            # A running member's connection may close because its sidecar restarts: only when
+            # its peers noticed too (the round broke) is the closed connection a death.
+            if silent or (closed and not world.in_round(seat)):
+                cause = "its connection closed" if closed else "it fell silent"
+                why = f"{seat.member.pod} was lost: {cause}"
+                world.tell(names.EVENT_MEMBER_LOST, why, warning=True)
+                self.forget(seat, why, planned=False)
+
+    def _complete(self) -> None:
+        world = self.world
+        if not world.active or world.round is None:
+            return
+        members = world.members()
+        finished = [seat for seat in members if seat.state is State.FINISHED]
+        if len(finished) == len(world.round.members):
+            world.tell(names.EVENT_FINISHED, "all training processes ended with 0")
+            world.close(names.EXIT_DONE, "")
+        elif not any(seat.state in (State.RUNNING, State.STOPPING) for seat in members):
+            world.break_round("the world has drained", planned=True)
+
+    def _change_world(self, now: float) -> None:
+        world, limits = self.world, self.world.limits
+        if not world.active or world.round is None:
+            return
+        if world.drain_at:
+            if now >= world.drain_deadline:
+                world.break_round("the drain took too long", planned=True)
+            return
+        if any(seat.state is State.FINISHED for seat in world.members()):
+            return
+        if any(member.node_rank >= world.expected for member in world.round.members):
+            self.begin_drain(f"the job has {world.expected} pods now", now)
+            return
+        newcomers = world.newcomers()
+        if not newcomers:
+            return
+        everyone = len(world.round.members) + len(newcomers) >= world.expected
+        waited = now - min(seat.joined for seat in newcomers)
+        if waited >= limits.drain:
+            world.break_round("a newcomer waits and no step was reported", planned=True)
+        elif everyone or waited >= limits.settle:
+            names_ = ", ".join(seat.member.pod for seat in newcomers)
+            self.begin_drain(f"{names_} joins", now)
+
+    def _form(self, now: float) -> None:
+        before = self.world.number
+        self.world.form(now)
+        if self.world.number > before and self._fruitless:
+            # Nobody died, nobody stepped, and yet the round broke: not for ever.
+            reason, self._fruitless = self._fruitless, ""
+            self._spend(before, reason)
+
+    def _spend(self, round_number: int, reason: str) -> None:
+        self.budget = self.budget.spend(round_number)
+        if self.budget.exhausted:
+            self._fail(f"the budget of {self.budget.allowed} restarts is spent; last: {reason}")
+
+    def _fail(self, verdict: str) -> None:
+        self.world.tell(names.EVENT_JOB_FAILED, verdict, warning=True)
+        self.world.close(names.EXIT_USER_ERROR, verdict)
+
+    def _answer_polls(self, now: float) -> None:
+        for seat in self.world.seats.values():
+            if seat.ticket is None or now - seat.asked < self.world.limits.poll:
+                continue
+            if seat.state is State.RUNNING:
+                self.world.reply(seat, WatchReply(action="none", drain_at=self.world.drain_at))
+            else:
+                self.world.reply(seat, JoinReply(action="wait"))

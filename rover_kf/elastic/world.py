@@ -1,0 +1,172 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Seats and the current round, with the transitions that the rendezvous makes between them.
+
+Used by rendezvous.py only. A round is *active* from its formation until it breaks. Ranks follow
+node_rank. ``awaited`` holds the node ranks that a formation waits for: everyone expected at first;
+a rank that was lost, left or outwaited is not waited for until it joins again.
+"""
+
+from __future__ import annotations
+
+from rover_kf.api import names
+from rover_kf.api.messages import JoinReply, Round, WatchReply
+from rover_kf.elastic.effects import Answer, Broken, Closed, Effect, Formed, Tell
+from rover_kf.elastic.limits import Limits
+from rover_kf.elastic.progress import Progress
+from rover_kf.elastic.seats import Seat, State
+
+
+class World:
+    """What is known of the members, and the round that they form."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.seats: dict[str, Seat] = {}
+        self.round: Round | None = None
+        self.number = limits.first_round - 1
+        self.active = False
+        self.expected = limits.nodes
+        self.awaited = set(range(limits.nodes))
+        self.drain_at = 0
+        self.drain_deadline = 0.0
+        self.progress = Progress()
+        self.closed: Closed | None = None
+        self._effects: list[Effect] = []
+
+    @property
+    def round_number(self) -> int:
+        """Number of the newest round; 0 before the first."""
+        return self.round.number if self.round else 0
+
+    def flush(self) -> tuple[Effect, ...]:
+        """The effects since the last flush, in order."""
+        effects, self._effects = tuple(self._effects), []
+        return effects
+
+    def tell(self, reason: str, message: str, *, warning: bool = False) -> None:
+        """Add an event."""
+        self._effects.append(Tell(reason, message, warning))
+
+    def answer(self, ticket: int, reply: JoinReply | WatchReply) -> None:
+        """Answer a request that no seat holds."""
+        self._effects.append(Answer(ticket, reply))
+
+    def reply(self, seat: Seat, reply: JoinReply | WatchReply) -> None:
+        """Answer the seat's open request; a seat without one will ask again."""
+        if seat.ticket is not None:
+            self.answer(seat.ticket, reply)
+            seat.ticket = None
+
+    def in_round(self, seat: Seat) -> bool:
+        """Whether the seat's launcher (this very one) is a member of the active round."""
+        return self.active and self.round is not None and seat.member in self.round.members
+
+    def members(self) -> list[Seat]:
+        """Seats of the active round's members."""
+        return [seat for seat in self.seats.values() if self.in_round(seat)]
+
+    def newcomers(self) -> list[Seat]:
+        """Seats that wait for the active round to make room."""
+        waiting = [seat for seat in self.seats.values() if seat.state is State.WAITING]
+        return [seat for seat in waiting if self.active and not self.in_round(seat)]
+
+    def start_reply(self) -> JoinReply:
+        """The order to start the current round."""
+        return JoinReply(action="start", round=self.round)
+
+    def break_round(self, why: str, *, planned: bool) -> None:
+        """End the active round: whoever runs is told to stop and join again."""
+        if not self.active:
+            return
+        members = self.members()
+        self.active, self.drain_at = False, 0
+        self._effects.append(Broken(planned, why))
+        for seat in members:
+            if seat.state is State.RUNNING:
+                self.reply(seat, WatchReply(action="restart", reason=why))
+            elif seat.state is State.FINISHED:
+                self.reply(seat, JoinReply(action="retry", reason=why))
+            else:
+                continue
+            seat.state = State.STOPPING
+
+    def remove(self, seat: Seat) -> None:
+        """Forget a member; nobody waits for its rank until it joins again."""
+        self.seats.pop(seat.member.pod, None)
+        self.awaited.discard(seat.member.node_rank)
+
+    def dismiss(self, seat: Seat, why: str) -> None:
+        """Tell a waiting member that it has no place now."""
+        self.reply(seat, JoinReply(action="drained", reason=why))
+        self.remove(seat)
+
+    def close(self, exit_code: int, verdict: str) -> None:
+        """End the job: every open request is answered, every later one too."""
+        self.closed = Closed(exit_code, verdict)
+        self.active, self.drain_at = False, 0
+        self._effects.append(self.closed)
+        for seat in self.seats.values():
+            if seat.state is State.RUNNING:
+                self.reply(seat, WatchReply(action="closed", exit_code=exit_code, reason=verdict))
+            else:
+                self.reply(seat, JoinReply(action="closed", exit_code=exit_code, reason=verdict))
+
+    def adopt(self, world: Round, now: float) -> None:
+        """Take over a round that runs already: this coordinator is new, the training is not."""
+        self.round, self.active = world, True
+        self.number = max(self.number, world.number)
+        self.progress.begin(world.number)
+        self.expected = max(member.node_rank for member in world.members) + 1
+        self.awaited = {member.node_rank for member in world.members}
+        conflict = False
+        for member in world.members:
+            known = self.seats.get(member.pod)
+            conflict = conflict or known is not None
+            if known is None:
+                # Seen in the future: each member has a lease more to find this coordinator.
+                seat = Seat(member, State.RUNNING, seen=now + self.limits.lease)
+                self.seats[member.pod] = seat
+        for seat in self.seats.values():
+            self.awaited.add(seat.member.node_rank)
+            self.expected = max(self.expected, seat.member.node_rank + 1)
+        if conflict:
+            self.break_round("a member of the round had started anew", planned=False)
+
+    def form(self, now: float) -> None:
+        """Start a round if everyone who is waited for is ready."""
+        for seat in [s for s in self.seats.values() if s.member.node_rank >= self.expected]:
+            if seat.state is State.WAITING:
+                self.dismiss(seat, f"the job has {self.expected} pods now")
+        waiting = [seat for seat in self.seats.values() if seat.state is State.WAITING]
+        if len(waiting) < max(self.limits.min_nodes, 1) or len(waiting) < len(self.seats):
+            return
+        ranks = {seat.member.node_rank for seat in waiting}
+        outwaited = now - max(seat.joined for seat in waiting) >= self.limits.patience
+        if not self.awaited <= ranks and not outwaited:
+            return
+        self.awaited = ranks
+        waiting.sort(key=lambda seat: (seat.member.node_rank, seat.member.pod))
+        self._start(waiting[: self.limits.max_nodes], now)
+
+    def _start(self, chosen: list[Seat], now: float) -> None:
+        self.number += 1
+        self.round = Round(
+            number=self.number,
+            members=tuple(seat.member for seat in chosen),
+            world_size=sum(seat.member.processes for seat in chosen),
+            store_host=chosen[0].store_host,
+            store_port=chosen[0].store_port,
+        )
+        self.active, self.drain_at = True, 0
+        self.progress.begin(self.number)
+        self._effects.append(Formed(self.round))
+        nodes, size = len(chosen), self.round.world_size
+        self.tell(
+            names.EVENT_WORLD_FORMED,
+            f"round {self.number}: {size} processes in {nodes} pods",
+        )
+        for seat in chosen:
+            seat.state = State.RUNNING
+            seat.hear(now)
+            self.reply(seat, self.start_reply())
