@@ -243,6 +243,8 @@ class Holding:
     replicated: bool
     snapshot_bytes: int
     checksum: int
+    round: int = 0
+    """In which the state came to be: the same step after a rollback is another state."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -290,6 +292,8 @@ class Acknowledged:
 
     done: bool = True
     reason: str = ""
+    persist: bool = False
+    """To a Sealed report of a sharded state: every rank shall persist this step now."""
 
 
 # -- controller -------------------------------------------------------------------------------

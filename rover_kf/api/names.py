@@ -127,7 +127,7 @@ PATH_FAILURE, PATH_FINISH = "/v1/rendezvous/failure", "/v1/rendezvous/finish"
 PATH_SAMPLES = "/v1/samples"
 # sidecar to coordinator
 PATH_COMMIT_SEALED, PATH_COMMIT_DURABLE = "/v1/commit/sealed", "/v1/commit/durable"
-PATH_COMMIT_RESOLVE = "/v1/commit/resolve"
+PATH_COMMIT_RESOLVE, PATH_COMMIT_WAIT = "/v1/commit/resolve", "/v1/commit/wait"
 PATH_EVENTS = "/v1/events"
 # controller to coordinator
 PATH_STATUS, PATH_SCALE = "/v1/status", "/v1/scale"

@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Making a local rank's slots in memory; the sidecar does it, so that it pays for the pages.
+
+Pages of a memory-backed volume are charged to the control group that touches them first: the
+sidecar reserves and prefaults, the trainer's memory limit is not spent. Reserving with
+posix_fallocate fails cleanly on a full volume, where a touch would be SIGBUS.
+A slot grows in place: its bytes stay, so a sealed snapshot outlives the growth, and a mapping of
+the smaller size stays valid. It never shrinks below what anybody mapped.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import pathlib
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.control import CONTROL_BYTES, SLOTS
+
+_MADV_POPULATE_WRITE = 23
+"""Linux 5.14; the mmap module has no name for it yet."""
+
+_ROUND_TO = 1 << 21
+"""Capacity grows in huge pages' size, so that a growing header does not ask again."""
+
+
+def allocate(root: pathlib.Path, local_rank: int, slot_bytes: int, *, most_bytes: int) -> Arena:
+    """Give a local rank two prefaulted slots of at least ``slot_bytes``.
+
+    Args:
+        root: the arena's folder, ``$ROVER_HOME/arena``.
+        local_rank: whose slots.
+        slot_bytes: what one snapshot needs.
+        most_bytes: that all slots below ``root`` may take together.
+
+    Raises:
+        ArenaTooSmall: it does not fit; what was sealed before is untouched.
+    """
+    arena = Arena(root / str(local_rank))
+    have = arena.slot_bytes()
+    wanted = max(-(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE, mmap.PAGESIZE)
+    if have >= wanted:
+        return arena
+    others = _others_bytes(root, local_rank)
+    available = max(most_bytes - others, 0) // len(SLOTS)
+    advice = _advice(others + len(SLOTS) * wanted)
+    if wanted > available:
+        raise errors.ArenaTooSmall(wanted, available, advice)
+    size = min(-(-wanted // _ROUND_TO) * _ROUND_TO, available // mmap.PAGESIZE * mmap.PAGESIZE)
+    _make_folder(root)
+    _make_folder(arena.directory)
+    _make_file(arena.directory / "control", CONTROL_BYTES)
+    for slot in SLOTS:
+        _grow(arena.slot_path(slot), size, advice)
+    return arena
+
+
+def _others_bytes(root: pathlib.Path, local_rank: int) -> int:
+    slots = root.glob("*/slot-*")
+    return sum(path.stat().st_size for path in slots if path.parent.name != str(local_rank))
+
+
+def _advice(total: int) -> str:
+    mebibytes = -(-total // (1 << 20))
+    return (
+        f"set the annotation {names.PREFIX}checkpoint.arena to {mebibytes}Mi or more "
+        "(all slots of the pod together) and give the sidecar as much memory"
+    )
+
+
+def _make_folder(path: pathlib.Path) -> None:
+    path.mkdir(exist_ok=True, parents=True)
+    # The user's image runs under an unknown UID, and mkdir's mode is cut by the umask.
+    if path.stat().st_mode & 0o777 != 0o777:  # noqa: PLR2004 - the mode itself
+        path.chmod(0o777)
+
+
+def _make_file(path: pathlib.Path, size: int) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        if os.fstat(descriptor).st_mode & 0o777 != 0o666:  # noqa: PLR2004 - the mode itself
+            os.fchmod(descriptor, 0o666)
+        if os.fstat(descriptor).st_size < size:
+            os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def _grow(path: pathlib.Path, size: int, advice: str) -> None:
+    _make_file(path, 0)
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        before = os.fstat(descriptor).st_size
+        if before >= size:
+            return
+        try:
+            os.posix_fallocate(descriptor, before, size - before)
+        except OSError as cause:
+            os.ftruncate(descriptor, before)
+            if cause.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+                raise
+            free = os.fstatvfs(descriptor)
+            raise errors.ArenaTooSmall(size, free.f_bavail * free.f_frsize, advice) from cause
+        _prefault(descriptor, before, size)
+    finally:
+        os.close(descriptor)
+
+
+def _prefault(descriptor: int, begin: int, end: int) -> None:
+    begin -= begin % mmap.ALLOCATIONGRANULARITY
+    with mmap.mmap(descriptor, end - begin, offset=begin) as view:
+        try:
+            view.madvise(_MADV_POPULATE_WRITE)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            # An old kernel. The pages are new and nobody knows of them yet: touching is safe.
+            for offset in range(0, end - begin, mmap.PAGESIZE):
+                view[offset] = view[offset]

@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""When a step on storage is whole: the coordinator's ledger of ranks' reports; pure.
+
+A report is late (a newer step of its generation is committed), stale (of an older round),
+duplicate, or one of those that complete a step. Only the last kind can lead to a manifest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from rover_kf.api.messages import Durable
+from rover_kf.checkpoint.manifest import Manifest, RankFile
+
+Key = tuple[int, int]
+"""Generation, step."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ledger:
+    """What ranks have reported and what is committed."""
+
+    generation: int = 0
+    """Number of the running round."""
+    committed: Key | None = None
+    pending: Mapping[Key, tuple[Durable, ...]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a report came to."""
+
+    ledger: Ledger
+    accepted: bool
+    reason: str = ""
+    manifest: Manifest | None = None
+    """To be written now; the ledger counts it as committed only after ``commit``."""
+
+
+def begin_round(ledger: Ledger, number: int) -> Ledger:
+    """A round starts: reports of older ones are stale from now on."""
+    if number <= ledger.generation:
+        return ledger
+    return dataclasses.replace(ledger, generation=number, pending={})
+
+
+def report(ledger: Ledger, durable: Durable, *, now: float) -> Verdict:
+    """Take a rank's report.
+
+    Args:
+        ledger: as it is.
+        durable: the rank's file is on storage.
+        now: Unix seconds, for the manifest.
+    """
+    refusal = _refusal(ledger, durable)
+    if refusal:
+        return Verdict(ledger, accepted=False, reason=refusal)
+    key = (durable.round, durable.step)
+    known = ledger.pending.get(key, ())
+    if known and _shape(known[0]) != _shape(durable):
+        reason = f"rank {durable.rank} speaks of another world than the others at {durable.step}"
+        return Verdict(ledger, accepted=False, reason=reason)
+    # The newest report of a rank counts: its file replaced the one before.
+    reports = (*(item for item in known if item.rank != durable.rank), durable)
+    moved = dataclasses.replace(
+        ledger,
+        generation=max(ledger.generation, durable.round),
+        pending={**ledger.pending, key: reports},
+    )
+    if not durable.replicated and len(reports) < durable.world_size:
+        return Verdict(moved, accepted=True)
+    return Verdict(moved, accepted=True, manifest=_manifest(reports, now))
+
+
+def commit(ledger: Ledger, manifest: Manifest) -> Ledger:
+    """The manifest is on storage: older unfinished steps of the generation are given up."""
+    key = (manifest.generation, manifest.step)
+    newest = max(key, ledger.committed or key)
+    pending = {item: reports for item, reports in ledger.pending.items() if item > newest}
+    return dataclasses.replace(ledger, committed=newest, pending=pending)
+
+
+def _refusal(ledger: Ledger, durable: Durable) -> str:
+    if durable.round < ledger.generation:
+        return f"stale: round {durable.round} is over, round {ledger.generation} runs"
+    if ledger.committed is not None and (durable.round, durable.step) <= ledger.committed:
+        return f"late: step {ledger.committed[1]} is committed already"
+    if not 0 <= durable.rank < durable.world_size:
+        return f"rank {durable.rank} is not in a world of {durable.world_size}"
+    return ""
+
+
+def _shape(durable: Durable) -> tuple[int, bool]:
+    return durable.world_size, durable.replicated
+
+
+def _manifest(reports: tuple[Durable, ...], now: float) -> Manifest:
+    first = reports[0]
+    ordered = sorted(reports, key=lambda item: item.rank)
+    if first.replicated:
+        ordered = [dataclasses.replace(reports[-1], rank=0)]
+    return Manifest(
+        step=first.step,
+        generation=first.round,
+        world_size=first.world_size,
+        replicated=first.replicated,
+        files=tuple(
+            RankFile(item.rank, item.file, item.file_bytes, item.checksum) for item in ordered
+        ),
+        saved_at=now,
+    )

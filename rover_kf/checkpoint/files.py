@@ -1,0 +1,56 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The system calls by which a checkpoint reaches storage, one method each.
+
+Storage uses nothing else to change the file system, so that a test can stop it after any single
+call and see what a crash there leaves.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+
+class Files:
+    """Calls of the operating system; errors are OSError."""
+
+    def make_folder(self, path: pathlib.Path) -> None:
+        """Create a folder and those above it; one that exists is no error."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def create(self, path: pathlib.Path) -> int:
+        """Open a file for writing, empty."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+
+    def write(self, descriptor: int, data: bytes | memoryview) -> int:
+        """Write some of the data; returns how much."""
+        return os.write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        """Wait until the file's bytes are on the storage."""
+        os.fsync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        """Close a file."""
+        os.close(descriptor)
+
+    def rename(self, source: pathlib.Path, target: pathlib.Path) -> None:
+        """Put a file in another's place, at once."""
+        source.replace(target)
+
+    def sync_folder(self, path: pathlib.Path) -> None:
+        """Wait until the folder's names are on the storage."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: pathlib.Path) -> None:
+        """Remove a file; one that is gone is no error."""
+        path.unlink(missing_ok=True)
+
+    def remove_folder(self, path: pathlib.Path) -> None:
+        """Remove an empty folder."""
+        path.rmdir()

@@ -1,0 +1,124 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What makes a folder on storage a checkpoint: the manifest, written last.
+
+The coordinator writes it when the commit is complete; restore trusts nothing without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import codec
+from rover_kf.checkpoint import checksum
+
+NAME = "manifest.json"
+FORMAT = 1
+
+_FOLDER = re.compile(r"step-(\d{12,})-(\d+)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RankFile:
+    """One rank's file."""
+
+    rank: int
+    name: str
+    """Below the checkpoint's folder."""
+    length: int
+    """Bytes."""
+    checksum: int
+    """CRC-32C."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Manifest:
+    """A whole checkpoint."""
+
+    step: int
+    generation: int
+    world_size: int
+    replicated: bool
+    """One file stands for all ranks."""
+    files: tuple[RankFile, ...]
+    """In rank order."""
+    saved_at: float = 0.0
+    format: int = FORMAT
+
+    def file_of(self, rank: int) -> RankFile | None:
+        """The file that the rank restores from."""
+        wanted = 0 if self.replicated else rank
+        return next((file for file in self.files if file.rank == wanted), None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Folder:
+    """A folder of the storage that is named like a checkpoint; it may hold a whole one or not.
+
+    In order of generation, then step: a newer round starts from the newest good step that there
+    was, so what an older one left above it was damaged, whatever its step.
+    """
+
+    generation: int
+    step: int
+    path: pathlib.Path = dataclasses.field(compare=False)
+
+    @property
+    def manifest_path(self) -> pathlib.Path:
+        """Where its manifest stands, if it has one."""
+        return self.path / NAME
+
+
+def folder_name(step: int, generation: int) -> str:
+    """The folder of a step saved by a generation."""
+    return f"step-{step:012d}-{generation}"
+
+
+def file_name(rank: int) -> str:
+    """The file of a rank."""
+    return f"rank-{rank:05d}.safetensors"
+
+
+def parse_folder(path: pathlib.Path) -> Folder | None:
+    """Read a folder's name; None if it is not ours."""
+    match = _FOLDER.fullmatch(path.name)
+    return Folder(int(match[2]), int(match[1]), path) if match else None
+
+
+def to_bytes(manifest: Manifest) -> bytes:
+    """JSON with a checksum of its own."""
+    body = _canonical(codec.encode(manifest))
+    whole = {"manifest": json.loads(body), "crc32c": checksum.extend(0, body)}
+    return json.dumps(whole, indent=1).encode()
+
+
+def from_bytes(data: bytes, folder: Folder) -> Manifest:
+    """Read a manifest and check it against its own checksum and its folder's name.
+
+    Raises:
+        TornSnapshot: it is damaged, or belongs to another folder.
+    """
+    try:
+        parsed = json.loads(data)
+        body, stated = _canonical(parsed["manifest"]), parsed["crc32c"]
+        manifest = codec.decode(Manifest, parsed["manifest"])
+    except (ValueError, KeyError, TypeError, errors.MessageError) as cause:
+        raise errors.TornSnapshot(f"{folder.manifest_path} cannot be read: {cause}") from cause
+    if stated != checksum.extend(0, body):
+        raise errors.TornSnapshot(f"{folder.manifest_path} differs from its own checksum")
+    if manifest.format != FORMAT:
+        raise errors.TornSnapshot(
+            f"{folder.manifest_path} has format {manifest.format}; this version reads {FORMAT}"
+        )
+    if (manifest.step, manifest.generation) != (folder.step, folder.generation):
+        raise errors.TornSnapshot(f"{folder.manifest_path} speaks of another checkpoint")
+    return manifest
+
+
+def _canonical(data: Any) -> bytes:
+    return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()

@@ -1,0 +1,126 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plain data to and from JSON that keeps its types; in place of pickle.
+
+The trainer encodes the part of a state that is no tensor; it travels in a snapshot's metadata.
+A restored value has exactly the type that was saved (tuple, int key, bytes, nan): whatever has no
+exact form is refused by its path, since a near miss would be found only after a crash.
+Subclasses are refused too (a named tuple would come back as a tuple), but for OrderedDict and
+defaultdict, which state dicts are made of and which come back as dict.
+
+Scalars that JSON keeps stand for themselves; all else is a one-key object:
+``l`` list, ``t`` tuple, ``d`` dict as pairs, ``b`` bytes in base64, ``f`` float that JSON lacks,
+``c`` complex as two floats in hexadecimal, ``T`` a tensor by its name in the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import math
+from collections.abc import Callable
+from typing import Any
+
+from rover_kf import errors
+
+Leaf = Callable[[str, object], Any]
+"""Encodes what is not plain data, given its path; raises UnsupportedState if it cannot."""
+
+Resolve = Callable[[str], object]
+"""Gives the tensor of a name."""
+
+_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict)
+
+
+def refuse(path: str, value: object) -> Any:
+    """The leaf that knows nothing but plain data.
+
+    Raises:
+        UnsupportedState: always.
+    """
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    message = (
+        f"state{path} is a {kind}, which cannot be stored without pickle; store a tensor, plain "
+        "data (numbers, strings, bytes, None, lists, tuples, dicts) or an object with state_dict"
+    )
+    raise errors.UnsupportedState(message)
+
+
+def encode(value: object, leaf: Leaf = refuse, path: str = "") -> Any:
+    """Turn plain data into JSON data.
+
+    Args:
+        value: what to encode.
+        leaf: called for every value that is not plain.
+        path: where the value stands, as it is shown in errors: ``['model']['bias']``.
+
+    Raises:
+        UnsupportedState: a value cannot be stored, or the data contains itself.
+    """
+    try:
+        return _encode(value, leaf, path)
+    except RecursionError as cause:
+        message = f"state{path} is nested too deeply or contains itself; it cannot be stored"
+        raise errors.UnsupportedState(message) from cause
+
+
+def _encode(value: object, leaf: Leaf, path: str) -> Any:
+    kind = type(value)
+    if value is None or kind in (bool, int, str):
+        return value
+    if isinstance(value, float) and kind is float:
+        return value if math.isfinite(value) else {"f": repr(value)}
+    if isinstance(value, complex) and kind is complex:
+        return {"c": [value.real.hex(), value.imag.hex()]}
+    if isinstance(value, bytes) and kind is bytes:
+        return {"b": base64.b64encode(value).decode("ascii")}
+    if isinstance(value, list) and kind is list:
+        return {"l": [_encode(item, leaf, f"{path}[{i}]") for i, item in enumerate(value)]}
+    if isinstance(value, tuple) and kind is tuple:
+        return {"t": [_encode(item, leaf, f"{path}[{i}]") for i, item in enumerate(value)]}
+    if isinstance(value, dict) and kind in _MAPPINGS:
+        return {
+            "d": [
+                [_encode(key, refuse, f"{path} key"), _encode(item, leaf, f"{path}[{key!r}]")]
+                for key, item in value.items()
+            ]
+        }
+    return leaf(path, value)
+
+
+def decode(data: Any, resolve: Resolve) -> Any:
+    """Build the value from JSON data.
+
+    Args:
+        data: what encode gave.
+        resolve: gives the tensor of a name.
+
+    Raises:
+        TornSnapshot: the data was not made by encode.
+    """
+    if data is None or isinstance(data, (bool, int, str, float)):
+        return data
+    try:
+        ((tag, content),) = data.items()
+        return _decode(tag, content, resolve)
+    except (AttributeError, TypeError, ValueError, KeyError) as cause:
+        message = f"a snapshot's plain data cannot be read: {cause}"
+        raise errors.TornSnapshot(message) from cause
+
+
+def _decode(tag: str, content: Any, resolve: Resolve) -> Any:
+    if tag == "l":
+        return [decode(item, resolve) for item in content]
+    if tag == "t":
+        return tuple(decode(item, resolve) for item in content)
+    if tag == "d":
+        return {decode(key, resolve): decode(item, resolve) for key, item in content}
+    if tag == "b":
+        return base64.b64decode(content, validate=True)
+    if tag == "f":
+        return float(content)
+    if tag == "c":
+        return complex(float.fromhex(content[0]), float.fromhex(content[1]))
+    if tag == "T":
+        return resolve(content)
+    raise ValueError(tag)

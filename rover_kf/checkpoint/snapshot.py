@@ -1,0 +1,193 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes of one rank's state: a safetensors file, in a slot as on storage.
+
+Trainer: plan once, write the header at each save. Everybody: read and check.
+Standard library only, since it enters the user's image.
+
+Layout: 8 bytes little-endian length of the header; JSON, padded with spaces (the one padding that
+the format allows) until the tensors start at a multiple of 128, where flat copies are fastest;
+tensors without holes, those of the widest elements first so that each is aligned by itself.
+The header gets room to grow, since a counter that gains a digit must not move every tensor.
+Types that safetensors lacks are stored as U8 and named in the metadata.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rover_kf import errors
+
+ALIGNMENT = 128
+"""Tensor data starts at a multiple of it."""
+
+STATE_KEY = "rover.state"
+"""Metadata: the state as JSON of rover_kf.checkpoint.plain."""
+
+TYPES_KEY = "rover.types"
+"""Metadata: JSON of {tensor: [type, shape]} for tensors stored as bytes."""
+
+_LENGTH_BYTES = 8
+_MOST_HEADER_BYTES = 100_000_000
+"""The limit of the safetensors library."""
+
+WIDTHS: Mapping[str, int] = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1,
+    "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
+    "I32": 4, "U32": 4, "F32": 4,
+    "I64": 8, "U64": 8, "F64": 8, "C64": 8,
+}  # fmt: skip
+"""Bytes an element of each type of the format that we use."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor, before it has a place."""
+
+    name: str
+    dtype: str
+    """Name in the format (a key of WIDTHS), or any other name: then stored as bytes."""
+    shape: tuple[int, ...]
+    width: int
+    """Bytes an element."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return math.prod(self.shape) * self.width
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placed:
+    """One tensor with its place in the file."""
+
+    entry: Entry
+    begin: int
+    """From the start of the file."""
+    end: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything of a snapshot stands."""
+
+    placed: tuple[Placed, ...]
+    """In file order."""
+    data_begin: int
+    """First byte of the tensors: 8 + the header with its padding."""
+    length: int
+    """Of the whole file."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a file says it holds."""
+
+    tensors: Mapping[str, Placed]
+    metadata: Mapping[str, str]
+    length: int
+
+
+def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> Layout:
+    """Give each tensor its place, with room in the header for metadata that grows a little.
+
+    Args:
+        entries: tensors with distinct names.
+        metadata: as it will be written the first time.
+    """
+    ordered = sorted(entries, key=lambda entry: -entry.width)
+    begins = list(itertools.accumulate((entry.nbytes for entry in ordered), initial=0))
+    # Offsets in the header are relative to the data, so the text does not depend on its own size.
+    relative = [Placed(e, b, b + e.nbytes) for e, b in zip(ordered, begins, strict=False)]
+    text = _header_text(relative, 0, metadata)
+    data_begin = _aligned(_LENGTH_BYTES + len(text) + len(text) // 8 + 512)
+    placed = tuple(Placed(p.entry, p.begin + data_begin, p.end + data_begin) for p in relative)
+    return Layout(placed, data_begin, data_begin + begins[-1])
+
+
+def header(layout: Layout, metadata: Mapping[str, str]) -> bytes | None:
+    """The file's bytes before the tensors; None if the layout has too little room: plan anew."""
+    text = _header_text(layout.placed, layout.data_begin, metadata)
+    room = layout.data_begin - _LENGTH_BYTES
+    if len(text) > room:
+        return None
+    return room.to_bytes(_LENGTH_BYTES, "little") + text.ljust(room)
+
+
+def read(data: bytes | memoryview) -> Snapshot:
+    """Read the header of a whole file and check that it describes exactly these bytes.
+
+    Args:
+        data: the file, without a slot's spare capacity. Tensors are not touched.
+
+    Raises:
+        TornSnapshot: the bytes are not a whole snapshot.
+    """
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    if len(data) < _LENGTH_BYTES or length > min(_MOST_HEADER_BYTES, len(data) - _LENGTH_BYTES):
+        message = f"a snapshot of {len(data)} bytes cannot hold a header of {length} bytes"
+        raise errors.TornSnapshot(message)
+    data_begin = _LENGTH_BYTES + length
+    try:
+        parsed = json.loads(bytes(data[_LENGTH_BYTES:data_begin]))
+        metadata = {str(key): str(item) for key, item in parsed.pop("__metadata__", {}).items()}
+        types = json.loads(metadata.get(TYPES_KEY, "{}"))
+        placed = [_placed(name, item, types, data_begin) for name, item in parsed.items()]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
+        message = f"a snapshot's header cannot be read: {cause!r}"
+        raise errors.TornSnapshot(message) from cause
+    _check_places(placed, data_begin, len(data))
+    return Snapshot({p.entry.name: p for p in placed}, metadata, len(data))
+
+
+def _header_text(placed: Iterable[Placed], origin: int, metadata: Mapping[str, str]) -> bytes:
+    tree: dict[str, Any] = {}
+    types: dict[str, Any] = {}
+    for place in placed:
+        entry = place.entry
+        known = entry.dtype in WIDTHS
+        if not known:
+            types[entry.name] = [entry.dtype, entry.width, list(entry.shape)]
+        tree[entry.name] = {
+            "dtype": entry.dtype if known else "U8",
+            "shape": list(entry.shape) if known else [entry.nbytes],
+            "data_offsets": [place.begin - origin, place.end - origin],
+        }
+    described = dict(metadata)
+    if types:
+        described[TYPES_KEY] = json.dumps(types, separators=(",", ":"))
+    return json.dumps({"__metadata__": described, **tree}, separators=(",", ":")).encode()
+
+
+def _placed(name: str, item: Any, types: Mapping[str, Any], data_begin: int) -> Placed:
+    dtype, shape = item["dtype"], tuple(int(size) for size in item["shape"])
+    begin, end = (int(offset) + data_begin for offset in item["data_offsets"])
+    entry = Entry(name, dtype, shape, WIDTHS[dtype])
+    if name in types:
+        kind, width, true_shape = types[name]
+        entry = Entry(name, str(kind), tuple(int(size) for size in true_shape), int(width))
+    if min(entry.shape, default=0) < 0 or entry.nbytes != end - begin:
+        message = f"{name} of shape {entry.shape} cannot have {end - begin} bytes"
+        raise ValueError(message)
+    return Placed(entry, begin, end)
+
+
+def _check_places(placed: list[Placed], data_begin: int, length: int) -> None:
+    expected = data_begin
+    for place in sorted(placed, key=lambda item: (item.begin, item.end)):
+        if place.begin != expected:
+            message = f"{place.entry.name} begins at {place.begin}, expected {expected}"
+            raise errors.TornSnapshot(message)
+        expected = place.end
+    if expected != length:
+        message = f"a snapshot's tensors end at {expected}, its bytes at {length}"
+        raise errors.TornSnapshot(message)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
