@@ -1,0 +1,302 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded cluster's face: ``protocol.Cluster`` on one machine.
+
+Called by client, CLI, components and tests. Jobs run in threads and child processes of the
+calling process and end with it; their objects, logs and claims stay in the state folder, where
+other processes can read, scale and delete them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import http.client
+import json
+import pathlib
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, final
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
+from rover_kf.cluster.local import admission
+from rover_kf.cluster.local.operator import Operator, ended_with_process
+from rover_kf.cluster.local.settings import Timing, base_environment, memory_folder, write_shims
+from rover_kf.cluster.local.status import merge, observe, stamp, with_condition
+from rover_kf.cluster.local.store import Record, Store
+from rover_kf.cluster.local.verdict import Verdict
+
+_ANSWER_SECONDS = 10.0
+_PROTECTED = ("name", "namespace", "uid", "creationTimestamp", "resourceVersion")
+
+
+@final
+class LocalCluster:
+    """Runs PyTorchJobs on this machine as the Training Operator would.
+
+    **Usage**::
+
+        with LocalCluster(pathlib.Path("state")) as cluster:
+            job = cluster.create_job(manifest, folder=pathlib.Path("where/train.py/is"))
+
+    Leaving it ends everything that it started; a process that is killed takes them with it.
+
+    Args:
+        state: folder of objects, logs and claims; made if it is not there.
+        timing: delays.
+    """
+
+    def __init__(self, state: pathlib.Path | str, timing: Timing | None = None) -> None:
+        self.store = Store(pathlib.Path(state).absolute())
+        self._timing = timing or Timing()
+        self._operator: Operator | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> LocalCluster:
+        self._recover()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every pod (SIGTERM, a short grace, SIGKILL) and give everything back."""
+        with self._lock:
+            operator, self._operator = self._operator, None
+        if operator is not None:
+            atexit.unregister(self.close)
+            operator.close()
+
+    # -- jobs --------------------------------------------------------------------------------------
+
+    def create_job(self, manifest: Manifest, *, folder: pathlib.Path | None = None) -> ObservedJob:
+        """Create a job and run it in this process.
+
+        Args:
+            manifest: as it would be applied to a cluster.
+            folder: where relative scripts are found; the current one by default.
+
+        Raises:
+            JobExists: one of that name is there, running or finished.
+            ManifestError: it cannot run here; nothing was started.
+        """
+        place = (folder or pathlib.Path()).absolute()
+        admission.check(manifest, place)
+        now = time.time()
+        metadata = {
+            **manifest["metadata"],
+            "namespace": manifest["metadata"].get("namespace", "default"),
+            "uid": str(uuid.uuid4()),
+            "creationTimestamp": stamp(now),
+        }
+        key = JobKey(metadata["namespace"], metadata["name"], manifest["kind"])
+        record = Record({**json.loads(json.dumps(manifest)), "metadata": metadata}, str(place), now)
+        record.manifest.pop("status", None)
+        created = Verdict("Created", "PyTorchJobCreated", f"PyTorchJob {key.name} is created.")
+        operator = self._running_operator()
+        record, owner = self.store.create(key, with_condition(record, created))
+        operator.run(key, owner)
+        return observe(key, record)
+
+    def get_job(self, key: JobKey) -> ObservedJob:
+        """Read one job.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        return observe(key, self.store.read(key))
+
+    def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
+        """Labelled jobs of a namespace, or of all with None."""
+        found = []
+        for key in self.store.jobs():
+            if namespace in (None, key.namespace):
+                with contextlib.suppress(errors.JobNotFound):  # removed since it was listed
+                    found.append(self.get_job(key))
+        return tuple(job for job in found if job.labels.get(names.INJECT_LABEL) == "true")
+
+    def patch_job(
+        self, key: JobKey, patch: Mapping[str, Any], *, resource_version: str | None = None
+    ) -> ObservedJob:
+        """JSON merge patch (RFC 7386) of the job; status and identity are not patched.
+
+        Raises:
+            JobNotFound: there is none.
+            Conflict: resource_version is given and is not the current one.
+            ManifestError: the patched job could not run here; it was left as it was.
+        """
+        inside = (patch.get("metadata") or {}).get("resourceVersion")
+        wanted = {value for value in (resource_version, inside) if value is not None}
+
+        def change(record: Record) -> Record:
+            if wanted - {record.resource_version}:
+                raise errors.Conflict(
+                    f"{key} is at version {record.resource_version}, not {wanted.pop()}: "
+                    "read it again and retry"
+                )
+            before = record.manifest
+            body = {name: value for name, value in patch.items() if name != "status"}
+            manifest = merge(before, body)
+            kept = {n: before["metadata"][n] for n in _PROTECTED if n in before["metadata"]}
+            manifest["metadata"] = {**manifest["metadata"], **kept}
+            admission.check(manifest, pathlib.Path(record.folder))
+            return dataclasses.replace(record, manifest=manifest)
+
+        record = self.store.update(key, change)
+        self._wake()
+        return observe(key, record)
+
+    def delete_job(self, key: JobKey) -> None:
+        """Delete the job; its pods end after it. Deleting a job that is not there is no error."""
+        try:
+            self.store.update(key, lambda record: dataclasses.replace(record, deleting=True))
+        except errors.JobNotFound:
+            return
+        if self._operator is not None and self._operator.runs(key):
+            self._wake()
+            return
+        owner = self.store.own(key)
+        if owner is not None:  # nobody runs it; else whoever does removes it
+            self.store.remove(key)
+            owner.close()
+
+    def watch_jobs(self, timeout_seconds: float) -> Iterator[JobKey]:
+        """Keys of labelled jobs that changed, as they change; ends after the timeout."""
+        return self._changes(self._versions(), time.monotonic() + timeout_seconds)
+
+    # -- pods --------------------------------------------------------------------------------------
+
+    def list_pods(self, key: JobKey) -> tuple[Pod, ...]:
+        """The job's pods in replica order."""
+        return self.store.read_pods(key)
+
+    def delete_pod(self, key: JobKey, pod: str) -> None:
+        """Delete a pod with its grace period; the operator makes another.
+
+        Raises:
+            ClusterUnavailable: another process runs the job.
+        """
+        found = self._operator.pod(key, pod) if self._operator else None
+        if found is not None:
+            found.delete()
+            self._wake()
+        elif any(item.name == pod for item in self.list_pods(key)):
+            raise errors.ClusterUnavailable(f"{key} is run by another process: delete {pod} there")
+
+    def processes(self, key: JobKey, pod: str, container: str) -> tuple[int, ...]:
+        """Process ids of a container that this process runs, its command first."""
+        found = self._operator.pod(key, pod) if self._operator else None
+        return found.pids(container) if found else ()
+
+    def read_log(self, key: JobKey, pod: str, container: str, *, tail: int | None = None) -> str:
+        """What the container printed so far (the last ``tail`` lines).
+
+        Raises:
+            JobNotFound: there is no such pod.
+        """
+        uid = next((item.uid for item in self.list_pods(key) if item.name == pod), None)
+        if uid is None:
+            raise errors.JobNotFound(f"{key} has no pod {pod}")
+        file = self.store.folder(key) / "logs" / f"{pod}.{uid[:8]}" / f"{container}.log"
+        text = file.read_text(errors="replace") if file.exists() else ""
+        return text if tail is None else "".join(text.splitlines(keepends=True)[-tail:])
+
+    def call_coordinator(
+        self, key: JobKey, method: str, path: str, body: object | None = None
+    ) -> bytes:
+        """One HTTP request to the job's coordinator; body is encoded by api.codec.
+
+        Raises:
+            ClusterUnavailable: it cannot be reached (not started, ended, replaced).
+        """
+        pods = sorted(self.list_pods(key), key=lambda pod: (pod.replica_type, pod.replica_index))
+        if not pods:
+            raise errors.ClusterUnavailable(f"{key} has no pod yet: retry when it runs")
+        token = (self.store.folder(key) / "token" / "token").read_text()
+        connection = http.client.HTTPConnection(
+            pods[0].address, names.PORT, timeout=_ANSWER_SECONDS
+        )
+        try:
+            data = None if body is None else codec.dumps(body)
+            connection.request(method, path, data, {"Authorization": f"Bearer {token}"})
+            response = connection.getresponse()
+            answer = response.read()
+        except (OSError, http.client.HTTPException) as cause:
+            message = f"the coordinator of {key} ({pods[0].name}) does not answer: {cause}"
+            raise errors.ClusterUnavailable(message) from cause
+        finally:
+            connection.close()
+        if response.status >= 400:  # noqa: PLR2004 - HTTP's own border
+            raise errors.ClusterUnavailable(
+                f"the coordinator of {key} refused {method} {path}: "
+                f"{response.status} {answer.decode(errors='replace')}"
+            )
+        return answer
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def emit(self, key: JobKey, event: Event) -> None:
+        """Put an Event on the job; a job that is gone is no error."""
+        stamped = event if event.at else dataclasses.replace(event, at=time.time())
+        self.store.add_event(key, stamped)
+
+    def list_events(self, key: JobKey) -> tuple[Event, ...]:
+        """Events of the job, oldest first, whoever wrote them."""
+        return self.store.read_events(key)
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _running_operator(self) -> Operator:
+        with self._lock:
+            if self._operator is None:
+                root = self.store.root
+                self._operator = Operator(
+                    self.store,
+                    self._timing,
+                    memory_folder(root / "memory"),
+                    base_environment(write_shims(root / "bin")),
+                )
+                self._operator.start()
+                atexit.register(self.close)
+            return self._operator
+
+    def _wake(self) -> None:
+        if self._operator is not None:
+            self._operator.wake()
+
+    def _recover(self) -> None:
+        """Settle jobs whose process was killed: they have failed, their memory is swept."""
+        for key in self.store.jobs():
+            owner = self.store.own(key)
+            if owner is None:
+                continue
+            with owner:
+                if self.store.read(key).deleting:
+                    self.store.remove(key)
+                else:
+                    self.store.update(key, ended_with_process)
+                    self.store.sweep_memory(key)
+
+    def _versions(self) -> dict[JobKey, str]:
+        return {job.key: job.resource_version for job in self.list_jobs()}
+
+    def _changes(self, before: dict[JobKey, str], deadline: float) -> Iterator[JobKey]:
+        pause = threading.Event()
+        while time.monotonic() < deadline:
+            now = self._versions()
+            changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+            before = now
+            yield from changed
+            if not changed:
+                pause.wait(min(self._timing.resync, max(deadline - time.monotonic(), 0)))

@@ -1,0 +1,275 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The loop that makes a job's pods be what its object says, by the Training Operator's rules.
+
+Level-triggered: each pass reads the stored object and compares it with the pods. One thread for
+all jobs that this process runs, one more for each pod. Used by ``cluster``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from typing import IO
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import Event, JobKey, Pod
+from rover_kf.cluster.local import admission, environment, verdict
+from rover_kf.cluster.local.network import Lease
+from rover_kf.cluster.local.plan import Site, plan_pod, restart_policy
+from rover_kf.cluster.local.pod import LocalPod
+from rover_kf.cluster.local.settings import Timing
+from rover_kf.cluster.local.status import with_condition, with_counts
+from rover_kf.cluster.local.store import Record, Store
+
+SOURCE = "pytorchjob-controller"
+"""Who an operator's Events are from, as in a cluster."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Run:
+    """A job that this process runs."""
+
+    key: JobKey
+    owner: IO[bytes]
+    lease: Lease
+    pods: dict[tuple[str, int], LocalPod] = dataclasses.field(default_factory=dict)
+    started_at: float = 0.0
+    shown: tuple[Pod, ...] = ()
+
+
+class Operator:
+    """Runs jobs of a store.
+
+    Args:
+        store: where the objects are.
+        timing: delays.
+        memory: folder of memory-backed volumes.
+        base: environment that stands for a container image's own.
+    """
+
+    def __init__(
+        self, store: Store, timing: Timing, memory: pathlib.Path, base: Mapping[str, str]
+    ) -> None:
+        self._store, self._timing = store, timing
+        self._memory, self._base = memory, base
+        self._runs: dict[JobKey, _Run] = {}
+        self._lock = threading.RLock()
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._loop, name="operator", daemon=True)
+
+    def start(self) -> None:
+        """Start the loop."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look again at once."""
+        self._wake.set()
+
+    def run(self, key: JobKey, owner: IO[bytes]) -> None:
+        """Run a stored job from now on."""
+        masters = environment.replica_counts(self._store.read(key).manifest).get("master", 0)
+        with self._lock:
+            run = _Run(key, owner, Lease(key.name, masters), started_at=time.time())
+            self._runs[key] = run
+        self.wake()
+
+    def runs(self, key: JobKey) -> bool:
+        """Whether this process runs the job."""
+        return key in self._runs
+
+    def pod(self, key: JobKey, name: str) -> LocalPod | None:
+        """A pod of a job that this process runs."""
+        with self._lock:
+            run = self._runs.get(key)
+            pods = list(run.pods.values()) if run else []
+        return next((pod for pod in pods if pod.plan.name == name), None)
+
+    def close(self) -> None:
+        """End every pod and stop; jobs that had not finished count as failed."""
+        self._closing = True
+        self.wake()
+        self._thread.join()
+        pods = [pod for run in self._runs.values() for pod in run.pods.values()]
+        for pod in pods:
+            pod.delete(self._timing.closing_grace)
+        for pod in pods:
+            pod.join()
+        for run in self._runs.values():
+            self._abandon(run)
+        self._runs.clear()
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        while not self._closing:
+            self._wake.clear()
+            with self._lock:
+                runs = list(self._runs.values())
+            for run in runs:
+                self._try(run)
+            self._wake.wait(self._timing.resync)
+
+    def _try(self, run: _Run) -> None:
+        try:
+            self._reconcile(run)
+        except (errors.RoverError, OSError) as cause:
+            self._fail(run, f"the embedded cluster cannot run it: {cause}")
+
+    def _reconcile(self, run: _Run) -> None:
+        record = self._store.read(run.key)
+        for place in [place for place, pod in run.pods.items() if pod.gone]:
+            del run.pods[place]
+        suspended = bool((record.manifest["spec"].get("runPolicy") or {}).get("suspend"))
+        if record.deleting:
+            self._end_pods(run)
+            if not run.pods:
+                self._forget(run)
+                return
+        elif record.finished_at is not None:
+            self._clean(run, record)
+        elif suspended:
+            self._end_pods(run)
+            run.started_at = time.time()
+            self._conclude(run, verdict.Verdict("Suspended", "PyTorchJobSuspended", "suspended"))
+        else:
+            self._fit_pods(run, record)
+            self._conclude(run, self._judge(run, record))
+        self._show(run)
+
+    def _fit_pods(self, run: _Run, record: Record) -> None:
+        """Make missing pods, delete surplus ones and those whose failure asks for another."""
+        for kind, replica in record.manifest["spec"][admission.SPECS].items():
+            replica_type, wanted = kind.lower(), int(replica.get("replicas", 1))
+            for (owner, index), pod in list(run.pods.items()):
+                if owner != replica_type or pod.view().deleting:
+                    continue
+                surplus = index >= wanted
+                if surplus or (
+                    pod.phase == "Failed" and _replaceable(pod, restart_policy(replica))
+                ):
+                    self._tell(run, "SuccessfulDeletePod", f"Deleted pod: {pod.plan.name}")
+                    pod.delete()
+            for index in range(wanted):
+                if (replica_type, index) not in run.pods:
+                    self._create_pod(run, record, replica_type, index)
+
+    def _create_pod(self, run: _Run, record: Record, replica_type: str, index: int) -> None:
+        namespace = run.key.namespace
+        site = Site(
+            root=self._store.root,
+            job=self._store.folder(run.key),
+            folder=pathlib.Path(record.folder),
+            memory=self._memory,
+            base=self._base,
+            resolve=functools.partial(run.lease.resolve, namespace=namespace),
+            grace=self._timing.grace,
+        )
+        address, uid = run.lease.address(replica_type, index), str(uuid.uuid4())
+        plan = plan_pod(record.manifest, site, replica_type, index, uid=uid, address=address)
+        for folder in plan.volumes.memory:
+            self._store.note_memory(run.key, folder)
+        pod = LocalPod(plan, self._timing, self.wake)
+        run.pods[replica_type, index] = pod
+        pod.start()
+        self._tell(run, "SuccessfulCreatePod", f"Created pod: {plan.name}")
+
+    def _judge(self, run: _Run, record: Record) -> verdict.Verdict:
+        seen = [
+            verdict.Seen(
+                replica_type=pod.plan.replica_type,
+                phase=pod.phase,
+                deleting=pod.view().deleting,
+                restarts=pod.restarts,
+                exit_code=pod.exit_code(names.PYTORCH_CONTAINER),
+            )
+            for pod in run.pods.values()
+        ]
+        return verdict.conclude(record.manifest, seen, age=time.time() - run.started_at)
+
+    def _clean(self, run: _Run, record: Record) -> None:
+        """Apply cleanPodPolicy to a finished job; None, the default, leaves its pods alone."""
+        policy = (record.manifest["spec"].get("runPolicy") or {}).get("cleanPodPolicy", "None")
+        for pod in run.pods.values():
+            if policy == "All" or (policy == "Running" and pod.phase in ("Pending", "Running")):
+                pod.delete()
+
+    def _conclude(self, run: _Run, concluded: verdict.Verdict) -> None:
+        views = [pod.view() for pod in run.pods.values()]
+
+        def change(record: Record) -> Record:
+            return with_counts(with_condition(record, concluded), views)
+
+        before = len(_conditions(self._store.read(run.key)))
+        after = self._store.update(run.key, change)
+        if concluded.type and len(_conditions(after)) != before:
+            failed = concluded.type in ("Failed", "Restarting")
+            self._tell(run, concluded.reason, concluded.message, warning=failed)
+
+    # -- ends --------------------------------------------------------------------------------------
+
+    def _end_pods(self, run: _Run) -> None:
+        for pod in run.pods.values():
+            pod.delete()
+
+    def _fail(self, run: _Run, message: str) -> None:
+        if run.key in self._store.jobs():
+            failed = verdict.Verdict("Failed", "PyTorchJobFailed", message)
+            self._store.update(run.key, lambda record: with_condition(record, failed))
+        self._end_pods(run)
+
+    def _abandon(self, run: _Run) -> None:
+        """The embedded cluster is left: what is not finished has failed, deleted jobs go."""
+        if run.key in self._store.jobs():
+            if self._store.read(run.key).deleting:
+                self._store.remove(run.key)
+            else:
+                self._show(run)
+                self._store.update(run.key, ended_with_process)
+                self._store.sweep_memory(run.key)
+        run.lease.close()
+        run.owner.close()
+
+    def _forget(self, run: _Run) -> None:
+        self._store.remove(run.key)
+        run.lease.close()
+        run.owner.close()
+        with self._lock:
+            del self._runs[run.key]
+
+    # -- what others see ---------------------------------------------------------------------------
+
+    def _show(self, run: _Run) -> None:
+        views = tuple(run.pods[place].view() for place in sorted(run.pods))
+        if views != run.shown:
+            run.shown = views
+            self._store.write_pods(run.key, views)
+
+    def _tell(self, run: _Run, reason: str, message: str, *, warning: bool = False) -> None:
+        event = Event(reason, message, warning=warning, at=time.time(), source=SOURCE)
+        self._store.add_event(run.key, event)
+
+
+def ended_with_process(record: Record) -> Record:
+    """A job whose process has ended: failed, unless it had finished before."""
+    message = "the process that ran it ended; durable checkpoints are kept: delete it and run again"
+    return with_condition(record, verdict.Verdict("Failed", "PyTorchJobFailed", message))
+
+
+def _conditions(record: Record) -> list[tuple[str, str]]:
+    conditions = (record.manifest.get("status") or {}).get("conditions") or []
+    return [(item["type"], item["status"]) for item in conditions]
+
+
+def _replaceable(pod: LocalPod, policy: str) -> bool:
+    if policy == "ExitCode":
+        code = pod.exit_code(names.PYTORCH_CONTAINER)
+        return code is not None and code >= verdict.RETRYABLE
+    return policy != "Never"

@@ -1,0 +1,195 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""One pod, as a kubelet runs it: a thread that starts, restarts and ends its containers.
+
+Init containers in order, native sidecars beside them, then the containers; restarts in place by
+the pod's restartPolicy with a back-off, the volumes staying; on deletion SIGTERM to the
+containers, the grace period, SIGKILL, then the sidecars in reverse order. Liveness and readiness
+probes, limits and security contexts are the cluster's business and have no effect here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from rover_kf.api.jobs import Container as ContainerView
+from rover_kf.api.jobs import Pod as PodView
+from rover_kf.cluster.local.container import Container
+from rover_kf.cluster.local.plan import PodPlan
+from rover_kf.cluster.local.settings import Timing
+
+SIDECAR_GRACE = 2.0
+"""Seconds a native sidecar has at least, however long the containers took to end."""
+
+
+class LocalPod:
+    """A running pod.
+
+    Args:
+        plan: what it runs.
+        timing: delays.
+        changed: called after each change of its view, from the pod's thread.
+    """
+
+    def __init__(self, plan: PodPlan, timing: Timing, changed: Callable[[], None]) -> None:
+        self.plan = plan
+        self._timing, self._changed = timing, changed
+        delays = (timing.first_restart, timing.longest_restart)
+        self._init = [Container(item, delays) for item in plan.init]
+        self._containers = [Container(item, delays) for item in plan.containers]
+        self._deleting = threading.Event()
+        self._grace = plan.grace
+        self._phase = "Pending"
+        self._gone = False
+        self._thread = threading.Thread(target=self._run, name=plan.name, daemon=True)
+        self._seen: PodView | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Deleted and ended: its name is free."""
+        return self._gone
+
+    @property
+    def phase(self) -> str:
+        """Pending, Running, Succeeded or Failed."""
+        return self._phase
+
+    @property
+    def restarts(self) -> int:
+        """Restarts of all its containers, as backoffLimit counts them."""
+        return sum(container.restarts for container in (*self._init, *self._containers))
+
+    def exit_code(self, container: str) -> int | None:
+        """Last exit code of a container."""
+        return next((c.exit_code for c in self._containers if c.plan.name == container), None)
+
+    def pids(self, container: str) -> tuple[int, ...]:
+        """Processes of a container now, its command first; empty if it does not run."""
+        every = (*self._init, *self._containers)
+        return next((c.pids for c in every if c.plan.name == container), ())
+
+    def view(self) -> PodView:
+        """As the API server would show it."""
+        return PodView(
+            name=self.plan.name,
+            uid=self.plan.uid,
+            replica_type=self.plan.replica_type,
+            replica_index=self.plan.index,
+            phase=self._phase,
+            address=self.plan.address,
+            node="localhost",
+            deleting=self._deleting.is_set(),
+            containers=tuple(
+                ContainerView(c.plan.name, c.running, c.restarts, c.exit_code, c.reason)
+                for c in (*self._init, *self._containers)
+            ),
+        )
+
+    def start(self) -> None:
+        """Start it."""
+        self._thread.start()
+
+    def delete(self, grace: float | None = None) -> None:
+        """End it; returns at once. ``gone`` says when it has ended."""
+        if grace is not None:
+            self._grace = min(grace, self._grace)
+        self._deleting.set()
+
+    def join(self) -> None:
+        """Wait until its thread has ended, after ``delete``."""
+        self._thread.join()
+
+    # -- the pod's thread --------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self.plan.volumes.create()
+            if self._run_init():
+                self._phase = "Running"
+                for container in self._containers:
+                    container.start()
+                self._watch()
+        finally:
+            self._end()
+        self._deleting.wait()
+        self._gone = True
+        self._changed()
+
+    def _run_init(self) -> bool:
+        """Whether all init containers are through and the containers may start."""
+        for container in self._init:
+            container.start()
+            self._tell()
+            if container.plan.native:
+                while not container.wait_started(self._timing.tick):
+                    self._keep_sidecars()
+                    if self._pause():
+                        return False
+                continue
+            while not container.finished:
+                code = container.poll()
+                if code is not None:
+                    self._settle(container, code, init=True)
+                container.restart_if_due(time.monotonic())
+                self._keep_sidecars()
+                if self._pause():
+                    return False
+            if container.exit_code != 0:
+                return False
+        return True
+
+    def _watch(self) -> None:
+        """Until every container has ended for good, or the pod is deleted."""
+        while not all(container.finished for container in self._containers):
+            for container in self._containers:
+                code = container.poll()
+                if code is not None:
+                    self._settle(container, code)
+                container.restart_if_due(time.monotonic())
+            self._keep_sidecars()
+            if self._pause():
+                return
+
+    def _settle(self, container: Container, code: int, *, init: bool = False) -> None:
+        """Decide about a container that has ended."""
+        policy = self.plan.restart_policy
+        again = code != 0 if policy == "OnFailure" or init else True
+        if policy != "Never" and again:
+            container.plan_restart(time.monotonic())
+        else:
+            container.finished = True
+
+    def _keep_sidecars(self) -> None:
+        for container in self._init:
+            if container.plan.native:
+                if container.poll() is not None:
+                    container.plan_restart(time.monotonic())
+                container.restart_if_due(time.monotonic())
+
+    def _pause(self) -> bool:
+        """Tell what changed, wait one tick; whether the pod is being deleted."""
+        self._tell()
+        return self._deleting.wait(self._timing.tick)
+
+    def _tell(self) -> None:
+        view = self.view()
+        if view != self._seen:
+            self._seen = view
+            self._changed()
+
+    def _end(self) -> None:
+        """End what runs, in the kubelet's order, then give the volumes back."""
+        deadline = time.monotonic() + self._grace
+        normal = [c for c in self._init if not c.plan.native] + self._containers
+        for container in normal:
+            container.terminate()
+        for container in normal:
+            container.stop(deadline - time.monotonic())
+        for container in reversed([c for c in self._init if c.plan.native]):
+            container.stop(max(deadline - time.monotonic(), SIDECAR_GRACE))
+        self.plan.volumes.remove()
+        codes = [container.exit_code for container in (*normal,)]
+        self._phase = "Succeeded" if all(code == 0 for code in codes) else "Failed"
+        self._tell()

@@ -1,0 +1,214 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Job objects as files: what the API server is to a cluster; used by ``cluster`` and ``operator``.
+
+::
+
+    <root>/lock                                   held while anything is written
+    <root>/jobs/<namespace>/<kind>/<name>/job.json   the object, as an API server would give it
+                                          pods.json  its pods, written by whoever runs it
+                                          events.jsonl  logs/  work/  token/  memory.list
+                                          owner.lock locked by the process that runs it
+    <root>/volumes/<claim>                        persistentVolumeClaims; never removed here
+
+Several processes may read and write at once: one runs a job while another asks or scales it. A
+write is a read-modify-write under the lock, by rename, so a killed writer leaves whole objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import pathlib
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+from rover_kf import errors
+from rover_kf.api import codec
+from rover_kf.api.jobs import Event, JobKey, Pod
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """A stored job."""
+
+    manifest: dict[str, Any]
+    folder: str
+    """Where relative scripts of the manifest are found."""
+    created_at: float
+    finished_at: float | None = None
+    deleting: bool = False
+
+    @property
+    def resource_version(self) -> str:
+        """Changes with each write."""
+        return str(self.manifest["metadata"]["resourceVersion"])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Pods:
+    pods: tuple[Pod, ...]
+
+
+class Store:
+    """Objects below one root folder."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        self.root = root
+
+    def folder(self, key: JobKey) -> pathlib.Path:
+        """Everything of one job but its claims."""
+        return self.root / "jobs" / key.namespace / key.kind / key.name
+
+    def jobs(self) -> tuple[JobKey, ...]:
+        """All jobs, in order."""
+        found = (self.root / "jobs").glob("*/*/*/job.json")
+        return tuple(sorted(JobKey(p.parts[-4], p.parts[-2], p.parts[-3]) for p in found))
+
+    def create(self, key: JobKey, record: Record) -> tuple[Record, IO[bytes]]:
+        """Store a new job; it is the caller's to run until the returned lock is closed.
+
+        Raises:
+            JobExists: one of that name is there.
+        """
+        with self._locked():
+            if (self.folder(key) / "job.json").exists():
+                raise errors.JobExists(
+                    f"{key} exists in {self.root}: delete it first (rover-kf delete {key.name}) "
+                    "or choose another metadata.name; nothing was started"
+                )
+            shutil.rmtree(self.folder(key), ignore_errors=True)
+            (self.folder(key) / "token").mkdir(parents=True)
+            token = self.folder(key) / "token" / "token"
+            token.touch(mode=0o600)
+            token.write_text(secrets.token_urlsafe(32))
+            owner = self.own(key)
+            if owner is None:  # its folder is new and the store is locked
+                raise errors.ClusterUnavailable(f"{key} was taken over while it was created")
+            return self._write(key, record), owner
+
+    def read(self, key: JobKey) -> Record:
+        """Read a job.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        try:
+            data = json.loads((self.folder(key) / "job.json").read_text())
+        except (FileNotFoundError, NotADirectoryError) as cause:
+            raise errors.JobNotFound(
+                f"there is no {key} in {self.root}; rover-kf list shows what is there"
+            ) from cause
+        return Record(**data)
+
+    def update(self, key: JobKey, change: Callable[[Record], Record]) -> Record:
+        """Read, change and write one job as one step.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        with self._locked():
+            before = self.read(key)
+            after = change(before)
+            return before if after == before else self._write(key, after)
+
+    def remove(self, key: JobKey) -> None:
+        """Forget a job with its logs, work folders and memory-backed volumes."""
+        with self._locked():
+            self.sweep_memory(key)
+            shutil.rmtree(self.folder(key), ignore_errors=True)
+
+    # -- pods and events, beside the object -------------------------------------------------------
+
+    def write_pods(self, key: JobKey, pods: tuple[Pod, ...]) -> None:
+        """Store the job's pods; a job that is gone is no error."""
+        with contextlib.suppress(FileNotFoundError):
+            _replace(self.folder(key) / "pods.json", codec.dumps(_Pods(pods)))
+
+    def read_pods(self, key: JobKey) -> tuple[Pod, ...]:
+        """The job's pods in replica order."""
+        try:
+            data = (self.folder(key) / "pods.json").read_bytes()
+        except FileNotFoundError:
+            return ()
+        return codec.loads(_Pods, data).pods
+
+    def add_event(self, key: JobKey, event: Event) -> None:
+        """Append an event; a job that is gone is no error."""
+        with contextlib.suppress(FileNotFoundError):
+            target = os.open(
+                self.folder(key) / "events.jsonl",
+                os.O_WRONLY | os.O_APPEND | (os.O_CREAT if self._exists(key) else 0),
+                0o644,
+            )
+            with os.fdopen(target, "wb") as file:
+                file.write(codec.dumps(event) + b"\n")
+
+    def read_events(self, key: JobKey) -> tuple[Event, ...]:
+        """Events, oldest first."""
+        try:
+            lines = (self.folder(key) / "events.jsonl").read_bytes().splitlines()
+        except FileNotFoundError:
+            return ()
+        events = (codec.loads(Event, line) for line in lines if line.endswith(b"}"))
+        return tuple(sorted(events, key=lambda event: event.at))
+
+    # -- who runs it -------------------------------------------------------------------------------
+
+    def own(self, key: JobKey) -> IO[bytes] | None:
+        """Lock a job for running it; None if another living process does, or it is gone."""
+        try:
+            file = (self.folder(key) / "owner.lock").open("wb")
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        return file
+
+    def note_memory(self, key: JobKey, folder: pathlib.Path) -> None:
+        """Note a memory-backed volume before it is made, so that it can be swept after a crash."""
+        with (self.folder(key) / "memory.list").open("a") as file:
+            file.write(f"{folder}\n")
+
+    def sweep_memory(self, key: JobKey) -> None:
+        """Remove the job's memory-backed volumes that are left."""
+        with contextlib.suppress(FileNotFoundError):
+            for line in (self.folder(key) / "memory.list").read_text().splitlines():
+                if pathlib.Path(line).name.startswith("rkf-"):
+                    shutil.rmtree(line, ignore_errors=True)
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _exists(self, key: JobKey) -> bool:
+        return (self.folder(key) / "job.json").exists()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / "lock").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _write(self, key: JobKey, record: Record) -> Record:
+        counter = self.root / "version"
+        version = int(counter.read_text()) + 1 if counter.exists() else 1
+        _replace(counter, str(version).encode())
+        metadata = {**record.manifest["metadata"], "resourceVersion": str(version)}
+        record = dataclasses.replace(record, manifest={**record.manifest, "metadata": metadata})
+        data = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+        _replace(self.folder(key) / "job.json", json.dumps(data).encode())
+        return record
+
+
+def _replace(path: pathlib.Path, data: bytes) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(3)}")
+    aside.write_bytes(data)
+    aside.replace(path)
