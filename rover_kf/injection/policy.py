@@ -94,9 +94,7 @@ class ScalingPolicy(_Section):
 class MemoryPolicy(_Section):
     """How far a trainer's memory may be raised."""
 
-    max: Bytes | None = Field(
-        default=None, ge=1, description="a quantity of memory such as 64Gi"
-    )
+    max: Bytes | None = Field(default=None, ge=1, description="a quantity of memory such as 64Gi")
     """Most bytes of a trainer; None: it is never raised."""
 
 
@@ -174,7 +172,7 @@ _NOT_POLICY = {
 
 
 def keys() -> Iterator[str]:
-    """Every policy annotation's key, without prefix: ``checkpoint.path``, …"""
+    """Every policy annotation's key, without prefix, such as ``checkpoint.path``."""
     for section, info in RoverPolicy.model_fields.items():
         for field in type(info.default).model_fields:
             yield f"{section}.{field.replace('_', '-')}"
@@ -187,9 +185,7 @@ def allowed(key: str) -> str:
     return str(model.model_fields[field.replace("-", "_")].description)
 
 
-def _own(
-    stated: Mapping[str, object], source: str, *, bare: bool = False
-) -> dict[str, object]:
+def _own(stated: Mapping[str, object], source: str, *, bare: bool = False) -> dict[str, object]:
     known = tuple(keys())
     found: dict[str, object] = {}
     for full, value in stated.items():

@@ -12,7 +12,10 @@ import re
 
 _QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))([eE][+-]?\d+|[KMGTPE]i|[numkMGTPE]?)$")
 _DURATION = re.compile(r"^(\d+\.?\d*|\.\d+)(ms|s|m|h|)$")
-_SECONDS = {"ms": decimal.Decimal("0.001"), "": 1, "s": 1, "m": 60, "h": 3600}
+_SECONDS = {
+    unit: decimal.Decimal(seconds)
+    for unit, seconds in (("ms", "0.001"), ("", "1"), ("s", "1"), ("m", "60"), ("h", "3600"))
+}
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 
@@ -29,9 +32,8 @@ def parse(value: object) -> decimal.Decimal:
     Raises:
         ValueError: it is no quantity.
     """
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise ValueError(f"{value!r} is no quantity")
-    match = _QUANTITY.match(str(value).strip())
+    is_number = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    match = _QUANTITY.match(str(value).strip()) if is_number else None
     if not match:
         raise ValueError(f"{value!r} is no quantity")
     number, suffix = decimal.Decimal(match[1]), match[2]

@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The one function that makes a plain job a rover-kf job, and its inverse.
+
+inject() first takes away whatever it once added, then adds it anew. Hence it is idempotent, and
+it repairs a job of which a merge patch has replaced only some arrays (``kubectl apply`` of the
+user's own file does that).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import Event, Manifest
+from rover_kf.injection import (
+    command,
+    lifecycle,
+    mesh,
+    plan,
+    security,
+    sidecar,
+    trainer,
+    validation,
+    volumes,
+)
+from rover_kf.injection.adapters import PYTORCH, JobAdapter, adapter_for
+from rover_kf.injection.settings import InjectionSettings
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Injected:
+    """What came out."""
+
+    manifest: dict[str, Any]
+    warnings: tuple[Event, ...] = ()
+    """What the job's owner should know; nothing that stops the job."""
+
+
+def inject(
+    manifest: Manifest,
+    *,
+    settings: InjectionSettings,
+    defaults: Mapping[str, str] | None = None,
+    source: str = "manifest",
+    allow_unmounted: bool = False,
+) -> Injected:
+    """Add runtime, sidecar, arena, launcher and environment to a job.
+
+    Args:
+        manifest: a PyTorchJob, injected already or not; left as it is.
+        settings: images and accounts of the place.
+        defaults: policy for what the job's annotations do not say.
+        source: file or object named in errors.
+        allow_unmounted: accept a checkpoint path that no volume mount covers (embedded runs,
+            where it is a path of this machine).
+
+    Raises:
+        ManifestError: the job cannot be used, with key, value and what is allowed.
+        PolicyError: an annotation is wrong.
+    """
+    policy = validation.validate(
+        manifest, defaults=defaults, source=source, allow_unmounted=allow_unmounted
+    )
+    adapter = adapter_for(manifest, source=source)
+    if adapter is not PYTORCH:
+        allowed = "PyTorchJob; this version sizes a TFJob, injection comes with a later one"
+        raise errors.ManifestError("kind", adapter.kind, allowed=allowed, source=source)
+    bare = remove(manifest)
+    plans = plan.plan_replicas(bare, adapter, policy, settings)
+    specs, warnings = dict(bare["spec"][adapter.specs]), list[Event]()
+    for item in plans:
+        specs[item.replica.key], told = _apply_replica(item)
+        warnings += told
+    spec = lifecycle.apply_job(
+        {**bare["spec"], adapter.specs: specs}, plans[0].masters + plans[0].min_workers
+    )
+    warnings += validation.storage_warnings(plans)
+    done = {**bare, "metadata": _metadata(bare["metadata"], plans, specs), "spec": spec}
+    return Injected(copy.deepcopy(done), tuple(warnings))
+
+
+def remove(manifest: Manifest) -> dict[str, Any]:
+    """Take our containers, volumes, variables, annotations and command away again.
+
+    What cannot be told from a user's own stays: the label, explicit replicas, fsGroup, a raised
+    grace period, restartPolicy, minAvailable, the mesh annotations.
+    """
+    adapter = adapter_for(manifest)
+    recorded = command.recorded(manifest)
+    bare = copy.deepcopy(dict(manifest))
+    for key, spec in bare["spec"][adapter.specs].items():
+        pod = sidecar.remove(spec["template"]["spec"])
+        pod = volumes.remove(pod, adapter.container)
+        pod = trainer.remove(pod, adapter.container, recorded.get(key))
+        spec["template"]["spec"] = pod
+    ours = (
+        names.INJECTED_ANNOTATION,
+        names.ORIGINAL_COMMAND_ANNOTATION,
+        names.NOT_REWRITTEN_ANNOTATION,
+    )
+    annotations = bare["metadata"].get("annotations")
+    if annotations and any(key in annotations for key in ours):
+        kept = {key: value for key, value in annotations.items() if key not in ours}
+        bare["metadata"] = {**bare["metadata"], "annotations": kept}
+        if not kept:
+            del bare["metadata"]["annotations"]
+    return bare
+
+
+def is_injected(manifest: Manifest) -> bool:
+    """Whether inject() has made this job."""
+    return names.INJECTED_ANNOTATION in (manifest["metadata"].get("annotations") or {})
+
+
+def pinned(
+    settings: InjectionSettings, manifest: Manifest, adapter: JobAdapter
+) -> InjectionSettings:
+    """The settings with the sidecar's image that the job already has.
+
+    A running job keeps its image when the controller is upgraded: its pods are of one version.
+    """
+    image = sidecar.image_of(manifest, adapter)
+    return dataclasses.replace(settings, sidecar_image=image) if image else settings
+
+
+def _apply_replica(item: plan.ReplicaPlan) -> tuple[dict[str, Any], tuple[Event, ...]]:
+    spec, warnings = lifecycle.apply_replica(item.replica.spec, item)
+    template = mesh.apply(spec["template"])
+    pod = trainer.apply(template["spec"], item)
+    pod = volumes.apply(pod, item)
+    pod = sidecar.apply(pod, item)
+    pod = security.apply(pod, item)
+    template["spec"] = lifecycle.apply_pod(pod)
+    if item.not_rewritten:
+        message = (
+            f"{item.replica.path}: the trainer's command stays as it is, so the job has "
+            f"checkpoints but neither recovery nor scaling: {item.not_rewritten}"
+        )
+        warnings += (Event(names.EVENT_NOT_REWRITTEN, message, warning=True),)
+    return {**spec, "template": template}, warnings
+
+
+def _metadata(
+    metadata: Mapping[str, Any], plans: tuple[plan.ReplicaPlan, ...], specs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Label, the hash of what was written, the commands before, or why one stays."""
+    lines = {
+        item.replica.key: command.read(PYTORCH.trainer(item.replica))
+        for item in plans
+        if item.rewritten is not None
+    }
+    reasons = {item.replica.key: item.not_rewritten for item in plans if item.not_rewritten}
+    text = plan.canonical(specs)
+    ours = {names.INJECTED_ANNOTATION: hashlib.sha256(text.encode()).hexdigest()[:16]}
+    if lines:
+        ours[names.ORIGINAL_COMMAND_ANNOTATION] = command.record(lines)
+    if reasons:
+        ours[names.NOT_REWRITTEN_ANNOTATION] = plan.canonical(reasons)
+    labels = {**(metadata.get("labels") or {}), names.INJECT_LABEL: "true"}
+    annotations = {**(metadata.get("annotations") or {}), **ours}
+    return {**metadata, "labels": labels, "annotations": annotations}

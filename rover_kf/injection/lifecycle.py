@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fields of the job that decide how it ends and restarts; changed only where they would harm.
+
+None is taken away again: afterwards it cannot be told from what a user wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Event
+from rover_kf.injection import items
+from rover_kf.injection.plan import ReplicaPlan
+
+GRACE_SECONDS = 30
+"""Least time between SIGTERM and SIGKILL: leave the world, flush the last sealed step."""
+
+
+def apply_replica(
+    spec: Mapping[str, Any], plan: ReplicaPlan
+) -> tuple[dict[str, Any], tuple[Event, ...]]:
+    """Write replicas out and replace restartPolicy Never.
+
+    The operator never stores its default of replicas, and a scale patch needs a value there.
+
+    Under Never a pod that ends by eviction or scale-down fails the whole job. ExitCode keeps what
+    Never is chosen for, a failing script ends the job at once (rover-run exits with 1), while a
+    pod that is lost (128 and above) is made anew. OnFailure would restart a failing script forever.
+    """
+    written = {**spec, "replicas": plan.replica.replicas}
+    if spec.get("restartPolicy") != "Never" or plan.rewritten is None:
+        return written, ()
+    message = (
+        f"{plan.replica.path}.restartPolicy Never became ExitCode: a failing script still ends "
+        "the job at once, a lost pod no longer does"
+    )
+    warning = Event(names.EVENT_INJECTED, message, warning=True)
+    return {**written, "restartPolicy": "ExitCode"}, (warning,)
+
+
+def apply_pod(pod: items.Tree) -> dict[str, Any]:
+    """Leave enough time to end; the default of 30 s is enough and stays unwritten."""
+    stated = pod.get("terminationGracePeriodSeconds")
+    if stated is None or stated >= GRACE_SECONDS:
+        return dict(pod)
+    return {**pod, "terminationGracePeriodSeconds": GRACE_SECONDS}
+
+
+def apply_job(spec: Mapping[str, Any], nodes: int) -> dict[str, Any]:
+    """Under a gang scheduler let the job start with its fewest pods."""
+    policy = spec.get("runPolicy") or {}
+    scheduling = policy.get("schedulingPolicy")
+    if not scheduling:
+        return dict(spec)
+    gang = {**scheduling, "minAvailable": nodes}
+    return {**spec, "runPolicy": {**policy, "schedulingPolicy": gang}}

@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The native sidecar and its environment (rover_kf/sidecar/settings.py reads it)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Manifest
+from rover_kf.injection import items, resources, runtime, security, volumes
+from rover_kf.injection.adapters import JobAdapter
+from rover_kf.injection.plan import ReplicaPlan, coordinator_of
+
+COMMAND = ("python", "-m", "rover_kf.sidecar")
+OURS = {names.RUNTIME_CONTAINER: runtime.COMMAND, names.SIDECAR_CONTAINER: COMMAND}
+
+
+def container(plan: ReplicaPlan) -> dict[str, Any]:
+    """The sidecar of one replica type.
+
+    No liveness probe: a restart of a native sidecar counts towards the job's backoffLimit.
+    """
+    mounts = [volumes.MOUNT, volumes.TOKEN_MOUNT]
+    if plan.storage_mount is not None:
+        mounts.append(dict(plan.storage_mount))
+    return {
+        "name": names.SIDECAR_CONTAINER,
+        "image": plan.settings.sidecar_image,
+        "imagePullPolicy": plan.settings.image_pull_policy,
+        "restartPolicy": "Always",
+        "command": list(COMMAND),
+        "env": environment(plan),
+        # Declared so that the scheduler keeps two pods with hostNetwork off one node.
+        "ports": [{"name": "rover", "containerPort": names.PORT, "protocol": "TCP"}],
+        "startupProbe": {
+            "httpGet": {"path": names.PATH_HEALTH, "port": names.PORT},
+            "periodSeconds": 1,
+            "failureThreshold": 60,
+        },
+        "resources": resources.sidecar(plan),
+        "securityContext": security.container_context(plan),
+        "volumeMounts": mounts,
+    }
+
+
+def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
+    """One variable for each setting of the sidecar."""
+    policy = plan.policy
+    job = _label(names.ENV_JOB, names.JOB_NAME_LABEL)
+    values = {
+        names.ENV_COORDINATOR: coordinator_of(plan),
+        names.ENV_NODES: plan.masters + plan.workers,
+        names.ENV_MIN_NODES: plan.masters + plan.min_workers,
+        names.ENV_MAX_NODES: plan.masters + plan.max_workers,
+        names.ENV_MASTERS: plan.masters,
+        names.ENV_CHECKPOINT_PATH: policy.checkpoint.path or "",
+        names.ENV_CHECKPOINT_EVERY: policy.checkpoint.every,
+        names.ENV_CHECKPOINT_KEEP: policy.checkpoint.keep,
+        names.ENV_PERSIST_SECONDS: policy.checkpoint.persist_seconds,
+        names.ENV_ARENA_BYTES: plan.arena_bytes,
+        names.ENV_RESTARTS: policy.failures.restarts,
+        names.ENV_WINDOW_SECONDS: policy.scaling.window,
+        names.ENV_AUTH: "serviceaccount",
+        names.ENV_TOKEN_HOME: names.TOKEN_HOME,
+        names.ENV_CONTROLLER_ACCOUNT: plan.settings.controller_account,
+    }
+    return [
+        {"name": names.ENV_HOME, "value": names.HOME},
+        {"name": names.ENV_JOB, "value": plan.job} if plan.job else job,
+        _field(names.ENV_NAMESPACE, "metadata.namespace"),
+        _field(names.ENV_POD_NAME, "metadata.name"),
+        _field(names.ENV_POD_UID, "metadata.uid"),
+        _field(names.ENV_POD_IP, "status.podIP"),
+        _label(names.ENV_REPLICA_TYPE, names.REPLICA_TYPE_LABEL),
+        _label(names.ENV_REPLICA_INDEX, names.REPLICA_INDEX_LABEL),
+        *({"name": name, "value": _text(value)} for name, value in values.items() if value != ""),
+    ]
+
+
+def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
+    """Put our init container and sidecar before the user's: theirs may wait for a peer's."""
+    first = (runtime.container(plan), container(plan))
+    return items.extended(pod, "initContainers", first=first)
+
+
+def remove(pod: items.Tree) -> dict[str, Any]:
+    """Take them away again."""
+    return items.filtered(pod, "initContainers", lambda item: not is_ours(item))
+
+
+def is_ours(item: items.Item) -> bool:
+    """Whether an init container is one that apply() wrote, not a user's of the same name."""
+    return tuple(item.get("command") or ()) == OURS.get(str(item.get("name")))
+
+
+def image_of(manifest: Manifest, adapter: JobAdapter) -> str | None:
+    """Image of the sidecar in an injected job; None if there is none."""
+    for replica in adapter.replicas(manifest):
+        for item in replica.spec["template"]["spec"].get("initContainers") or ():
+            if item.get("name") == names.SIDECAR_CONTAINER and is_ours(item):
+                return str(item.get("image"))
+    return None
+
+
+def _field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _label(name: str, label: str) -> dict[str, Any]:
+    return _field(name, f"metadata.labels['{label}']")
+
+
+def _text(value: object) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

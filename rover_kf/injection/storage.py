@@ -1,0 +1,31 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the trainer's mounts holds the checkpoint path; the sidecar gets the same one."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+
+def covers(mount_path: str, path: str) -> bool:
+    """Whether a path lies at or below a mount."""
+    mount, inner = posixpath.normpath(mount_path), posixpath.normpath(path)
+    return inner == mount or inner.startswith(mount.rstrip("/") + "/")
+
+
+def covering_mount(trainer: Mapping[str, Any], path: str | None) -> Mapping[str, Any] | None:
+    """The trainer's innermost volume mount that holds the path; None if there is none."""
+    if path is None:
+        return None
+    found = [
+        mount for mount in trainer.get("volumeMounts") or () if covers(mount["mountPath"], path)
+    ]
+    return max(found, key=lambda mount: len(posixpath.normpath(mount["mountPath"])), default=None)
+
+
+def volume_of(pod: Mapping[str, Any], mount: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The pod's volume behind a mount; empty if the manifest does not define it."""
+    volumes = pod.get("volumes") or ()
+    return next((item for item in volumes if item.get("name") == mount.get("name")), {})

@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a manifest has the shape of a job at all; the first half of validation.
+
+Everything after it may index without looking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from rover_kf import errors
+from rover_kf.api.jobs import Manifest
+from rover_kf.injection.adapters import JobAdapter
+
+
+def check(manifest: Manifest, adapter: JobAdapter, source: str) -> None:
+    """Refuse a manifest in which the job's parts are missing or of the wrong type.
+
+    Raises:
+        ManifestError: naming key, value and what is allowed.
+    """
+    metadata = _mapping(manifest, "metadata", "metadata", source)
+    if not isinstance(metadata.get("name") or metadata.get("generateName"), str):
+        _refuse("metadata.name", metadata.get("name"), "the job's name", source)
+    for key in ("labels", "annotations"):
+        if metadata.get(key) is not None:
+            _mapping(metadata, key, f"metadata.{key}", source)
+    spec = _mapping(manifest, "spec", "spec", source)
+    for key in ("runPolicy", "elasticPolicy"):
+        if spec.get(key) is not None:
+            _mapping(spec, key, f"spec.{key}", source)
+    path = f"spec.{adapter.specs}"
+    for name, replica in _mapping(spec, adapter.specs, path, source).items():
+        if str(name).lower() not in adapter.kinds:
+            kinds = ", ".join(kind.capitalize() for kind in adapter.kinds)
+            _refuse(f"{path}.{name}", "a replica type", kinds, source)
+        _check_replica(replica, f"{path}.{name}", adapter, source)
+    masters = adapter.masters(manifest)
+    if masters > 1:
+        _refuse(f"{path}.Master.replicas", masters, "1", source)
+    if masters + adapter.workers(manifest) == 0:
+        _refuse(path, sorted(spec[adapter.specs]), "a Master or a Worker that trains", source)
+
+
+def _check_replica(replica: object, path: str, adapter: JobAdapter, source: str) -> None:
+    if not isinstance(replica, Mapping):
+        _refuse(path, replica, "a mapping", source)
+    replicas = replica.get("replicas", 1)
+    if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
+        _refuse(f"{path}.replicas", replicas, "a whole number, 1 or more", source)
+    template = _mapping(replica, "template", f"{path}.template", source)
+    pod = _mapping(template, "spec", f"{path}.template.spec", source)
+    where = f"{path}.template.spec.containers"
+    containers = _named(pod, "containers", where, source)
+    for key in ("initContainers", "volumes"):
+        _named(pod, key, f"{path}.template.spec.{key}", source)
+    known = [item["name"] for item in containers]
+    if adapter.container not in known:
+        allowed = f"a list with a container named {adapter.container}: the one that trains"
+        _refuse(where, known or None, allowed, source)
+    _check_trainer(containers[known.index(adapter.container)], where, source)
+
+
+def _check_trainer(trainer: Mapping[str, Any], where: str, source: str) -> None:
+    path = f"{where}[{trainer['name']}]"
+    for key in ("command", "args"):
+        line = trainer.get(key)
+        if line is not None and not (
+            isinstance(line, list) and all(isinstance(word, str) for word in line)
+        ):
+            _refuse(f"{path}.{key}", line, "a list of texts (quote numbers)", source)
+    _named(trainer, "env", f"{path}.env", source)
+    for index, mount in enumerate(_list(trainer, "volumeMounts", f"{path}.volumeMounts", source)):
+        if not isinstance(mount, Mapping) or not isinstance(mount.get("mountPath"), str):
+            _refuse(f"{path}.volumeMounts[{index}]", mount, "name and mountPath", source)
+    if trainer.get("resources") is not None:
+        resources = _mapping(trainer, "resources", f"{path}.resources", source)
+        for key in ("limits", "requests"):
+            if resources.get(key) is not None:
+                _mapping(resources, key, f"{path}.resources.{key}", source)
+
+
+def _named(owner: Mapping[str, Any], key: str, path: str, source: str) -> Sequence[Any]:
+    found = _list(owner, key, path, source)
+    for index, item in enumerate(found):
+        if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
+            _refuse(f"{path}[{index}]", item, "a mapping with a name", source)
+    return found
+
+
+def _list(owner: Mapping[str, Any], key: str, path: str, source: str) -> Sequence[Any]:
+    found = owner.get(key)
+    if found is not None and not isinstance(found, list):
+        _refuse(path, found, "a list", source)
+    return found or ()
+
+
+def _mapping(owner: Mapping[str, Any], key: str, path: str, source: str) -> Mapping[str, Any]:
+    found = owner.get(key)
+    if not isinstance(found, Mapping):
+        _refuse(path, found, "a mapping", source)
+    return found
+
+
+def _refuse(key: str, value: object, allowed: str, source: str) -> NoReturn:
+    raise errors.ManifestError(key, value, allowed=allowed, source=source)

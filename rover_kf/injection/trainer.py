@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The trainer's container: rover-run in torchrun's place, and the variables that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rover_kf.api import names
+from rover_kf.injection import command, items
+from rover_kf.injection.plan import ReplicaPlan
+
+PYTHONPATH = "PYTHONPATH"
+_OURS = (names.ENV_HOME, names.ENV_CHECKPOINT_EVERY)
+
+
+def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
+    """Rewrite the command if it can be, and set the environment."""
+
+    def change(trainer: items.Item) -> items.Item:
+        variables = (
+            {"name": names.ENV_HOME, "value": names.HOME},
+            {"name": names.ENV_CHECKPOINT_EVERY, "value": str(plan.policy.checkpoint.every)},
+        )
+        ours = items.extended(trainer, "env", last=variables)
+        if plan.rewritten is not None:
+            return command.write(ours, plan.rewritten)
+        # Without our launcher nothing else makes ``import rover_kf`` find the runtime.
+        return _with_python_path(ours)
+
+    return items.replaced(pod, "containers", plan.container, change)
+
+
+def remove(pod: items.Tree, container: str, recorded: command.Exec | None) -> dict[str, Any]:
+    """The trainer as its user wrote it."""
+
+    def change(trainer: items.Item) -> items.Item:
+        bare = items.filtered(
+            _without_python_path(trainer), "env", lambda item: item.get("name") not in _OURS
+        )
+        line = command.read(bare)
+        if not command.is_rewritten(line):
+            return bare
+        return command.write(bare, command.restore(line, recorded))
+
+    return items.replaced(pod, "containers", container, change)
+
+
+def _with_python_path(trainer: Mapping[str, Any]) -> dict[str, Any]:
+    """Our folder before the user's own; a value that comes from elsewhere is left alone."""
+    variables = trainer.get("env") or ()
+    if not any(item.get("name") == PYTHONPATH for item in variables):
+        return items.extended(
+            trainer, "env", last=({"name": PYTHONPATH, "value": command.RUNTIME},)
+        )
+
+    def prefix(item: items.Item) -> items.Item:
+        if "valueFrom" in item:
+            return item
+        own = item.get("value") or ""
+        return {**item, "value": f"{command.RUNTIME}:{own}"}
+
+    return items.replaced(trainer, "env", PYTHONPATH, prefix)
+
+
+def _without_python_path(trainer: Mapping[str, Any]) -> dict[str, Any]:
+    mine = {"name": PYTHONPATH, "value": command.RUNTIME}
+    if not trainer.get("env"):
+        return dict(trainer)
+    bare = items.filtered(trainer, "env", lambda item: dict(item) != mine)
+    if not bare.get("env"):
+        return bare
+
+    def shorten(item: items.Item) -> items.Item:
+        own = str(item.get("value") or "")
+        if not own.startswith(command.RUNTIME + ":"):
+            return item
+        return {**item, "value": own[len(command.RUNTIME) + 1 :]}
+
+    return items.replaced(bare, "env", PYTHONPATH, shorten)

@@ -1,0 +1,181 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Refuses a job before anything starts, naming key, value and what is allowed.
+
+Called by inject() and by whoever reads a manifest without patching it (recommend, the CLI).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import Event, Manifest
+from rover_kf.injection import quantities, sidecar, sizing, storage, structure, volumes
+from rover_kf.injection.adapters import JobAdapter, Replica, adapter_for
+from rover_kf.injection.plan import ReplicaPlan
+from rover_kf.injection.policy import RoverPolicy
+
+_READ_ONLY_VOLUMES = ("configMap", "secret", "downwardAPI", "projected")
+
+
+def validate(
+    manifest: Manifest,
+    *,
+    defaults: Mapping[str, str] | None = None,
+    source: str = "manifest",
+    allow_unmounted: bool = False,
+) -> RoverPolicy:
+    """Check a PyTorchJob or TFJob and return its policy.
+
+    Args:
+        manifest: the job, injected already or not.
+        defaults: policy for what the job's annotations do not say.
+        source: file or object named in errors.
+        allow_unmounted: accept a checkpoint path that no volume mount covers.
+
+    Raises:
+        ManifestError: the job cannot be used.
+        PolicyError: an annotation is wrong, or does not go with the job.
+    """
+    adapter = adapter_for(manifest, source=source)
+    structure.check(manifest, adapter, source)
+    metadata = manifest["metadata"]
+    label = (metadata.get("labels") or {}).get(names.INJECT_LABEL, "true")
+    if label != "true":
+        key = f"metadata.labels[{names.INJECT_LABEL}]"
+        allowed = '"true", or no such label'
+        raise errors.ManifestError(key, label, allowed=allowed, source=source)
+    policy = RoverPolicy.from_annotations(
+        metadata.get("annotations") or {}, defaults=defaults, source=source
+    )
+    _check_bounds(manifest, adapter, policy, source)
+    for replica in adapter.replicas(manifest):
+        trainer = adapter.trainer(replica)
+        _check_reserved(replica, trainer, source)
+        _check_arena(replica, trainer, policy, source)
+        _check_path(replica, trainer, policy, source, allow_unmounted=allow_unmounted)
+    return policy
+
+
+def storage_warnings(plans: tuple[ReplicaPlan, ...]) -> tuple[Event, ...]:
+    """What is allowed but loses checkpoints: storage that ends with its pod."""
+    warnings = []
+    for item in plans:
+        pod = item.replica.spec["template"]["spec"]
+        if item.storage_mount and "emptyDir" in storage.volume_of(pod, item.storage_mount):
+            message = (
+                f"{item.replica.path}: {item.policy.checkpoint.path} is on an emptyDir, which "
+                "ends with its pod and is not seen by the others; use a shared volume"
+            )
+            warnings.append(Event(names.EVENT_CHECKPOINT_WARNING, message, warning=True))
+    return tuple(warnings)
+
+
+def _check_bounds(
+    manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy, source: str
+) -> None:
+    elastic = manifest["spec"].get("elasticPolicy") or {}
+    low, high = elastic.get("minReplicas"), elastic.get("maxReplicas")
+    for key, value in (("minReplicas", low), ("maxReplicas", high)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            path, allowed = f"spec.elasticPolicy.{key}", "a whole number, 1 or more"
+            raise errors.ManifestError(path, value, allowed=allowed, source=source)
+    if low and high and low > high:
+        path, allowed = "spec.elasticPolicy.minReplicas", f"at most maxReplicas, which is {high}"
+        raise errors.ManifestError(path, low, allowed=allowed, source=source)
+    if elastic.get("metrics") and policy.scaling.mode == "auto":
+        allowed = "off or recommend: spec.elasticPolicy.metrics makes an autoscaler of its own"
+        key = names.PREFIX + "scaling.mode"
+        raise errors.PolicyError(key, "auto", allowed=allowed, source=source)
+    low, high = sizing.worker_bounds(manifest, policy, adapter)
+    if low > high:
+        allowed = f"at most spec.elasticPolicy.maxReplicas, which is {high}"
+        key = names.PREFIX + "scaling.min"
+        raise errors.PolicyError(key, low, allowed=allowed, source=source)
+    workers = adapter.workers(manifest)
+    if workers and not low <= workers <= high:
+        path = f"spec.{adapter.specs}.Worker.replicas"
+        allowed = f"{low} to {high} (scaling.min and scaling.max, else elasticPolicy)"
+        raise errors.ManifestError(path, workers, allowed=allowed, source=source)
+
+
+def _check_reserved(replica: Replica, trainer: Mapping[str, Any], source: str) -> None:
+    """Names and places that are ours; what a former inject() wrote there is fine."""
+    pod = replica.spec["template"]["spec"]
+    path = f"{replica.path}.template.spec"
+    ours = (names.RUNTIME_CONTAINER, names.SIDECAR_CONTAINER)
+    found = [
+        (f"{path}.containers", item["name"]) for item in pod["containers"] if item["name"] in ours
+    ]
+    found += [
+        (f"{path}.initContainers", item["name"])
+        for item in pod.get("initContainers") or ()
+        if item["name"] in ours and not sidecar.is_ours(item)
+    ]
+    found += [
+        (f"{path}.volumes", item["name"])
+        for item in pod.get("volumes") or ()
+        if item["name"] in (names.VOLUME, names.TOKEN_VOLUME) and not volumes.is_ours(item)
+    ]
+    found += [
+        (f"{path}.containers[{trainer['name']}].volumeMounts", mount["mountPath"])
+        for mount in trainer.get("volumeMounts") or ()
+        if storage.covers(names.HOME, mount["mountPath"]) and not volumes.is_our_mount(mount)
+    ]
+    for key, value in found:
+        allowed = f"another name or place: rover-kf adds its own {value}"
+        raise errors.ManifestError(key, value, allowed=allowed, source=source)
+
+
+def _check_arena(
+    replica: Replica, trainer: Mapping[str, Any], policy: RoverPolicy, source: str
+) -> None:
+    path = f"{replica.path}.template.spec.containers[{trainer['name']}].resources"
+    try:
+        memory, limited = sizing.trainer_memory(trainer)
+    except ValueError as cause:
+        value, allowed = trainer["resources"], "quantities such as memory: 4Gi"
+        raise errors.ManifestError(path, value, allowed=allowed, source=source) from cause
+    arena = policy.checkpoint.arena
+    if arena is not None and memory is not None and limited and arena > memory:
+        allowed = (
+            f"at most the trainer's memory limit, {quantities.format_bytes(memory)}, or raise that"
+        )
+        key, value = names.PREFIX + "checkpoint.arena", quantities.format_bytes(arena)
+        raise errors.PolicyError(key, value, allowed=allowed, source=source)
+
+
+def _check_path(
+    replica: Replica,
+    trainer: Mapping[str, Any],
+    policy: RoverPolicy,
+    source: str,
+    *,
+    allow_unmounted: bool,
+) -> None:
+    stated = policy.checkpoint.path
+    if stated is None:
+        return
+    path = f"{replica.path}.template.spec.containers[{trainer['name']}].volumeMounts"
+    if ".." in stated.split("/") or storage.covers(names.HOME, stated):
+        allowed = f"an absolute path without .. and outside {names.HOME}, which is memory"
+        key = names.PREFIX + "checkpoint.path"
+        raise errors.PolicyError(key, stated, allowed=allowed, source=source)
+    mount = storage.covering_mount(trainer, stated)
+    if mount is None:
+        if allow_unmounted:
+            return
+        where = [item["mountPath"] for item in trainer.get("volumeMounts") or ()]
+        allowed = f"a mount that holds {stated} ({names.PREFIX}checkpoint.path)"
+        raise errors.ManifestError(path, where or None, allowed=allowed, source=source)
+    volume = storage.volume_of(replica.spec["template"]["spec"], mount)
+    if mount.get("readOnly") or any(kind in volume for kind in _READ_ONLY_VOLUMES):
+        allowed = f"a mount that may be written: checkpoints go to {stated}"
+        raise errors.ManifestError(path, dict(mount), allowed=allowed, source=source)
+    if mount.get("subPathExpr"):
+        key, value = f"{path}[{mount['mountPath']}].subPathExpr", mount["subPathExpr"]
+        allowed = "subPath: the sidecar mounts the same volume without the trainer's variables"
+        raise errors.ManifestError(key, value, allowed=allowed, source=source)
