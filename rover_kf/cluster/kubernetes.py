@@ -1,0 +1,250 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on a real cluster: the implementation of cluster.protocol over the API server.
+
+Every call is one or two requests and holds no state between them, so one instance may be used by
+several threads. Nothing here retries: callers are level-triggered and ask again.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import kubernetes.client
+import kubernetes.config
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
+from rover_kf.cluster import kubernetes_objects as objects
+from rover_kf.cluster.kubernetes_api import MERGE_PATCH, Api, Expired, Query
+from rover_kf.cluster.kubernetes_transport import ApiProxy, PodNetwork, Transport
+
+GROUP = f"/apis/{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
+LABELLED = {"labelSelector": f"{names.INJECT_LABEL}=true"}
+_PLURALS = {names.PYTORCHJOB: names.PYTORCHJOBS, names.TFJOB: names.TFJOBS}
+
+
+class KubernetesCluster:
+    """A cluster.protocol.Cluster.
+
+    Args:
+        client: with the server's address and the caller's credentials.
+        transport: how coordinators are reached; None goes through the API server, reads only.
+    """
+
+    def __init__(
+        self, client: kubernetes.client.ApiClient, transport: Transport | None = None
+    ) -> None:
+        self._api = Api(client)
+        self._transport = transport or ApiProxy(self._api)
+
+    # -- jobs --------------------------------------------------------------------------------------
+
+    def create_job(self, manifest: Manifest) -> ObservedJob:
+        """Create the job as given; a manifest without namespace goes to ``default``.
+
+        Raises:
+            JobExists: an object of that name is there.
+            InputError: the API server or a webhook refuses it; the message is its own.
+        """
+        metadata = manifest["metadata"]
+        name = metadata.get("name") or metadata.get("generateName", "")
+        key = JobKey(metadata.get("namespace", "default"), name, manifest["kind"])
+        try:
+            reply = self._api.request("POST", _jobs(key), what=str(key), body=manifest)
+        except errors.JobNotFound as cause:  # the namespace is not there
+            raise errors.InputError(str(cause)) from cause
+        return objects.job_of(reply)
+
+    def get_job(self, key: JobKey) -> ObservedJob:
+        """Read one job.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        return objects.job_of(self._api.request("GET", _job(key), what=str(key)))
+
+    def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
+        """Labelled jobs of a namespace, or of all with None."""
+        what = f"jobs of {namespace or 'all namespaces'}"
+        found = self._api.items(_collection(namespace), what=what, query=LABELLED)
+        return tuple(objects.job_of({**_kind(), **item}) for item in found)
+
+    def patch_job(
+        self, key: JobKey, patch: Mapping[str, Any], *, resource_version: str | None = None
+    ) -> ObservedJob:
+        """JSON merge patch of the job.
+
+        Raises:
+            JobNotFound: there is none.
+            Conflict: resource_version is given and is not the current one.
+        """
+        body = dict(patch)
+        if resource_version is not None:
+            metadata = {**(body.get("metadata") or {}), "resourceVersion": resource_version}
+            body["metadata"] = metadata
+        reply = self._api.request(
+            "PATCH", _job(key), what=str(key), body=body, content_type=MERGE_PATCH
+        )
+        return objects.job_of(reply)
+
+    def delete_job(self, key: JobKey) -> None:
+        """Delete the job; the garbage collector ends its pods."""
+        body = {"propagationPolicy": "Background"}
+        try:
+            self._api.request("DELETE", _job(key), what=str(key), body=body)
+        except errors.JobNotFound:
+            return
+
+    def watch_jobs(self, timeout_seconds: float) -> Iterator[JobKey]:
+        """Keys of labelled jobs that change from this call on; ends after the timeout."""
+        deadline = time.monotonic() + timeout_seconds
+        return self._changes(self._version(), deadline)
+
+    def _version(self) -> str:
+        query: Query = {**LABELLED, "limit": 1}
+        reply = self._api.request("GET", _collection(None), what="jobs", query=query)
+        return str(reply["metadata"]["resourceVersion"])
+
+    def _changes(self, version: str, deadline: float) -> Iterator[JobKey]:
+        while (left := deadline - time.monotonic()) > 0:
+            query: Query = {**LABELLED, "resourceVersion": version, "allowWatchBookmarks": True}
+            try:
+                path = _collection(None)
+                for change in self._api.watch(path, what="jobs", query=query, seconds=left):
+                    version = change["object"]["metadata"]["resourceVersion"]
+                    if change["type"] != "BOOKMARK":
+                        yield objects.key_of(change["object"])
+            except Expired:
+                # What changed meanwhile is not known: every job may have.
+                version = self._version()
+                yield from (job.key for job in self.list_jobs())
+
+    # -- pods --------------------------------------------------------------------------------------
+
+    def list_pods(self, key: JobKey) -> tuple[Pod, ...]:
+        """The job's pods in replica order."""
+        operator = f"{key.kind.lower()}-controller"
+        selector = f"{names.JOB_NAME_LABEL}={key.name},{names.OPERATOR_NAME_LABEL}={operator}"
+        found = self._api.items(
+            f"/api/v1/namespaces/{key.namespace}/pods",
+            what=f"pods of {key}",
+            query={"labelSelector": selector},
+        )
+        return objects.pods_of(found)
+
+    def delete_pod(self, key: JobKey, pod: str) -> None:
+        """Delete a pod with its grace period; one that is gone is no error."""
+        path = f"/api/v1/namespaces/{key.namespace}/pods/{pod}"
+        try:
+            self._api.request("DELETE", path, what=f"pod {pod} of {key}")
+        except errors.JobNotFound:
+            return
+
+    def read_log(self, key: JobKey, pod: str, container: str, *, tail: int | None = None) -> str:
+        """What the container printed so far (the last ``tail`` lines).
+
+        Raises:
+            JobNotFound: no such pod.
+            InputError: the container has not started yet.
+        """
+        query: dict[str, str | int | bool] = {"container": container}
+        if tail is not None:
+            query["tailLines"] = tail
+        path = f"/api/v1/namespaces/{key.namespace}/pods/{pod}/log"
+        return self._api.text("GET", path, what=f"log of {pod}/{container} of {key}", query=query)
+
+    def call_coordinator(
+        self, key: JobKey, method: str, path: str, body: object | None = None
+    ) -> bytes:
+        """One HTTP request to the job's coordinator, the sidecar of its first pod.
+
+        Raises:
+            ClusterUnavailable: it cannot be reached (not started, ended, replaced), or refused.
+        """
+        pods = self.list_pods(key)
+        if not pods or pods[0].replica_index != 0:
+            raise errors.ClusterUnavailable(f"{key} has no first pod yet: retry when it runs")
+        data = None if body is None else codec.dumps(body)
+        return self._transport.request(key, pods[0], method, path, data)
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def emit(self, key: JobKey, event: Event) -> None:
+        """Put an Event on the job; a job that is gone, or a line told before, is no error."""
+        path = f"/api/v1/namespaces/{key.namespace}/events"
+        try:
+            body = objects.event_body(self.get_job(key), event, time.time())
+            self._api.request("POST", path, what=f"event of {key}", body=body)
+        except (errors.JobNotFound, errors.JobExists):
+            return
+
+    def list_events(self, key: JobKey) -> tuple[Event, ...]:
+        """Events of the job, oldest first, whoever wrote them; none once the job is gone."""
+        try:
+            uid = self.get_job(key).uid
+        except errors.JobNotFound:
+            return ()
+        found = self._api.items(
+            f"/api/v1/namespaces/{key.namespace}/events",
+            what=f"events of {key}",
+            query={"fieldSelector": f"involvedObject.uid={uid}"},
+        )
+        return tuple(sorted(map(objects.event_of, found), key=lambda event: event.at))
+
+
+def from_environment(
+    *,
+    kubeconfig: str | None = None,
+    context: str | None = None,
+    token_file: pathlib.Path = pathlib.Path(names.TOKEN_HOME) / "token",
+) -> KubernetesCluster:
+    """Connect as a pod of the cluster, or else with a kubeconfig.
+
+    Args:
+        kubeconfig: file to use; None takes a pod's service account where there is one, else
+            ``$KUBECONFIG`` and ``~/.kube/config``.
+        context: of the kubeconfig; None takes its current one.
+        token_file: shown to coordinators, inside a cluster.
+
+    Raises:
+        ClusterUnavailable: there is neither.
+    """
+    configuration = kubernetes.client.Configuration()
+    if kubeconfig is None and context is None:
+        try:
+            kubernetes.config.load_incluster_config(configuration)
+        except kubernetes.config.ConfigException:
+            pass  # not in a pod: the kubeconfig below
+        else:
+            client = kubernetes.client.ApiClient(configuration)
+            return KubernetesCluster(client, PodNetwork(token_file))
+    try:
+        kubernetes.config.load_kube_config(kubeconfig, context, configuration)
+    except (kubernetes.config.ConfigException, OSError) as cause:
+        message = f"no cluster to talk to: {cause}; set KUBECONFIG, or run embedded"
+        raise errors.ClusterUnavailable(message) from cause
+    return KubernetesCluster(kubernetes.client.ApiClient(configuration))
+
+
+def _kind() -> dict[str, str]:
+    """A list's items do not name their kind."""
+    version = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
+    return {"apiVersion": version, "kind": names.PYTORCHJOB}
+
+
+def _collection(namespace: str | None) -> str:
+    where = "" if namespace is None else f"/namespaces/{namespace}"
+    return f"{GROUP}{where}/{names.PYTORCHJOBS}"
+
+
+def _jobs(key: JobKey) -> str:
+    return f"{GROUP}/namespaces/{key.namespace}/{_PLURALS[key.kind]}"
+
+
+def _job(key: JobKey) -> str:
+    return f"{_jobs(key)}/{key.name}"

@@ -1,0 +1,185 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to the API server as plain JSON, with its refusals as errors of our tree.
+
+The generated classes of the client are not used: jobs have none, and plain data keeps fields that
+this version of the client does not know. Beside cluster.kubernetes the only ``kubernetes`` import.
+"""
+
+from __future__ import annotations
+
+import http
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import kubernetes.client
+import urllib3.exceptions
+from kubernetes.watch.watch import iter_resp_lines
+
+from rover_kf import errors
+
+MERGE_PATCH = "application/merge-patch+json"
+CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
+_PAGE = 500
+
+Query = Mapping[str, str | int | bool]
+
+
+class Expired(Exception):
+    """The version to watch from is too old (410); list again. Never leaves this package."""
+
+
+class Api:
+    """The requests that KubernetesCluster makes.
+
+    Args:
+        client: configured with the server's address and the caller's credentials.
+    """
+
+    def __init__(self, client: kubernetes.client.ApiClient) -> None:
+        self._client = client
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        what: str,
+        query: Query | None = None,
+        body: object | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        """One request whose reply is a JSON object.
+
+        Args:
+            method: HTTP method.
+            path: from ``/api`` or ``/apis`` on.
+            what: the object asked for, for errors.
+            query: parameters of the URL.
+            body: plain JSON data.
+            content_type: of the body.
+
+        Raises:
+            JobNotFound, JobExists, Conflict, InputError, ClusterUnavailable: see failure().
+        """
+        text = self.text(method, path, what=what, query=query, body=body, content_type=content_type)
+        return dict(json.loads(text))
+
+    def text(
+        self,
+        method: str,
+        path: str,
+        *,
+        what: str,
+        query: Query | None = None,
+        body: object | None = None,
+        content_type: str = "application/json",
+    ) -> str:
+        """One request whose reply is text; errors as in request()."""
+        headers = {"Accept": "application/json, */*", "Content-Type": content_type}
+        response = self._call(method, path, what=what, query=query, body=body, headers=headers)
+        try:
+            return str(response.data.decode("utf-8", errors="replace"))
+        finally:
+            response.release_conn()
+
+    def items(self, path: str, *, what: str, query: Query | None = None) -> list[dict[str, Any]]:
+        """All items of a collection, page by page."""
+        found: list[dict[str, Any]] = []
+        page = ""
+        while True:
+            asked = {**(query or {}), "limit": _PAGE, **({"continue": page} if page else {})}
+            reply = self.request("GET", path, what=what, query=asked)
+            found += reply.get("items") or []
+            page = (reply.get("metadata") or {}).get("continue") or ""
+            if not page:
+                return found
+
+    def watch(self, path: str, *, what: str, query: Query, seconds: float) -> Iterator[Any]:
+        """Changes of a collection: ``{"type": …, "object": …}``; ends when the server ends it.
+
+        Raises:
+            Expired: the resourceVersion in the query is too old.
+            ClusterUnavailable: the connection broke.
+        """
+        asked = {**query, "watch": True, "timeoutSeconds": max(1, round(seconds))}
+        limit = seconds + READ_SECONDS
+        response = self._call("GET", path, what=what, query=asked, read_seconds=limit)
+        try:
+            for line in iter_resp_lines(response):
+                change = json.loads(line)
+                if change["type"] == "ERROR":
+                    if change["object"].get("code") == http.HTTPStatus.GONE:
+                        raise Expired
+                    raise errors.ClusterUnavailable(f"{what}: {change['object'].get('message')}")
+                yield change
+        except urllib3.exceptions.HTTPError as cause:
+            raise errors.ClusterUnavailable(f"watching {what} broke off: {cause}") from cause
+        finally:
+            response.close()
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        what: str,
+        query: Query | None,
+        body: object | None = None,
+        headers: Mapping[str, str] | None = None,
+        read_seconds: float = READ_SECONDS,
+    ) -> Any:
+        try:
+            return self._client.call_api(
+                path,
+                method,
+                query_params=[(key, _plain(value)) for key, value in (query or {}).items()],
+                header_params=dict(headers or {}),
+                body=body,
+                auth_settings=["BearerToken"],
+                _return_http_data_only=True,
+                _preload_content=False,
+                _request_timeout=(CONNECT_SECONDS, read_seconds),
+            )
+        except kubernetes.client.ApiException as cause:
+            raise failure(cause.status, cause.body, what) from cause
+        except urllib3.exceptions.HTTPError as cause:
+            message = f"{what}: the API server does not answer: {cause}"
+            raise errors.ClusterUnavailable(message) from cause
+
+
+def failure(status: int | None, body: object, what: str) -> Exception:
+    """The error for a refusal, with the API server's own message.
+
+    404 is JobNotFound (ClusterUnavailable if the server does not know the kind), 409 is JobExists
+    or Conflict, 410 is Expired, 408, 429 and 5xx are ClusterUnavailable, the rest is InputError.
+    """
+    reply = _status_of(body)
+    message = f"{what}: {reply.get('message') or f'the API server answered {status}'}"
+    if status == http.HTTPStatus.NOT_FOUND:
+        if not reply:
+            advice = "is the Training Operator v1 installed?"
+            return errors.ClusterUnavailable(f"{what}: the API server has no such kind; {advice}")
+        return errors.JobNotFound(message)
+    if status == http.HTTPStatus.CONFLICT:
+        exists = reply.get("reason") == "AlreadyExists"
+        return errors.JobExists(message) if exists else errors.Conflict(message)
+    if status == http.HTTPStatus.GONE:
+        return Expired()
+    retry = (http.HTTPStatus.REQUEST_TIMEOUT, http.HTTPStatus.TOO_MANY_REQUESTS)
+    if not status or status in retry or status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
+        return errors.ClusterUnavailable(message)
+    return errors.InputError(message)
+
+
+def _status_of(body: object) -> dict[str, Any]:
+    try:
+        parsed = json.loads(body if isinstance(body, (str, bytes)) else "")
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _plain(value: str | int | bool) -> str:  # noqa: FBT001 - a query's value, not a switch
+    return str(value).lower() if isinstance(value, bool) else str(value)

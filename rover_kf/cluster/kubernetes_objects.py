@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Kubernetes objects as plain data to the frozen views of rover_kf.api, and back; pure.
+
+Used by cluster.kubernetes alone. The Training Operator never stores its defaults: they are
+filled in here.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Container, Event, JobKey, ObservedJob, Pod
+
+COMPONENT = "rover-kf"
+_SPECS = {names.PYTORCHJOB: "pytorchReplicaSpecs", names.TFJOB: "tfReplicaSpecs"}
+_ORDER = {"master": 0, "chief": 0, "worker": 1}
+_MESSAGE_LIMIT = 1024
+"""Characters of an Event's message that the newer Events API allows."""
+
+
+def job_of(manifest: Mapping[str, Any]) -> ObservedJob:
+    """A PyTorchJob or TFJob as the API server returned it."""
+    metadata, spec = manifest["metadata"], manifest.get("spec") or {}
+    status = manifest.get("status") or {}
+    conditions = [c for c in status.get("conditions") or () if c.get("status") == "True"]
+    phase = conditions[-1]["type"] if conditions else ""
+    finished = phase in ("Succeeded", "Failed")
+    ended = status.get("completionTime") or (conditions or [{}])[-1].get("lastTransitionTime")
+    specs = spec.get(_SPECS[manifest["kind"]]) or {}
+    return ObservedJob(
+        key=key_of(manifest),
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+        manifest=manifest,
+        replicas={str(key).lower(): int(s.get("replicas") or 1) for key, s in specs.items()},
+        phase=phase,
+        suspended=bool((spec.get("runPolicy") or {}).get("suspend")),
+        deleting="deletionTimestamp" in metadata,
+        created_at=seconds_of(metadata.get("creationTimestamp")),
+        finished_at=seconds_of(ended) if finished else None,
+    )
+
+
+def key_of(manifest: Mapping[str, Any]) -> JobKey:
+    """Where the object is found."""
+    metadata = manifest["metadata"]
+    return JobKey(metadata["namespace"], metadata["name"], manifest["kind"])
+
+
+def pods_of(found: Sequence[Mapping[str, Any]]) -> tuple[Pod, ...]:
+    """Pods in replica order; one without the Training Operator's labels is left out."""
+    pods = [
+        pod_of(item)
+        for item in found
+        if names.REPLICA_INDEX_LABEL in (item["metadata"].get("labels") or {})
+    ]
+    return tuple(sorted(pods, key=lambda pod: (_ORDER.get(pod.replica_type, 2), pod.replica_index)))
+
+
+def pod_of(item: Mapping[str, Any]) -> Pod:
+    """One pod of a job."""
+    metadata, status = item["metadata"], item.get("status") or {}
+    labels = metadata["labels"]
+    states = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        replica_type=labels.get(names.REPLICA_TYPE_LABEL, "").lower(),
+        replica_index=int(labels[names.REPLICA_INDEX_LABEL]),
+        phase=status.get("phase") or "Unknown",
+        address=status.get("podIP") or "",
+        node=(item.get("spec") or {}).get("nodeName") or "",
+        deleting="deletionTimestamp" in metadata,
+        containers=tuple(_container_of(state) for state in states),
+    )
+
+
+def _container_of(state: Mapping[str, Any]) -> Container:
+    now, last = state.get("state") or {}, state.get("lastState") or {}
+    ended = now.get("terminated") or last.get("terminated") or {}
+    waiting = now.get("waiting") or {}
+    ended_now = (now.get("terminated") or {}).get("reason")
+    return Container(
+        name=state["name"],
+        running="running" in now,
+        restarts=int(state.get("restartCount") or 0),
+        exit_code=ended.get("exitCode"),
+        reason=ended_now or waiting.get("reason") or ended.get("reason") or "",
+    )
+
+
+def event_of(item: Mapping[str, Any]) -> Event:
+    """An Event as anyone wrote it."""
+    times = ("eventTime", "lastTimestamp", "firstTimestamp")
+    at = next((item[key] for key in times if item.get(key)), None)
+    source = (item.get("source") or {}).get("component") or item.get("reportingComponent") or ""
+    return Event(
+        reason=item.get("reason") or "",
+        message=item.get("message") or "",
+        warning=item.get("type") == "Warning",
+        at=seconds_of(at or item["metadata"].get("creationTimestamp")),
+        source=source,
+    )
+
+
+def event_body(job: ObservedJob, event: Event, now: float) -> dict[str, Any]:
+    """An Event on the job for ``kubectl describe``.
+
+    A writer that counts its story (sequence above 0) tells each line once: the name follows from
+    the line, so telling it again after a crash meets an object that is there.
+    """
+    at = event.at or now
+    line = f"{job.uid}/{event.source}/{event.sequence}/{at}/{event.reason}/{event.message}"
+    digest = hashlib.sha256(line.encode()).hexdigest() if event.sequence else uuid.uuid4().hex
+    message = event.message
+    if len(message) > _MESSAGE_LIMIT:
+        message = message[: _MESSAGE_LIMIT - 1] + "…"
+    moment = stamp(at)
+    component = event.source or COMPONENT
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{job.key.name}.{digest[:16]}",
+            "namespace": job.key.namespace,
+        },
+        "involvedObject": {
+            "apiVersion": f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}",
+            "kind": job.key.kind,
+            "namespace": job.key.namespace,
+            "name": job.key.name,
+            "uid": job.uid,
+        },
+        "type": "Warning" if event.warning else "Normal",
+        "reason": event.reason,
+        "message": message,
+        "count": 1,
+        "firstTimestamp": moment[:19] + "Z",
+        "lastTimestamp": moment[:19] + "Z",
+        "eventTime": moment,
+        "action": event.reason,
+        "source": {"component": component},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": component[:128],
+    }
+
+
+def stamp(at: float) -> str:
+    """Unix seconds as Kubernetes writes a time with microseconds."""
+    moment = dt.datetime.fromtimestamp(at, tz=dt.timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def seconds_of(text: str | None) -> float:
+    """A Kubernetes time as Unix seconds; 0 if there is none."""
+    if not text:
+        return 0.0
+    return dt.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Two ways to a job's coordinator: straight over the pod network, or through the API server.
+
+The controller is in the pod network and shows its own token. A laptop is not: it reads through
+the API server's pod proxy with the caller's own rights. The proxy drops the Authorization header,
+so nothing that needs our token (POST) can pass there.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Protocol
+
+import urllib3
+import urllib3.exceptions
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import JobKey, Pod
+from rover_kf.cluster.kubernetes_api import Api
+
+ANSWER_SECONDS = 10.0
+_ERROR = 400
+
+
+class Transport(Protocol):
+    """How one request reaches a pod's sidecar."""
+
+    def request(self, key: JobKey, pod: Pod, method: str, path: str, body: bytes | None) -> bytes:
+        """Send it and return the reply's body.
+
+        Raises:
+            ClusterUnavailable: it cannot be reached, or refused.
+        """
+
+
+class PodNetwork:
+    """From a pod of the same cluster.
+
+    Args:
+        token_file: projected service-account token with audience rover-kf; read for each
+            request, since the kubelet renews it.
+    """
+
+    def __init__(self, token_file: pathlib.Path) -> None:
+        self._token_file = token_file
+        self._pool = urllib3.PoolManager(timeout=ANSWER_SECONDS, retries=False)
+
+    def request(self, key: JobKey, pod: Pod, method: str, path: str, body: bytes | None) -> bytes:
+        """Send it to the pod's address."""
+        if not pod.address or pod.phase != "Running":
+            message = f"the coordinator of {key} ({pod.name}) is {pod.phase}: retry when it runs"
+            raise errors.ClusterUnavailable(message)
+        host = f"[{pod.address}]" if ":" in pod.address else pod.address
+        headers = {"Content-Type": "application/json"}
+        try:
+            headers["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
+        except OSError as cause:
+            message = f"the token for coordinators cannot be read: {cause}"
+            raise errors.ClusterUnavailable(message) from cause
+        url = f"http://{host}:{names.PORT}{path}"
+        try:
+            reply = self._pool.request(method, url, body=body, headers=headers)
+        except urllib3.exceptions.HTTPError as cause:
+            message = f"the coordinator of {key} ({pod.name}) does not answer: {cause}"
+            raise errors.ClusterUnavailable(message) from cause
+        if reply.status >= _ERROR:
+            said = reply.data.decode(errors="replace")[:500]
+            message = f"the coordinator of {key} refused {method} {path}: {reply.status} {said}"
+            raise errors.ClusterUnavailable(message)
+        return reply.data
+
+
+class ApiProxy:
+    """From outside the cluster; reads only."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def request(
+        self,
+        key: JobKey,
+        pod: Pod,
+        method: str,
+        path: str,
+        body: bytes | None,  # noqa: ARG002 - a GET has none
+    ) -> bytes:
+        """Send a GET through ``pods/proxy``."""
+        if method != "GET":
+            message = (
+                f"{method} {path} of {key} needs the pod network: the API server's proxy drops the "
+                "token; use scaling.mode auto, with which the controller does it"
+            )
+            raise errors.ClusterUnavailable(message)
+        inner, _, text = path.partition("?")
+        target = (
+            f"/api/v1/namespaces/{key.namespace}/pods/http:{pod.name}:{names.PORT}/proxy{inner}"
+        )
+        query = dict(item.partition("=")[::2] for item in text.split("&") if item)
+        try:
+            what = f"the coordinator of {key}"
+            return self._api.text("GET", target, what=what, query=query).encode()
+        except (errors.JobNotFound, errors.InputError, errors.Conflict) as cause:
+            raise errors.ClusterUnavailable(str(cause)) from cause
