@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""One control group a node, under every controller (v1) or in the one tree (v2)."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+
+from testcluster.errors import ClusterError
+
+_ROOT = pathlib.Path("/sys/fs/cgroup")
+_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd", "hugetlb", "unified")
+
+
+def _roots() -> list[pathlib.Path]:
+    if (_ROOT / "cgroup.controllers").exists():
+        return [_ROOT]
+    return [_ROOT / name for name in _CONTROLLERS if (_ROOT / name).is_dir()]
+
+
+def create(name: str) -> None:
+    """Make the group where it is not there yet."""
+    for root in _roots():
+        group = root / name
+        if root == _ROOT:
+            wanted = (root / "cgroup.controllers").read_text().split()
+            (root / "cgroup.subtree_control").write_text(" ".join(f"+{item}" for item in wanted))
+        group.mkdir(exist_ok=True)
+        if root.name == "cpuset":  # a fresh v1 cpuset is empty and takes no process
+            for key in ("cpuset.cpus", "cpuset.mems"):
+                (group / key).write_text((root / key).read_text())
+
+
+def remove(name: str) -> None:
+    """Remove the group with all below it; its processes must have ended."""
+    for root in _roots():
+        group = root / name
+        deadline = time.monotonic() + 10
+        while group.exists() and not _remove_tree(group):
+            if time.monotonic() > deadline:
+                raise ClusterError(f"control group {group} still has processes")
+            time.sleep(0.1)
+
+
+def _remove_tree(group: pathlib.Path) -> bool:
+    for folder, _, _ in os.walk(group, topdown=False):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return False  # a process is on its way out
+    return True
+
+
+def processes(name: str) -> list[int]:
+    """Processes anywhere below the group, in every hierarchy."""
+    found = set()
+    for root in _roots():
+        for listing in (root / name).rglob("cgroup.procs") if (root / name).exists() else ():
+            try:
+                found |= {int(word) for word in listing.read_text().split()}
+            except OSError:
+                continue  # the group went away, or is threaded; another hierarchy names its processes
+    return sorted(found)

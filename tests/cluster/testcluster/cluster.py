@@ -1,0 +1,216 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster as a whole: up, down, images, and what tests ask of it.
+
+One cluster a machine: its bridge and namespaces have fixed names. ``/run`` holds a lock for changes
+and a note of where the running cluster lives; users (test sessions) hold a shared lock, and only the
+last one may take it down.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import fcntl
+import json
+import pathlib
+import time
+from collections.abc import Iterator, Mapping
+
+from testcluster import binaries, cleanup, network, operator, pki, settings
+from testcluster.commands import run
+from testcluster.control_plane import ControlPlane
+from testcluster.errors import ClusterError
+from testcluster.images import Images
+from testcluster.node import Node
+from testcluster.processes import Registry
+
+NOTE = pathlib.Path("/run/rover-kf-testcluster.json")
+_LOCK = pathlib.Path("/run/rover-kf-testcluster.lock")
+_USERS = pathlib.Path("/run/rover-kf-testcluster.users")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster of our own making.
+
+    Args:
+        root: its run directory.
+        size: number of nodes.
+        binaries: programs by name.
+    """
+
+    root: pathlib.Path
+    size: int
+    binaries: Mapping[str, pathlib.Path]
+
+    @property
+    def kubeconfig(self) -> pathlib.Path:
+        """Of a cluster administrator."""
+        return self.root / "admin.kubeconfig"
+
+    @property
+    def registry(self) -> Registry:
+        """Records of its processes."""
+        return Registry(self.root / "processes", self.root / "log")
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Its nodes in order."""
+        return tuple(
+            Node(index, self.root, self.binaries, self.registry) for index in range(1, self.size + 1)
+        )
+
+    def node(self, name: str) -> Node:
+        """The node of that name."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise ClusterError(f"no node {name!r}; there are {[node.name for node in self.nodes]}")
+
+    def kubectl(self, *words: str, text: str | None = None, timeout: float = 120) -> str:
+        """Run kubectl as the administrator and return its output."""
+        command = [self.binaries["kubectl"], "--kubeconfig", self.kubeconfig, *words]
+        return run(command, text=text, timeout=timeout)
+
+    def load(self, archives: list[pathlib.Path]) -> None:
+        """Import image archives on every running node, nodes side by side."""
+        with concurrent.futures.ThreadPoolExecutor(max_workers=self.size) as pool:
+            work = [pool.submit(_load, node, archives) for node in self.nodes if node.running]
+            for item in work:
+                item.result()
+
+    def start(self) -> None:
+        """Start everything; returns when nodes are ready and the Training Operator serves."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        (self.root / cleanup.MARKER).touch()
+        (self.root / "cluster.json").write_text(json.dumps({"nodes": self.size}))
+        archives = Images(settings.cache()).cluster(self.binaries)
+        network.create(self.size)
+        pki.create(self.root, self.size)
+        control_plane = ControlPlane(self.root, self.binaries, self.registry)
+        with concurrent.futures.ThreadPoolExecutor(max_workers=self.size + 1) as pool:
+            booted = [pool.submit(_boot, node, archives) for node in self.nodes]
+            manifest = pool.submit(operator.render, self.binaries["kubectl"], self.root)
+            control_plane.start()
+            joined = [pool.submit(_join_after, boot, node) for boot, node in zip(booted, self.nodes, strict=True)]
+            self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(manifest.result()))
+            for item in joined:
+                item.result()
+        self.wait_nodes()
+        self.kubectl(
+            "-n", operator.NAMESPACE, "rollout", "status", f"deploy/{operator.DEPLOYMENT}", "--timeout=120s", timeout=150
+        )
+
+    def wait_nodes(self, *, seconds: float = 120) -> None:
+        """Wait until every node is Ready.
+
+        Raises:
+            ClusterError: some were not in time.
+        """
+        wanted, deadline = {node.name for node in self.nodes}, time.monotonic() + seconds
+        while (ready := self.ready_nodes()) != wanted:
+            if time.monotonic() > deadline:
+                raise ClusterError(f"not ready: {sorted(wanted - ready)}; read the logs below {self.root}/log")
+            time.sleep(0.2)
+
+    def ready_nodes(self) -> set[str]:
+        """Names of the nodes that the API server calls Ready."""
+        items = json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"]
+        return {item["metadata"]["name"] for item in items if _is_ready(item)}
+
+
+def up(*, nodes: int = 3, root: pathlib.Path | None = None, report=print) -> Cluster:
+    """Start a cluster, or return the one that runs; what a dead one left is removed first.
+
+    Raises:
+        ClusterError: another one runs elsewhere, or it does not start.
+    """
+    programs = binaries.build(report=report)
+    with _exclusive():
+        running = current()
+        if running is not None:
+            if root is not None and running.root != root.resolve():
+                raise ClusterError(f"a cluster runs in {running.root}; take it down first")
+            return running
+        cluster = Cluster((root or settings.run_directory()).resolve(), nodes, programs)
+        cleanup.remove(cluster.root)
+        NOTE.write_text(json.dumps({"root": str(cluster.root), "complete": False}))
+        cluster.start()
+        NOTE.write_text(json.dumps({"root": str(cluster.root), "complete": True}))
+    return cluster
+
+
+def down(root: pathlib.Path | None = None) -> None:
+    """Remove the running cluster, or what a dead one left."""
+    with _exclusive():
+        place = root or _noted() or settings.run_directory()
+        cleanup.remove(place.resolve())
+        NOTE.unlink(missing_ok=True)
+
+
+def down_unless_used(root: pathlib.Path) -> bool:
+    """Remove the cluster if nobody else is using it; whether it was removed."""
+    with _USERS.open("w") as users:
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        down(root)
+    return True
+
+
+@contextlib.contextmanager
+def using() -> Iterator[None]:
+    """Say that the cluster is in use, so that another session does not take it down."""
+    with _USERS.open("w") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        yield
+
+
+def current() -> Cluster | None:
+    """The cluster that runs on this machine; None if there is none or it is not whole."""
+    root = _noted()
+    if root is None or not (root / "cluster.json").exists():
+        return None
+    if not json.loads(NOTE.read_text())["complete"]:
+        return None
+    size = json.loads((root / "cluster.json").read_text())["nodes"]
+    cluster = Cluster(root, size, binaries.build())
+    server = cluster.registry.get("apiserver")
+    return cluster if server is not None and server.alive() else None
+
+
+def _noted() -> pathlib.Path | None:
+    try:
+        return pathlib.Path(json.loads(NOTE.read_text())["root"])
+    except FileNotFoundError:
+        return None
+
+
+@contextlib.contextmanager
+def _exclusive() -> Iterator[None]:
+    with _LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _load(node: Node, archives: list[pathlib.Path]) -> None:
+    for archive in archives:
+        node.load(archive)
+
+
+def _boot(node: Node, archives: list[pathlib.Path]) -> None:
+    node.boot()
+    _load(node, archives)
+
+
+def _join_after(boot: concurrent.futures.Future[None], node: Node) -> None:
+    boot.result()
+    node.join()
+
+
+def _is_ready(node: dict[str, object]) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)

@@ -1,0 +1,161 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which images the cluster needs, as archives in the cache, each named by what it is made of.
+
+The project's own come from controller/Dockerfile, on a base that debootstrap makes once; a change
+of our code makes only their last layer anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import shutil
+from collections.abc import Mapping
+
+from testcluster import binaries as programs
+from testcluster import settings
+from testcluster.buildah import Store
+from testcluster.commands import run
+from testcluster.node import PAUSE_IMAGE
+
+OPERATOR_IMAGE = f"localhost/training-operator:{programs.TRAINING_OPERATOR}"
+TRAINER_IMAGE = "localhost/trainer:dev"
+TOOLBOX_IMAGE = "localhost/toolbox:dev"
+CONTROLLER_IMAGE = "localhost/rover-kf-controller:dev"
+SIDECAR_IMAGE = "localhost/rover-kf-sidecar:dev"
+
+_RELEASE = "bookworm"
+# python3 for our images; busybox for the operator's init container and for throw-away pods.
+_BASE_PACKAGES = "python3,python3-venv,ca-certificates,busybox-static"
+_NEEDLESS = (
+    "var/cache/apt", "var/lib/apt/lists", "var/log", "usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Images:
+    """Archives of all images; made where the cache lacks them.
+
+    Args:
+        cache: the cache's folder.
+        report: called with a line for every build that takes time.
+    """
+
+    cache: pathlib.Path
+    report: object = print
+
+    @property
+    def store(self) -> Store:
+        """The buildah store inside the cache."""
+        return Store.open(self.cache / "buildah")
+
+    def cluster(self, binaries: Mapping[str, pathlib.Path]) -> list[pathlib.Path]:
+        """Archives that do not depend on this project: pause, operator, toolbox, trainer."""
+        self.base()
+        toolbox = self._base_folder() / "busybox"
+        return [
+            self._scratch(PAUSE_IMAGE, {"/pause": binaries["pause"]}, entry="/pause"),
+            self._scratch(OPERATOR_IMAGE, {"/manager": binaries["training-operator.v1"]}, entry="/manager"),
+            self._scratch(TOOLBOX_IMAGE, {f"/bin/{name}": toolbox for name in _APPLETS}),
+            self._scratch(TRAINER_IMAGE, {"/pause": binaries["pause"]}, entry="/pause"),
+        ]
+
+    def project(self) -> list[pathlib.Path]:
+        """Archives of controller and sidecar, from the working tree as it stands."""
+        return [self._project("controller", CONTROLLER_IMAGE), self._project("sidecar", SIDECAR_IMAGE)]
+
+    def base(self) -> str:
+        """Name of the image that our Dockerfile builds on here: Debian with Python and nothing else."""
+        image = f"localhost/rover-kf-base:{self._base_folder().name.rpartition('-')[2]}"
+        archive = self._base_folder() / "image.tar"
+        with self.store.locked():
+            if not archive.exists():
+                self._debootstrap(image, archive)
+            elif not self.store.has(image):
+                self.store.load(image, archive)
+        return image
+
+    def _base_folder(self) -> pathlib.Path:
+        key = programs.key_of(_RELEASE, _BASE_PACKAGES, *_NEEDLESS)
+        return self.cache / f"base-{key}"
+
+    def _debootstrap(self, image: str, archive: pathlib.Path) -> None:
+        self.report("making the base image (debootstrap, about a minute)")
+        folder = archive.parent
+        root = folder / "root"
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(parents=True)
+        run(["debootstrap", "--variant=minbase", f"--include={_BASE_PACKAGES}", _RELEASE, root, *_mirror()], timeout=1200)
+        for name in _NEEDLESS:
+            shutil.rmtree(root / name, ignore_errors=True)
+            (root / name).mkdir(parents=True)
+        (root / "bin" / "busybox").rename(folder / "busybox")
+        self.store.commit(image, {"/": root})
+        self.store.export(image, archive)
+        shutil.rmtree(root)
+
+    def _scratch(self, image: str, files: Mapping[str, pathlib.Path], *, entry: str = "") -> pathlib.Path:
+        key = programs.key_of(image, entry, *(f"{target}={_identity(source)}" for target, source in files.items()))
+        archive = self._archive(image, key)
+        with self.store.locked():
+            if not archive.exists():
+                self.store.commit(image, files, entry=entry)
+                self.store.export(image, archive)
+                _drop_older(archive)
+        return archive
+
+    def _project(self, target: str, image: str) -> pathlib.Path:
+        base = self.base()
+        tree = settings.REPOSITORY
+        key = programs.key_of(base, target, *_contents(tree, ("rover_kf", "controller")))
+        archive = self._archive(image, key)
+        with self.store.locked():
+            if not archive.exists():
+                self.report(f"building {image}")
+                self.store.build(
+                    image, context=tree, dockerfile=tree / "controller" / "Dockerfile", target=target, base=base
+                )
+                self.store.export(image, archive)
+                _drop_older(archive)
+        return archive
+
+    def _archive(self, image: str, key: str) -> pathlib.Path:
+        return self.cache / "images" / f"{image.rpartition('/')[2].replace(':', '-')}@{key}.tar"
+
+
+_APPLETS = ("busybox", "sh", "sleep", "seq", "nslookup", "wget", "nc", "cat", "echo", "ls", "true", "date", "httpd", "id", "rm")
+
+
+def _mirror() -> list[str]:
+    """The mirror that this machine's apt uses, for debootstrap; empty leaves its default."""
+    listing = run(["apt-cache", "policy"])
+    for line in listing.splitlines():
+        words = line.split()
+        if len(words) >= 3 and words[1].startswith("http") and words[2] == f"{_RELEASE}/main":
+            return [words[1]]
+    return []
+
+
+def _identity(source: pathlib.Path) -> str:
+    # Binaries lie in folders that are named by their contents' key.
+    return f"{source.parent.name}/{source.name}"
+
+
+def _contents(tree: pathlib.Path, folders: tuple[str, ...]) -> list[bytes]:
+    parts: list[bytes] = []
+    for folder in folders:
+        for place, names, files in os.walk(tree / folder):
+            names[:] = sorted(name for name in names if name != "__pycache__")
+            for name in sorted(files):
+                path = pathlib.Path(place, name)
+                parts += [str(path.relative_to(tree)).encode(), path.read_bytes()]
+    return parts
+
+
+def _drop_older(archive: pathlib.Path) -> None:
+    """Keep the two newest archives of an image: the one in use elsewhere may be the last one."""
+    family = archive.parent.glob(f"{archive.name.partition('@')[0]}@*.tar")
+    for old in sorted(family, key=lambda path: path.stat().st_mtime)[:-2]:
+        old.unlink(missing_ok=True)
