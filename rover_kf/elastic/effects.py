@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Union
+from typing import TypeAlias
 
 from rover_kf.api.messages import JoinReply, Round, WatchReply
 
@@ -51,4 +51,4 @@ class Closed:
     verdict: str
 
 
-Effect = Union[Answer, Tell, Formed, Broken, Closed]
+Effect: TypeAlias = Answer | Tell | Formed | Broken | Closed

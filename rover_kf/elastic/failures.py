@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the death of a training process means: kind, scope, action, reason.
 
-The launcher gathers the evidence and asks; ``classify`` is pure. A user's error ends the job at once
-with its traceback, a lost peer costs nothing, everything else spends the budget of restarts.
+The launcher gathers the evidence and asks; ``classify`` is pure. A user's error ends the job at
+once with its traceback, a lost peer costs nothing, everything else spends the budget of restarts.
 """
 
 from __future__ import annotations

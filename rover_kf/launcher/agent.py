@@ -1,0 +1,188 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""rover-run's own part: join a round, run the training processes, watch, again or end.
+
+One thread decides; everything that happens comes through one queue (errands.py). Training never
+stops because sidecar or coordinator are away: requests are tried again. It stops when a process
+dies, when the coordinator says so, or by SIGTERM.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import queue
+import sys
+import time
+import uuid
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.messages import (
+    Acknowledged,
+    FinishRequest,
+    Identity,
+    JoinReply,
+    JoinRequest,
+    LeaveRequest,
+    Member,
+    Round,
+)
+from rover_kf.elastic.failures import Verdict
+from rover_kf.launcher.arguments import Launch
+from rover_kf.launcher.crew import Crew
+from rover_kf.launcher.errands import Errands, Stop, ZygoteLost
+from rover_kf.launcher.nursery import Nursery
+from rover_kf.launcher.session import Ended, Session
+from rover_kf.launcher.settings import LauncherSettings
+from rover_kf.launcher.sidecar_client import SidecarClient
+
+SIDECAR_PATIENCE = 60.0
+"""Seconds that the sidecar has to come up."""
+TERM_GRACE = 2.0
+"""Seconds between SIGTERM and SIGKILL for training processes when this pod leaves."""
+LEAVE_PATIENCE = 2.0
+"""Seconds for the good-bye; the others would notice without it."""
+FLUSH_PATIENCE = 600.0
+"""Seconds that the newest step has to become durable after training has ended."""
+IDLE_SECONDS = 2.0
+"""Between two questions of a drained launcher whether there is a place again."""
+
+
+class Agent:
+    """One run of rover-run in a pod of ours."""
+
+    def __init__(self, launch: Launch, settings: LauncherSettings, home: pathlib.Path) -> None:
+        events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.launch, self.home = launch, home
+        self.crew = Crew(Nursery(events), settings.inherited)
+        self.errands = Errands(SidecarClient(home), events, self.crew.note)
+        self.incarnation = uuid.uuid4().hex[:12]
+        self.last_round = 0
+        self._pod = ""
+
+    def run(self) -> int:
+        """Everything; returns the exit code."""
+        self.errands.install_signals()
+        self.crew.start()
+        try:
+            identity = self.errands.ask(names.PATH_SELF, None, Identity, patience=SIDECAR_PATIENCE)
+            self._pod = identity.pod
+            return self._train(identity)
+        except errors.SidecarUnavailable as error:
+            say(f"{error}; is the container {names.SIDECAR_CONTAINER} running?")
+            return names.EXIT_RETRY
+        except errors.InputError as error:
+            say(str(error))
+            return names.EXIT_USER_ERROR
+        except Stop as stop:
+            self.errands.ignore_stops()
+            self._leave(str(stop))
+            self.crew.kill(self.errands, term_grace=TERM_GRACE)
+            return names.EXIT_DRAINED
+        finally:
+            self.crew.nursery.stop()
+
+    def _train(self, identity: Identity) -> int:
+        processes = self.crew.count_processes(self.errands, self.launch.processes)
+        member = Member(identity.pod, self.incarnation, identity.node_rank, processes)
+        while True:
+            try:
+                code = self._take_part(identity, member)
+            except ZygoteLost:
+                say("the process with torch loaded died; starting another")
+                self.crew.start()
+                continue
+            if code is not None:
+                return code
+
+    def _take_part(self, identity: Identity, member: Member) -> int | None:
+        """One round; None to go on with the next."""
+        store = self.crew.take_store(self.errands, identity.address)
+        reply = self._join(JoinRequest(member, identity.address, store.port, self.last_round))
+        if reply.round is None:
+            return self._closed(reply)
+        self.last_round = reply.round.number
+        ended = self._run_round(identity, reply.round)
+        if ended.finished:
+            reply = self._finish(identity, reply.round)
+        # Only now: the others may use this pod's store until their processes have ended too.
+        self.crew.nursery.drop_store(store.pid)
+        if ended.closed is not None:
+            reply = JoinReply("closed", None, ended.closed.exit_code, ended.closed.reason)
+        return self._closed(reply) if reply.action == "closed" else None
+
+    def _run_round(self, identity: Identity, current: Round) -> Ended:
+        session = Session(self.crew, self.errands, identity, self.incarnation)
+        # The next round's store opens while this one trains.
+        self.crew.prepare_store(identity.address)
+        try:
+            return session.run(current, self.launch, self.home)
+        except ZygoteLost:
+            self.crew.start()
+            reason = "the process that training processes are forked from was killed"
+            verdict = Verdict("process_killed", "pod", "restart", counts=True, reason=reason)
+            rank = current.rank_offset(identity.pod)
+            return session.report(current, rank, verdict, -9)
+
+    def _join(self, request: JoinRequest) -> JoinReply:
+        idle = False
+        while True:
+            reply = self.errands.ask(names.PATH_JOIN, request, JoinReply)
+            if reply.action in ("start", "closed"):
+                return reply
+            if reply.action == "drained":
+                if not idle:
+                    say(f"{reply.reason}: idle until SIGTERM")
+                idle = True
+                self.errands.pause(IDLE_SECONDS)
+
+    def _finish(self, identity: Identity, current: Round) -> JoinReply:
+        request = FinishRequest(identity.pod, self.incarnation, current.number, current)
+        while True:
+            reply = self.errands.ask(names.PATH_FINISH, request, JoinReply)
+            if reply.action != "wait":
+                return reply
+
+    def _closed(self, reply: JoinReply) -> int:
+        self.errands.ignore_stops()
+        exit_code = reply.exit_code
+        if exit_code:
+            say(f"the job has failed: {reply.reason}")
+        else:
+            exit_code = self._flush()
+        self._leave("the job has ended")
+        return exit_code
+
+    def _flush(self) -> int:
+        """Wait until the newest step is durable: a model that is not stored is not trained."""
+        until = time.monotonic() + FLUSH_PATIENCE
+        while True:
+            try:
+                reply = self.errands.ask(names.PATH_FLUSH, {}, Acknowledged, patience=30.0)
+                done, why = reply.done, reply.reason
+            except errors.RoverError as error:
+                done, why = False, str(error)
+            if done:
+                return names.EXIT_DONE
+            say(f"the newest checkpoint is not durable yet: {why}")
+            if time.monotonic() > until:
+                return names.EXIT_RETRY
+            self.errands.pause(1.0)
+
+    def _leave(self, why: str) -> None:
+        if not self._pod:
+            return
+        request = LeaveRequest(self._pod, self.incarnation, why)
+        try:
+            self.errands.ask(names.PATH_LEAVE, request, Acknowledged, patience=LEAVE_PATIENCE)
+        except errors.RoverError as error:
+            say(f"could not say good-bye, the others will notice: {error}")
+        except ZygoteLost:
+            say("the process with torch loaded died while this pod was leaving")
+
+
+def say(message: str) -> None:
+    """One line on stderr, which is the container's log."""
+    sys.stderr.write(f"rover-run: {message}\n")
+    sys.stderr.flush()

@@ -1,0 +1,107 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The training processes and stores of this pod, as the events tell of them."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+import time
+from collections.abc import Mapping, Sequence
+
+from rover_kf import errors
+from rover_kf.launcher.arguments import Launch
+from rover_kf.launcher.environment import Place
+from rover_kf.launcher.errands import Errands
+from rover_kf.launcher.nursery import Counted, Exited, Nursery, StoreOpened
+
+KILL_PATIENCE = 30.0
+"""Seconds that the kernel has to end a process after SIGKILL."""
+
+
+class Crew:
+    """What runs in this pod now."""
+
+    def __init__(self, nursery: Nursery, inherited: Mapping[str, str]) -> None:
+        self.nursery = nursery
+        self.inherited = inherited
+        self.live: set[int] = set()
+        """Local ranks that have not ended."""
+        self._store: StoreOpened | None = None
+        self._opening = False
+        self._counted: Counted | None = None
+
+    def start(self) -> None:
+        """Start the zygote; after its death, anew."""
+        self.nursery.stop()
+        self.live.clear()
+        self._store, self._opening = None, False
+        self.nursery.start(self.inherited)
+
+    def note(self, event: object) -> None:
+        """Take in what an event says."""
+        if isinstance(event, Exited):
+            self.live.discard(event.local_rank)
+        elif isinstance(event, StoreOpened):
+            self._store, self._opening = event, False
+        elif isinstance(event, Counted):
+            self._counted = event
+
+    def spawn(self, places: Sequence[Place], launch: Launch) -> None:
+        """Fork the training processes of a round."""
+        for place in places:
+            for left_over in (place.error_file, place.variables["TORCHELASTIC_ERROR_FILE"]):
+                pathlib.Path(left_over).unlink(missing_ok=True)
+        self.live.update(place.local_rank for place in places)
+        self.nursery.spawn(places, launch)
+
+    def prepare_store(self, host: str) -> None:
+        """Open a store for the round to come, unless there is one."""
+        if self._store is None and not self._opening:
+            self._opening = True
+            self.nursery.open_store(host)
+
+    def take_store(self, errands: Errands, host: str) -> StoreOpened:
+        """The store that was opened; waits for it."""
+        self.prepare_store(host)
+        while self._store is None:
+            errands.next_event()
+        store, self._store = self._store, None
+        return store
+
+    def count_processes(self, errands: Errands, wanted: str) -> int:
+        """How many processes ``--nproc-per-node`` means on this machine.
+
+        Raises:
+            InputError: accelerators were asked for and there is none.
+        """
+        if wanted.isdigit():
+            return int(wanted)
+        self.nursery.count()
+        while self._counted is None:
+            errands.next_event()
+        counted = self._counted
+        if wanted == "gpu" and not counted.gpu:
+            raise errors.InputError("--nproc-per-node=gpu, but there is no GPU; use cpu or auto")
+        if wanted == "cpu":
+            return counted.cpu
+        return counted.gpu or counted.cpu
+
+    def kill(self, errands: Errands, *, term_grace: float = 0.0) -> None:
+        """End all training processes; returns when the last is gone.
+
+        Raises:
+            RoverError: a process outlived SIGKILL (it hangs in the kernel).
+        """
+        if term_grace:
+            self._signal(errands, signal.SIGTERM, term_grace)
+        self._signal(errands, signal.SIGKILL, KILL_PATIENCE)
+        if self.live:
+            raise errors.RoverError(f"processes {sorted(self.live)} do not end by SIGKILL")
+
+    def _signal(self, errands: Errands, number: int, patience: float) -> None:
+        until = time.monotonic() + patience
+        if self.live:
+            self.nursery.kill(number)
+        while self.live and (left := until - time.monotonic()) > 0:
+            errands.next_event(left)

@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The variables of one training process: torchrun's, and ours; pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import pathlib
+from collections.abc import Mapping
+
+from rover_kf.api import names
+from rover_kf.api.messages import Identity, Round
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """One training process of this pod."""
+
+    local_rank: int
+    rank: int
+    error_file: str
+    variables: dict[str, str]
+
+
+def places(
+    current: Round,
+    identity: Identity,
+    *,
+    role: str,
+    home: pathlib.Path,
+    inherited: Mapping[str, str],
+) -> tuple[Place, ...]:
+    """What each of this pod's processes gets on top of the inherited environment."""
+    group = [member.pod for member in current.members].index(identity.pod)
+    processes = current.members[group].processes
+    offset = current.rank_offset(identity.pod)
+    shared = {
+        "MASTER_ADDR": current.store_host,
+        "MASTER_PORT": str(current.store_port),
+        "WORLD_SIZE": str(current.world_size),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "GROUP_RANK": str(group),
+        "GROUP_WORLD_SIZE": str(len(current.members)),
+        "ROLE_NAME": role,
+        "ROLE_WORLD_SIZE": str(current.world_size),
+        # Also the prefix of the keys in the store: the same on every rank of a round.
+        "TORCHELASTIC_RESTART_COUNT": str(current.number - 1),
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": identity.job,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        names.ENV_ROUND: str(current.number),
+    }
+    if _loopback(identity.address) and "GLOO_SOCKET_IFNAME" not in inherited:
+        shared["GLOO_SOCKET_IFNAME"] = "lo"
+    return tuple(
+        _place(shared, local_rank, offset + local_rank, home / names.RUN_DIR)
+        for local_rank in range(processes)
+    )
+
+
+def _place(shared: dict[str, str], local_rank: int, rank: int, folder: pathlib.Path) -> Place:
+    error_file = str(folder / f"error-{local_rank}.json")
+    return Place(
+        local_rank,
+        rank,
+        error_file,
+        {
+            **shared,
+            "RANK": str(rank),
+            "ROLE_RANK": str(rank),
+            "LOCAL_RANK": str(local_rank),
+            "TORCHELASTIC_ERROR_FILE": str(folder / f"torch-error-{local_rank}.json"),
+            names.ENV_ERROR_FILE: error_file,
+        },
+    )
+
+
+def _loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""One round in this pod: from the fork of its training processes to their end."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import time
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.messages import Failure, Identity, Round, WatchReply, WatchRequest
+from rover_kf.elastic import failures
+from rover_kf.launcher import drain_file, environment, memory_kills
+from rover_kf.launcher.arguments import Launch
+from rover_kf.launcher.crew import Crew
+from rover_kf.launcher.errands import RETRY_SECONDS, Errands
+from rover_kf.launcher.nursery import Exited
+from rover_kf.launcher.sidecar_client import Call, Replied
+
+CAUSE_SECONDS = 0.3
+"""A process that says it lost a peer may have lost one of this pod: wait for its end so long."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """How a round ended here."""
+
+    finished: bool = False
+    """All processes ended with 0."""
+    closed: WatchReply | None = None
+    """The coordinator ended the job."""
+
+
+class Session:
+    """Runs one round."""
+
+    def __init__(self, crew: Crew, errands: Errands, member: Identity, incarnation: str) -> None:
+        self.crew, self.errands = crew, errands
+        self.member, self.incarnation = member, incarnation
+        self.drain_at = 0
+        self.codes: dict[int, int] = {}
+        self.places: tuple[environment.Place, ...] = ()
+        self._watch: Call[WatchReply] | None = None
+        self._retry_at: float | None = None
+        self._memory_kills = 0
+
+    def run(self, current: Round, launch: Launch, home: pathlib.Path) -> Ended:
+        """Fork, watch, and see to the end."""
+        drain_file.write(home, 0)
+        self._memory_kills = memory_kills.count()
+        self.places = environment.places(
+            current, self.member, role=launch.role, home=home, inherited=self.crew.inherited
+        )
+        self.crew.spawn(self.places, launch)
+        self._ask(current)
+        try:
+            while True:
+                event = self.errands.next_event(self._pause(current))
+                ended = None
+                if isinstance(event, Exited):
+                    ended = self._on_exit(event, current)
+                elif isinstance(event, Replied) and event.call is self._watch:
+                    ended = self._on_reply(event, current, home)
+                if ended:
+                    return ended
+        finally:
+            if self._watch:
+                self._watch.cancel()
+
+    def report(self, current: Round, rank: int, verdict: failures.Verdict, code: int) -> Ended:
+        """Tell the coordinator of a failure; what it says goes."""
+        failure = Failure(
+            pod=self.member.pod,
+            incarnation=self.incarnation,
+            round=current.number,
+            rank=rank,
+            kind=verdict.kind,
+            scope=verdict.scope,
+            action=verdict.action,
+            exit_code=code,
+            reason=verdict.reason,
+            counts=verdict.counts,
+        )
+        reply = self.errands.ask(names.PATH_FAILURE, failure, WatchReply)
+        return Ended(closed=reply if reply.action == "closed" else None)
+
+    # -- processes ------------------------------------------------------------------------------
+
+    def _on_exit(self, event: Exited, current: Round) -> Ended | None:
+        self.codes[event.local_rank] = event.code
+        if not self._well(event.code):
+            return self._on_failure(event, current)
+        if self.crew.live:
+            return None
+        return Ended(finished=not any(self.codes.values()))
+
+    def _well(self, code: int) -> bool:
+        return code == 0 or (code == names.EXIT_DRAINED and self.drain_at > 0)
+
+    def _on_failure(self, event: Exited, current: Round) -> Ended:
+        verdict = self._classify(event)
+        until = time.monotonic() + CAUSE_SECONDS
+        while verdict.kind == "peer_lost" and self.crew.live:
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            later = self.errands.next_event(left)
+            if isinstance(later, Exited) and not self._well(later.code):
+                event, verdict = later, self._classify(later)
+        self.crew.nursery.kill(9)
+        ended = self.report(current, self.places[event.local_rank].rank, verdict, event.code)
+        self.crew.kill(self.errands)
+        return ended
+
+    def _classify(self, event: Exited) -> failures.Verdict:
+        killed = memory_kills.count() - self._memory_kills
+        error = _read_error(pathlib.Path(self.places[event.local_rank].error_file))
+        return failures.classify(failures.Evidence(event.code, killed, error))
+
+    # -- the coordinator's news -----------------------------------------------------------------
+
+    def _ask(self, current: Round, *, tell_world: bool = False) -> None:
+        world = current if tell_world else None
+        request = WatchRequest(
+            self.member.pod, self.incarnation, current.number, self.drain_at, world
+        )
+        self._retry_at = None
+        self._watch = self.errands.start(names.PATH_WATCH, request, WatchReply)
+
+    def _pause(self, current: Round) -> float | None:
+        if self._retry_at is None:
+            return None
+        left = self._retry_at - time.monotonic()
+        if left > 0:
+            return left
+        self._ask(current)
+        return None
+
+    def _on_reply(self, event: Replied, current: Round, home: pathlib.Path) -> Ended | None:
+        if event.error is not None:
+            # Sidecar or coordinator are away: training goes on, ask again soon.
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            return None
+        reply: Any = event.value
+        if reply.action in ("restart", "closed"):
+            self.crew.kill(self.errands)
+            return Ended(closed=reply if reply.action == "closed" else None)
+        if reply.drain_at and reply.drain_at != self.drain_at:
+            self.drain_at = reply.drain_at
+            drain_file.write(home, reply.drain_at)
+        self._ask(current, tell_world=reply.action == "report")
+        return None
+
+
+def _read_error(path: pathlib.Path) -> failures.TrainingError | None:
+    try:
+        return codec.loads(failures.TrainingError, path.read_bytes())
+    except (OSError, errors.MessageError):
+        return None  # killed before it could write, or while it did

@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a freshly forked training process does: becomes the user's program.
+
+Called by zygote.py in the child. Its environment is set, the script runs as ``__main__`` as if
+Python had started it, and an exception is written down as JSON before it is shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import random
+import runpy
+import sys
+import time
+import traceback
+import types
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import codec
+from rover_kf.elastic.failures import TrainingError
+
+
+def run(place: dict[str, Any], launch: dict[str, Any]) -> None:
+    """Run the user's program in this process; ends by SystemExit."""
+    os.environ.update(place["variables"])
+    _draw_new_seeds()
+    try:
+        _become(launch)
+    except SystemExit:
+        raise
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BaseException as error:  # noqa: BLE001 - the user's program may raise anything
+        _write_down(error, pathlib.Path(place["error_file"]))
+        _show(error)
+        _flush()
+        sys.exit(1)
+
+
+def _become(launch: dict[str, Any]) -> None:
+    target = launch["target"]
+    sys.argv = [target, *launch["arguments"]]
+    if launch["module"]:
+        sys.path.insert(0, str(pathlib.Path.cwd()))
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+        return
+    if not pathlib.Path(target).exists():
+        raise errors.InputError(f"there is no script {target} in {pathlib.Path.cwd()}")
+    sys.path.insert(0, str(pathlib.Path(target).resolve().parent))
+    runpy.run_path(target, run_name="__main__")
+
+
+def _draw_new_seeds() -> None:
+    # The forked generators would all continue alike; a fresh Python seeds them by chance.
+    random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+
+
+def _write_down(error: BaseException, path: pathlib.Path) -> None:
+    text = "".join(traceback.format_exception(type(error), error, _users_part(error)))
+    record = TrainingError(
+        type=type(error).__name__,
+        bases=tuple(kind.__name__ for kind in type(error).__mro__[:-1]),
+        message=str(error)[:4000],
+        traceback=text[-16000:],
+        at=time.time(),
+    )
+    with contextlib.suppress(OSError):  # without the file the exit code still tells
+        path.write_bytes(codec.dumps(record))
+
+
+def _show(error: BaseException) -> None:
+    sys.excepthook(type(error), error, _users_part(error))
+
+
+def _users_part(error: BaseException) -> types.TracebackType | None:
+    """The traceback without our frames and runpy's, as Python itself would show it."""
+    ours = {__file__, runpy.__file__, "<frozen runpy>"}
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename in ours:
+        frames = frames.tb_next
+    return frames
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed by the user, or a broken pipe
+            stream.flush()

@@ -1,0 +1,181 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The process with torch loaded that every training process is forked from.
+
+The agent starts it once a pod, by nursery.py, and speaks to it over a SOCK_SEQPACKET pair: one JSON
+object a message. It stays single-threaded and never initialises CUDA, so that a fork of it is a
+fresh start but for the imports. A round's store and the count of accelerators need threads or
+CUDA: each has a child of its own. Every child, and this process itself, dies with its parent
+(PR_SET_PDEATHSIG): a killed launcher leaves nothing behind.
+
+    agent → zygote   {"do": "spawn", "places": […], "launch": {…}}   {"do": "kill", "signal": 9}
+                     {"do": "store", "host": "…"}  {"do": "count"}   {"do": "drop", "pid": 7}
+    zygote → agent   {"event": "ready"}            {"event": "store", "pid": 7, "port": 4711}
+                     {"event": "count", "gpu": 0, "cpu": 2}
+                     {"event": "exited", "local_rank": 0, "code": -9}
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from rover_kf.launcher import worker
+
+PR_SET_PDEATHSIG = 1
+LONGEST_MESSAGE = 1 << 20
+
+
+@dataclasses.dataclass(slots=True)
+class Zygote:
+    """The loop; ``serve`` returns in a child with what the child has to run."""
+
+    control: socket.socket
+    libc: Any
+    children: dict[int, int] = dataclasses.field(default_factory=dict)
+    """Local rank by process, of training processes not reaped yet."""
+    services: set[int] = dataclasses.field(default_factory=set)
+    """Stores and counters not reaped yet."""
+
+    def serve(self) -> Callable[[], None]:
+        """Obey until the agent goes; the returned function is a child's work."""
+        read_end, write_end = socket.socketpair()
+        write_end.setblocking(False)  # noqa: FBT003 - the socket's own API
+        signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.control, selectors.EVENT_READ)
+            selector.register(read_end, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is read_end:
+                        read_end.recv(4096)
+                        self._reap()
+                        continue
+                    message = self.control.recv(LONGEST_MESSAGE)
+                    if not message:
+                        return lambda: None
+                    work = self._obey(json.loads(message))
+                    if work:
+                        signal.set_wakeup_fd(-1)
+                        read_end.close()
+                        write_end.close()
+                        return work
+
+    def _obey(self, order: dict[str, Any]) -> Callable[[], None] | None:
+        if order["do"] == "spawn":
+            for place in order["places"]:
+                pid = self._fork()
+                if pid == 0:
+                    self.control.close()
+                    return functools.partial(worker.run, place, order["launch"])
+                self.children[pid] = place["local_rank"]
+        elif order["do"] in ("store", "count"):
+            pid = self._fork()
+            if pid == 0 and order["do"] == "store":
+                return functools.partial(keep_store, self.control, order["host"])
+            if pid == 0:
+                return functools.partial(count_processes, self.control)
+            self.services.add(pid)
+        elif order["do"] == "kill":
+            for pid in self.children:
+                _kill_group(pid, order["signal"])
+        elif order["do"] == "drop" and order["pid"] in self.services:
+            os.kill(order["pid"], signal.SIGKILL)
+        return None
+
+    def _fork(self) -> int:
+        """Fork; 0 in the child, which dies with this process."""
+        parent = os.getpid()
+        with warnings.catch_warnings():
+            # A library may keep an idle thread; the child does not use it.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid:
+            return pid
+        self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        return 0
+
+    def _reap(self) -> None:
+        while self.children or self.services:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
+                return
+            pid = ended.si_pid
+            # Whatever it had started itself (data loaders) is of its group and has no use now;
+            # until it is reaped, nobody else can have its number.
+            _kill_group(pid, signal.SIGKILL)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            self.services.discard(pid)
+            local_rank = self.children.pop(pid, None)
+            if local_rank is None:
+                continue
+            _send(self.control, {"event": "exited", "local_rank": local_rank, "code": code})
+
+
+def keep_store(control: socket.socket, host: str) -> None:
+    """Open a TCPStore, say its port, keep it until killed."""
+    import torch.distributed  # noqa: PLC0415 - this process has it loaded
+
+    store = torch.distributed.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    _send(control, {"event": "store", "pid": os.getpid(), "port": store.port})
+    control.close()
+    while True:
+        time.sleep(3600)
+
+
+def count_processes(control: socket.socket) -> None:
+    """Say how many processes ``auto`` means: one an accelerator, else one a CPU."""
+    import torch  # noqa: PLC0415 - loaded in this process only
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    counted = {"gpu": gpus, "cpu": os.cpu_count() or 1}
+    _send(control, {"event": "count", **counted})
+
+
+def main(control_fd: int) -> None:
+    """Load torch, then serve; called in a process of its own by nursery.py."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    control = socket.socket(fileno=control_fd)
+    import torch.distributed  # noqa: PLC0415
+    import torch.nn.parallel  # noqa: PLC0415
+    import torch.utils.data  # noqa: F401, PLC0415 - what nearly every training script imports
+
+    gc.collect()
+    gc.freeze()
+    _send(control, {"event": "ready"})
+    work = Zygote(control, libc).serve()
+    work()
+
+
+def _kill_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        # It is not its group's leader yet, or runs as another user.
+        os.kill(pid, number)
+
+
+def _send(control: socket.socket, message: dict[str, Any]) -> None:
+    try:
+        control.send(json.dumps(message).encode())
+    except OSError:
+        # The agent is gone; this process ends with it.
+        sys.exit(1)
