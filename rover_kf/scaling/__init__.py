@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""scaling."""
+"""How many replicas pay: a throughput model and the decision over it; values in, values out."""

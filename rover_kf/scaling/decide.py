@@ -1,0 +1,195 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whether another number of replicas pays, now; pure, the same in production and simulation.
+
+Each tick the reconcilers call ``decide``. With K nodes, throughput thr and work left rem, a
+size costs
+
+    J(K) = rem / thr(K) * (K + value_of_time)           replica-seconds and a price for waiting
+
+and the job moves to K' only if J(K) - J(K') - R (K' + value_of_time) > hysteresis * J(K), R being
+the measured restart cost, and if the time left is more than twice the break-even time. At most a
+factor of two at a time; an unseen size is judged by the optimistic model and then *verified*: if
+the windows at K' do not reach what K' needed, the change is taken back and K' is banned for a
+while. Every decision, "stay" too, says why with its numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf.api.decisions import ScaleDecision
+from rover_kf.scaling import throughput
+from rover_kf.scaling.case import ROLL_BACK, SCALE, Case
+from rover_kf.scaling.policy import WatchPolicy
+from rover_kf.scaling.state import Move, Observation, ScalingState
+
+TOLERANCE = 0.02
+"""Noise allowed below the throughput that a changed world needed."""
+
+
+def decide(
+    observation: Observation, policy: WatchPolicy, state: ScalingState, *, now: float
+) -> tuple[ScaleDecision, ScalingState]:
+    """Decide on one look at a job.
+
+    Args:
+        observation: the job now.
+        policy: what its owner allows; ``mode`` is the caller's business.
+        state: what the last call returned (or a fresh one).
+        now: Unix seconds.
+
+    Returns:
+        The decision and the state to keep. If the action is not ``stay``, the state holds the move;
+        the caller makes it and then keeps ``state.with_change(now)``.
+    """
+    case = Case.of(observation, policy, state, now)
+    move = state.move
+    if move is not None and not move.changed_at:
+        return case.stay(f"the change to {move.target} replicas is being made"), state
+    if move is not None and observation.replicas != move.target:
+        state = dataclasses.replace(state, move=None)
+        return case.stay(f"replicas were set to {observation.replicas} by someone else"), state
+    if move is not None:
+        return _verify(case, move)
+    if not observation.steady:
+        return case.stay("the job is not training steadily at its full size"), state
+    if not policy.allowed():
+        return case.stay(f"no size is allowed: bounds {policy.min}..{policy.max}"), state
+    if observation.replicas not in range(policy.min, policy.max + 1):
+        return _into_bounds(case)
+    if len(case.windows) < policy.settle_windows:
+        have = f"{len(case.windows)} of {policy.settle_windows} windows"
+        return case.stay(f"{have} measured at {observation.replicas} replicas"), state
+    if case.windows[-1].ended_at <= state.seen_until:
+        return case.stay("no new window since the last look"), state
+    state = dataclasses.replace(state, seen_until=case.windows[-1].ended_at)
+    return _optimise(dataclasses.replace(case, state=state))
+
+
+def _verify(case: Case, move: Move) -> tuple[ScaleDecision, ScalingState]:
+    """Judge a change that was made: keep it, take it back, or wait for windows."""
+    policy, now = case.policy, case.now
+    if len(case.windows) < policy.settle_windows:
+        waited = now - move.changed_at
+        if case.windows or case.seen.steady or waited <= policy.join_seconds:
+            have = f"{len(case.windows)} of {policy.settle_windows} windows"
+            return case.stay(f"verifying {move.target} replicas: {have}"), case.state
+        why = f"{move.target} replicas did not train together within {waited:.0f} s"
+        return _roll_back(case, move, why)
+    numbers = (
+        f"{case.rate:.1f} samples/s at {move.target} replicas, {move.baseline:.1f} before, "
+        f"{move.predicted:.1f} predicted, {move.needed:.1f} needed"
+    )
+    done = dataclasses.replace(
+        case.state, move=None, seen_until=case.windows[-1].ended_at, votes=0, voted=0
+    )
+    if case.rate >= move.needed * (1 - TOLERANCE):
+        return case.stay(f"verified: {numbers}"), done
+    saved = case.cost(move.target, case.rate) - case.cost(move.origin, move.baseline)
+    if saved <= case.change_cost(move.origin) or case.nearly_done:
+        done = done.with_ban(move.target, policy.ban_seconds, now)
+        return case.stay(f"disappointing, but too late to go back: {numbers}"), done
+    return _roll_back(case, move, numbers)
+
+
+def _roll_back(case: Case, move: Move, why: str) -> tuple[ScaleDecision, ScalingState]:
+    state = case.state.with_ban(move.target, case.policy.ban_seconds, case.now)
+    minutes = (state.bans[-1].until - case.now) / 60
+    reason = f"going back to {move.origin} replicas: {why}; not tried again for {minutes:.0f} min"
+    decision = case.decision(ROLL_BACK, move.origin, reason, move.baseline)
+    back = Move(
+        origin=move.target,
+        target=move.origin,
+        decided_at=case.now,
+        rolls_back=True,
+        baseline=case.rate,
+        predicted=move.baseline,
+        reason=reason,
+    )
+    return decision, dataclasses.replace(state, move=back, votes=0, voted=0)
+
+
+def _into_bounds(case: Case) -> tuple[ScaleDecision, ScalingState]:
+    """The owner's bounds go before every reckoning, and before the limit of a factor of two."""
+    current, allowed = case.seen.replicas, case.policy.allowed()
+    target = allowed[0] if current < allowed[0] else allowed[-1]
+    reason = f"{current} replicas are outside of the allowed {allowed[0]}..{allowed[-1]}"
+    model = throughput.fit(case.seen.windows)
+    rate = case.rate
+    if model is not None:
+        rate = model.predict(case.world(target)).samples_per_second
+    return _move(case, target, rate, needed=0.0, reason=reason)
+
+
+def _optimise(case: Case) -> tuple[ScaleDecision, ScalingState]:
+    """Find the cheapest size within reach and see whether going there pays."""
+    seen, policy = case.seen, case.policy
+    model = throughput.fit(seen.windows)
+    blocked = _blocked(case)
+    if model is None or blocked:
+        return case.stay(blocked or "no throughput measured yet"), case.state
+    present = case.cost(seen.replicas, case.rate)
+    offers = []
+    for size in policy.allowed():
+        within_reach = seen.replicas <= 2 * size and size <= 2 * seen.replicas
+        if size != seen.replicas and within_reach and size not in case.state.banned(case.now):
+            rate = model.predict(case.world(size)).samples_per_second
+            offers.append((case.cost(size, rate) + case.change_cost(size), size, rate))
+    if not offers:
+        return _no_vote(case, f"no other size than {seen.replicas} may be tried now")
+    total, size, rate = min(offers)
+    saving = (present - total) / present
+    numbers = (
+        f"{seen.replicas} -> {size} replicas: {case.rate:.1f} -> {rate:.1f} samples/s predicted, "
+        f"{case.seconds_left:.0f} s of work left, {case.restart:.1f} s a change, "
+        f"saves {saving:.0%} of the cost"
+    )
+    if saving <= policy.hysteresis:
+        return _no_vote(case, f"{numbers}; less than {policy.hysteresis:.0%} is not worth it")
+    if size > seen.replicas and case.seconds_left <= 2 * case.restart * rate / (rate - case.rate):
+        return _no_vote(case, f"{numbers}; too little work left to earn the change back")
+    return _vote(case, size, rate, numbers)
+
+
+def _blocked(case: Case) -> str:
+    """Why no change may be made now whatever it would gain; empty if it may."""
+    if case.nearly_done:
+        return f"step {case.seen.step} of {case.seen.total_steps}: nearly done"
+    wait = max(case.policy.cooldown_seconds, 5 * case.restart)
+    since = case.now - case.state.changed_at
+    if case.state.changed_at and since < wait:
+        return f"{since:.0f} s since the last change, {wait:.0f} s are kept between two"
+    return ""
+
+
+def _vote(case: Case, size: int, rate: float, numbers: str) -> tuple[ScaleDecision, ScalingState]:
+    """A reversal of direction needs two windows in a row that want it."""
+    direction = 1 if size > case.seen.replicas else -1
+    votes = case.state.votes + 1 if case.state.voted == direction else 1
+    state = dataclasses.replace(case.state, votes=votes, voted=direction)
+    if case.state.direction == -direction and votes < 2:  # noqa: PLR2004 - two votes, as said
+        return case.stay(f"{numbers}; a change of direction waits for a second window"), state
+    extra = case.seen.masters + case.policy.value_of_time
+    needed = case.rate * (size + extra) / (case.seen.replicas + extra)
+    return _move(dataclasses.replace(case, state=state), size, rate, needed=needed, reason=numbers)
+
+
+def _no_vote(case: Case, reason: str) -> tuple[ScaleDecision, ScalingState]:
+    return case.stay(reason), dataclasses.replace(case.state, votes=0, voted=0)
+
+
+def _move(
+    case: Case, target: int, rate: float, *, needed: float, reason: str
+) -> tuple[ScaleDecision, ScalingState]:
+    move = Move(
+        origin=case.seen.replicas,
+        target=target,
+        decided_at=case.now,
+        baseline=case.rate,
+        predicted=rate,
+        needed=needed,
+        reason=reason,
+    )
+    decision = case.decision(SCALE, target, reason, rate)
+    return decision, dataclasses.replace(case.state, move=move)

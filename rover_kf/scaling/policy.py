@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a job's owner allows the watcher; read from annotations elsewhere, only a value here."""
+
+from __future__ import annotations
+
+import dataclasses
+
+OFF, RECOMMEND, AUTO = "off", "recommend", "auto"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WatchPolicy:
+    """Bounds and pace of scaling one job.
+
+    All sizes are Worker replicas; a Master is not counted and never scaled.
+    """
+
+    mode: str = OFF
+    """``off``, ``recommend`` (says what it would do) or ``auto``."""
+    min: int = 1
+    max: int = 1
+    sizes: tuple[int, ...] = ()
+    """Allowed sizes; empty allows every one from min to max."""
+    window_seconds: float = 60.0
+    """Length of a throughput window, as the coordinator measures."""
+    cooldown_seconds: float = 300.0
+    """Least time between two changes; five restarts if that is longer."""
+    restart_prior_seconds: float = 60.0
+    """Cost of a change until the job has shown its own; Sia saw 25 to 250 s on clusters."""
+    value_of_time: float = 2.0
+    """What an hour less is worth, in replica-hours: 2 minds cost, 8 minds a deadline."""
+    hysteresis: float = 0.05
+    """Share of the present cost that a change has to save beyond its own."""
+    ban_seconds: float = 1800.0
+    """How long a size that disappointed is not tried again."""
+    join_seconds: float = 300.0
+    """How long a changed world may take to form before the change is taken back."""
+    settle_windows: int = 2
+    """Windows at one size before anything is concluded from them."""
+
+    def allowed(self) -> tuple[int, ...]:
+        """Sizes that may be chosen, ascending; empty if the bounds contradict the sizes."""
+        listed = self.sizes or range(self.min, self.max + 1)
+        return tuple(size for size in sorted(set(listed)) if self.min <= size <= self.max)

@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a decision sees and what it must remember between two looks.
+
+The state is kept in the job's status annotation: whoever reads the job next, after any crash,
+goes on from it. It is written *before* a change is made (the move) and again with the change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf.api.samples import Throughput
+
+MAX_BANS = 8
+"""Bans kept at one time, newest: the annotation is bounded."""
+
+MAX_DOUBLINGS = 6
+"""A ban of half an hour grows to at most 32 hours."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Observation:
+    """A job in one moment, as far as scaling cares."""
+
+    replicas: int
+    """Worker replicas that the job asks for."""
+    masters: int
+    """0 or 1; counts as a node that trains."""
+    steady: bool
+    """Every replica trains and nothing is being changed, recovered or drained."""
+    windows: tuple[Throughput, ...]
+    """Oldest first."""
+    step: int
+    total_steps: int | None = None
+    restart_seconds: float = 0.0
+    """Last measured cost of a change of the world; 0 if there was none."""
+
+    @property
+    def nodes(self) -> int:
+        """Pods that train."""
+        return self.replicas + self.masters
+
+    @property
+    def processes_per_node(self) -> int:
+        """By the newest window; 1 before there is one."""
+        if not self.windows:
+            return 1
+        newest = self.windows[-1]
+        return max(1, newest.world_size // max(1, newest.nodes))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Move:
+    """A change under way: intended, then made (changed_at), then verified or taken back."""
+
+    origin: int
+    target: int
+    decided_at: float
+    rolls_back: bool = False
+    changed_at: float = 0.0
+    """When replicas were patched; 0 before that."""
+    baseline: float = 0.0
+    """Samples per second at origin."""
+    predicted: float = 0.0
+    """Samples per second that the model promised at target."""
+    needed: float = 0.0
+    """Least samples per second at target that make it no worse than origin."""
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ban:
+    """A size that disappointed."""
+
+    size: int
+    until: float
+    times: int = 1
+    """How often it did; each time the ban is twice as long."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScalingState:
+    """Memory of the watcher for one job."""
+
+    move: Move | None = None
+    changed_at: float = 0.0
+    """Of the last change; 0 if there was none."""
+    direction: int = 0
+    """Of the last change: 1 up, -1 down, 0 none yet."""
+    votes: int = 0
+    """Windows in a row that wanted to go in ``voted`` direction."""
+    voted: int = 0
+    seen_until: float = 0.0
+    """End of the newest window that was judged: no window votes twice."""
+    bans: tuple[Ban, ...] = ()
+
+    def banned(self, now: float) -> frozenset[int]:
+        """Sizes that are not tried now."""
+        return frozenset(ban.size for ban in self.bans if ban.until > now)
+
+    def with_ban(self, size: int, seconds: float, now: float) -> ScalingState:
+        """The state with a ban of the size: so many seconds, doubled for each ban before."""
+        times = next((ban.times for ban in self.bans if ban.size == size), 0)
+        kept = [ban for ban in self.bans if ban.size != size]
+        ban = Ban(size, now + seconds * 2 ** min(times, MAX_DOUBLINGS), times + 1)
+        return dataclasses.replace(self, bans=(*kept, ban)[-MAX_BANS:])
+
+    def with_change(self, now: float) -> ScalingState:
+        """The state once the move's target is what the job asks for."""
+        if self.move is None:
+            return self
+        made = dataclasses.replace(self.move, changed_at=now)
+        direction = 1 if made.target > made.origin else -1
+        return dataclasses.replace(
+            self,
+            # A roll-back goes to a size that is known: there is nothing to verify.
+            move=None if made.rolls_back else made,
+            changed_at=now,
+            direction=direction,
+            votes=0,
+            voted=0,
+        )
