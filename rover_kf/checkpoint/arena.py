@@ -18,6 +18,7 @@ import fcntl
 import os
 import pathlib
 import time
+import typing
 from types import TracebackType
 
 from rover_kf import errors
@@ -26,6 +27,7 @@ from rover_kf.checkpoint.control import SLOTS, Control, Seal
 _PAUSE_SECONDS = 0.0005
 
 
+@typing.final
 class Filling:
     """A slot that this process alone may write; its record is cleared until it is sealed.
 
@@ -74,6 +76,7 @@ class Filling:
         self.close()
 
 
+@typing.final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pin:
     """A sealed slot that nobody overwrites while the pin lives."""
@@ -162,16 +165,24 @@ class Arena:
                 raise errors.CheckpointError(message)
             time.sleep(_PAUSE_SECONDS)
 
-    def discard(self, seal: Seal) -> bool:
-        """Clear a sealed slot whose step must not be restored any more; False if it is pinned."""
+    def discard(self, seal: Seal, *, patience_seconds: float = 60.0) -> None:
+        """Clear a sealed slot whose step must not be restored any more; waits for its pins.
+
+        Raises:
+            CheckpointError: it stayed pinned for ``patience_seconds``.
+        """
+        deadline = time.monotonic() + patience_seconds
         descriptor = os.open(self.slot_path(seal.slot), os.O_RDWR | os.O_CLOEXEC)
-        if not _lock(descriptor, fcntl.LOCK_EX):
-            os.close(descriptor)
-            return False
+        while not _lock(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                message = f"slot {seal.slot} of {self.directory} stays pinned; it must be cleared"
+                raise errors.CheckpointError(message)
+            time.sleep(_PAUSE_SECONDS)
         if seal in self.sealed():
-            self._clear(seal.slot, descriptor)
-        _unlock(descriptor)
-        return True
+            self._clear(seal.slot, descriptor).close()
+        else:
+            _unlock(descriptor)
 
     def _candidates(self) -> tuple[int, ...]:
         sealed = self.sealed()

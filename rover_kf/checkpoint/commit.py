@@ -82,6 +82,11 @@ def commit(ledger: Ledger, manifest: Manifest) -> Ledger:
     return dataclasses.replace(ledger, committed=newest, pending=pending)
 
 
+def forget_committed(ledger: Ledger) -> Ledger:
+    """The job went back behind the newest committed step: it was damaged and counts no more."""
+    return dataclasses.replace(ledger, committed=None)
+
+
 def _refusal(ledger: Ledger, durable: Durable) -> str:
     if durable.round < ledger.generation:
         return f"stale: round {durable.round} is over, round {ledger.generation} runs"

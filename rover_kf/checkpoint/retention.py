@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which folders of a storage may go; pure, decided anew from what is there, so it survives crashes."""
+"""Which folders of a storage may go; pure.
+
+Decided anew each time from what is there, so that it survives crashes and restarts.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,211 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A pod's checkpoints: what the sidecar does for its own trainers, launcher, and other sidecars.
+
+daemon.py makes one, adds its routes to the Unix socket and to the TCP port, starts and stops it.
+Copies, checksums and disk run in threads; the event loop answers meanwhile. Everything that must
+outlive the sidecar is in the arena: one that was killed goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+
+from aiohttp import web
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.messages import (
+    Acknowledged,
+    ArenaRequest,
+    RestoreRequest,
+    Sealed,
+    WaitRequest,
+)
+from rover_kf.checkpoint import checksum
+from rover_kf.checkpoint.storage import DirectoryStorage
+from rover_kf.sidecar.persister import Persister
+from rover_kf.sidecar.restorer import CHECKSUM_HEADER, Restorer
+from rover_kf.sidecar.seams import Peers, Story
+from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.slots import Assignment, Slots, describe
+
+_log = logging.getLogger(__name__)
+
+_MOST_WAITING = 256
+"""Seals not yet told to the coordinator; beyond it the oldest are dropped from its account."""
+_POLL_SECONDS = 0.05
+
+
+class Checkpoints:
+    """One a sidecar.
+
+    Args:
+        settings: of the sidecar.
+        peers: the coordinator and other sidecars.
+        story: where restores and damages are told.
+    """
+
+    def __init__(self, settings: SidecarSettings, peers: Peers, story: Story) -> None:
+        self._settings, self._peers, self._story = settings, peers, story
+        self._slots = Slots(settings)
+        path = settings.checkpoint_path
+        storage = DirectoryStorage(path / settings.job) if path else None
+        self._persister = (
+            Persister(settings, self._slots, storage, peers, story) if storage else None
+        )
+        self._restorer = Restorer(settings, self._slots, storage, peers, story)
+        self._allocating = asyncio.Lock()
+        self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_WAITING)
+        self._news = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Begin the background work; finds what an earlier sidecar left."""
+        await asyncio.to_thread(self._find_seals)
+        self._tasks.append(asyncio.create_task(self._tell_seals()))
+        if self._persister is not None:
+            self._tasks.append(asyncio.create_task(self._persister.run()))
+
+    async def stop(self) -> None:
+        """End the background work."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks.clear()
+
+    def local_routes(self) -> list[web.RouteDef]:
+        """For the Unix socket."""
+        return [
+            web.post(names.PATH_ARENA, self._on_arena),
+            web.post(names.PATH_SEALED, self._on_sealed),
+            web.post(names.PATH_RESTORE, self._on_restore),
+            web.post(names.PATH_WAIT, self._on_wait),
+            web.post(names.PATH_FLUSH, self._on_flush),
+        ]
+
+    def peer_routes(self) -> list[web.RouteDef]:
+        """For the TCP port."""
+        return [web.get(names.PATH_SLOTS + r"/{local_rank:\d+}/{step:\d+}", self._on_slot)]
+
+    async def _on_arena(self, request: web.Request) -> web.Response:
+        wanted = codec.loads(ArenaRequest, await request.read())
+        async with self._allocating:
+            return _reply(await asyncio.to_thread(self._slots.allocate, wanted))
+
+    async def _on_sealed(self, request: web.Request) -> web.Response:
+        sealed = codec.loads(Sealed, await request.read())
+        assignment = Assignment(sealed.rank, sealed.world_size, sealed.round)
+        await asyncio.to_thread(self._slots.assign, sealed.local_rank, assignment)
+        self._seals.append(dataclasses.replace(sealed, pod=self._settings.pod))
+        self._news.set()
+        return _reply(Acknowledged())
+
+    async def _on_restore(self, request: web.Request) -> web.Response:
+        asked = codec.loads(RestoreRequest, await request.read())
+        return _reply(await self._restorer.restore(asked))
+
+    async def _on_flush(self, _: web.Request) -> web.Response:
+        if self._persister is None:
+            reason = "no checkpoint path is set: checkpoints stay in memory"
+            return _reply(Acknowledged(reason=reason))
+        return _reply(await self._persister.flush())
+
+    async def _on_wait(self, request: web.Request) -> web.Response:
+        wanted = codec.loads(WaitRequest, await request.read())
+        if wanted.level == "memory":
+            return _reply(await self._wait_sealed(wanted))
+        if wanted.level == "durable" and self._persister is not None:
+            reply = await self._persister.wait_durable(wanted.step, wanted.timeout_seconds)
+            return _reply(reply)
+        reasons = {
+            "durable": "no checkpoint path is set: checkpoints stay in memory",
+            "replica": "this version keeps no replicas in other pods' memory",
+        }
+        if wanted.level not in reasons:
+            raise errors.InputError(
+                f"level is {wanted.level!r}; allowed: 'memory', 'replica', 'durable'"
+            )
+        return _reply(Acknowledged(done=False, reason=reasons[wanted.level]))
+
+    async def _on_slot(self, request: web.Request) -> web.StreamResponse:
+        local_rank, step = int(request.match_info["local_rank"]), int(request.match_info["step"])
+        arena = self._slots.arena(local_rank)
+        seal = next((item for item in arena.sealed() if item.step == step), None)
+        if seal is None:
+            raise web.HTTPNotFound(text=f"step {step} is not in the slots of {local_rank}")
+        try:
+            found = await asyncio.to_thread(self._slots.checksum, local_rank, seal)
+            pin = await asyncio.to_thread(arena.pin, seal)
+        except errors.TornSnapshot as cause:
+            raise web.HTTPNotFound(text=str(cause)) from cause
+        with pin:
+            response = web.StreamResponse(headers={CHECKSUM_HEADER: str(found)})
+            response.content_length = seal.length
+            response.content_type = "application/octet-stream"
+            await response.prepare(request)
+            for offset in range(0, seal.length, checksum.CHUNK_BYTES):
+                size = min(checksum.CHUNK_BYTES, seal.length - offset)
+                piece = await asyncio.to_thread(os.pread, pin.descriptor, size, offset)
+                await response.write(piece)
+            await response.write_eof()
+        return response
+
+    async def _wait_sealed(self, wanted: WaitRequest) -> Acknowledged:
+        deadline = time.monotonic() + wanted.timeout_seconds
+        while True:
+            ranks = await asyncio.to_thread(self._slots.local_ranks)
+            newest = [self._slots.arena(rank).sealed()[:1] for rank in ranks]
+            if newest and all(seals and seals[0].step >= wanted.step for seals in newest):
+                return Acknowledged()
+            if time.monotonic() > deadline:
+                return Acknowledged(done=False, reason=f"step {wanted.step} is not sealed yet")
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _tell_seals(self) -> None:
+        """Checksum each new seal, tell the coordinator, wake the persister; for ever."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._seals:
+                await self._tell(self._seals.popleft())
+
+    async def _tell(self, sealed: Sealed) -> None:
+        if self._persister is not None:
+            self._persister.wake()
+        try:
+            for seal in self._slots.arena(sealed.local_rank).sealed():
+                if (seal.slot, seal.step) == (sealed.slot, sealed.step):
+                    await asyncio.to_thread(self._slots.checksum, sealed.local_rank, seal)
+        except (errors.TornSnapshot, OSError) as overwritten:
+            _log.info("no checksum of step %d: %s", sealed.step, overwritten)
+        try:
+            reply = await self._peers.ask_coordinator(
+                names.PATH_COMMIT_SEALED, sealed, Acknowledged
+            )
+        except errors.RoverError as error:
+            _log.warning("the coordinator does not know of step %d: %s", sealed.step, error)
+            return
+        if reply.persist and self._persister is not None:
+            self._persister.wake(sealed.local_rank, sealed.step)
+
+    def _find_seals(self) -> None:
+        for local_rank in self._slots.local_ranks():
+            for seal in self._slots.arena(local_rank).sealed()[:1]:
+                self._seals.append(
+                    Sealed(local_rank=local_rank, pod=self._settings.pod, **describe(seal))
+                )
+        if self._seals:
+            self._news.set()
+
+
+def _reply(message: object) -> web.Response:
+    return web.Response(body=codec.dumps(message), content_type="application/json")

@@ -1,0 +1,251 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator's half of checkpoints: the common step of a round, and the commit of a step.
+
+Its memory is a cache: what is committed stands on storage, what is sealed in the pods' arenas;
+a coordinator that was killed and started again knows enough after the next round or report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.messages import (
+    Acknowledged,
+    Durable,
+    ResolveReply,
+    ResolveRequest,
+    Sealed,
+    WaitRequest,
+)
+from rover_kf.checkpoint import commit
+from rover_kf.checkpoint.manifest import Manifest
+from rover_kf.checkpoint.resolve import Stored, resolve
+from rover_kf.checkpoint.storage import DirectoryStorage
+from rover_kf.sidecar.seal_account import SealAccount
+from rover_kf.sidecar.seams import Story
+from rover_kf.sidecar.settings import SidecarSettings
+
+_log = logging.getLogger(__name__)
+
+RESOLVE_SECONDS = 120.0
+"""How long a rank waits for the others of its round to ask."""
+
+
+class Commits:
+    """One a coordinator.
+
+    Args:
+        settings: of the sidecar that plays it.
+        story: where commits and damages are told.
+        resolve_seconds: how long a rank waits for the others.
+    """
+
+    def __init__(
+        self, settings: SidecarSettings, story: Story, *, resolve_seconds: float = RESOLVE_SECONDS
+    ) -> None:
+        self._settings, self._story, self._resolve_seconds = settings, story, resolve_seconds
+        path = settings.checkpoint_path
+        self._storage = DirectoryStorage(path / settings.job) if path else None
+        self._ledger = commit.Ledger()
+        self._seals = SealAccount(persist_seconds=settings.persist_seconds)
+        self._asked: dict[int, dict[int, ResolveRequest]] = {}
+        self._plans: dict[int, asyncio.Future[Mapping[int, ResolveReply]]] = {}
+        self._changed = asyncio.Condition()
+        self._writing = asyncio.Lock()
+
+    @property
+    def sealed_step(self) -> int | None:
+        """Newest step in memory that the round could restore."""
+        return self._seals.step
+
+    @property
+    def durable_step(self) -> int | None:
+        """Newest committed step on storage."""
+        return self._ledger.committed[1] if self._ledger.committed else None
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Of the newest sealed snapshot, one rank."""
+        return self._seals.snapshot_bytes
+
+    @property
+    def saves(self) -> int:
+        """Steps sealed so far."""
+        return self._seals.saves
+
+    @property
+    def save_seconds(self) -> float:
+        """Blocked by saves, summed, slowest rank each."""
+        return self._seals.seconds
+
+    def first_generation(self) -> int:
+        """Number of the first round: above everything that is on storage. Blocks; call it once.
+
+        A storage that cannot be read is told as a Warning and counts as empty: memory goes on.
+        """
+        if self._storage is None:
+            return 1
+        try:
+            folders, whole = self._storage.folders(), self._storage.whole()
+        except errors.StorageFailed as error:
+            self._warn(str(error))
+            return 1
+        if whole:
+            newest = whole[-1]
+            self._ledger = commit.Ledger(committed=(newest.generation, newest.step))
+        return max((folder.generation for folder in folders), default=0) + 1
+
+    def routes(self) -> list[web.RouteDef]:
+        """For the coordinator's TCP port."""
+        return [
+            web.post(names.PATH_COMMIT_SEALED, self._on_sealed),
+            web.post(names.PATH_COMMIT_DURABLE, self._on_durable),
+            web.post(names.PATH_COMMIT_RESOLVE, self._on_resolve),
+            web.post(names.PATH_COMMIT_WAIT, self._on_wait),
+        ]
+
+    async def _on_sealed(self, request: web.Request) -> web.Response:
+        sealed = codec.loads(Sealed, await request.read())
+        persist = self._seals.take(sealed, now=time.monotonic())
+        return _reply(Acknowledged(persist=persist and self._storage is not None))
+
+    async def _on_durable(self, request: web.Request) -> web.Response:
+        durable = codec.loads(Durable, await request.read())
+        return _reply(await self._take_durable(durable))
+
+    async def _on_resolve(self, request: web.Request) -> web.Response:
+        asked = codec.loads(ResolveRequest, await request.read())
+        return _reply(await self._resolve(asked))
+
+    async def _on_wait(self, request: web.Request) -> web.Response:
+        wanted = codec.loads(WaitRequest, await request.read())
+        try:
+            async with self._changed:
+                durable = self._changed.wait_for(lambda: (self.durable_step or 0) >= wanted.step)
+                await asyncio.wait_for(durable, wanted.timeout_seconds)
+        except asyncio.TimeoutError:
+            reason = f"step {wanted.step} is not durable yet; the newest is {self.durable_step}"
+            return _reply(Acknowledged(done=False, reason=reason))
+        return _reply(Acknowledged())
+
+    # -- commit ------------------------------------------------------------------------------
+
+    async def _take_durable(self, durable: Durable) -> Acknowledged:
+        if self._storage is None:
+            return Acknowledged(done=False, reason="this job has no checkpoint path")
+        async with self._writing:
+            verdict = commit.report(self._ledger, durable, now=time.time())
+            self._ledger = verdict.ledger
+            if verdict.manifest is not None:
+                await self._commit(verdict.manifest, durable.persist_seconds, self._storage)
+            return Acknowledged(done=verdict.accepted, reason=verdict.reason)
+
+    async def _commit(
+        self, manifest: Manifest, persist_seconds: float, storage: DirectoryStorage
+    ) -> None:
+        folder = await asyncio.to_thread(storage.write_manifest, manifest)
+        self._ledger = commit.commit(self._ledger, manifest)
+        async with self._changed:
+            self._changed.notify_all()
+        size = sum(file.length for file in manifest.files)
+        self._story.record(
+            names.EVENT_DURABLE,
+            f"step {manifest.step} is durable in {folder.path.name}: {len(manifest.files)} "
+            f"file(s), {size} bytes, written in {persist_seconds:.2f} s",
+        )
+        try:
+            await asyncio.to_thread(
+                storage.collect, self._settings.checkpoint_keep, generation=manifest.generation
+            )
+        except errors.StorageFailed as error:
+            self._warn(f"old checkpoints stay: {error}")
+
+    # -- the common step ---------------------------------------------------------------------
+
+    async def _resolve(self, asked: ResolveRequest) -> ResolveReply:
+        if asked.round < self._ledger.generation:
+            raise errors.CheckpointError(
+                f"round {asked.round} is over, round {self._ledger.generation} runs; this process "
+                "belongs to the old one and must end"
+            )
+        if not 0 <= asked.rank < asked.world_size:
+            raise errors.InputError(f"rank {asked.rank} is not in a world of {asked.world_size}")
+        if asked.round > self._ledger.generation:
+            self._begin_round(asked.round)
+        plan = self._plans.setdefault(asked.round, asyncio.get_running_loop().create_future())
+        requests = self._asked.setdefault(asked.round, {})
+        complete_before = len(requests) == asked.world_size
+        requests[asked.rank] = asked
+        if len(requests) == asked.world_size and not complete_before:
+            await self._make_plan(plan, list(requests.values()))
+        try:
+            return (await asyncio.wait_for(asyncio.shield(plan), self._resolve_seconds))[asked.rank]
+        except asyncio.TimeoutError as cause:
+            missing = sorted(set(range(asked.world_size)) - set(requests))
+            raise errors.CheckpointError(
+                f"ranks {missing} of round {asked.round} did not ask for a checkpoint in "
+                f"{self._resolve_seconds:g} s; every rank has to call restore"
+            ) from cause
+
+    def _begin_round(self, number: int) -> None:
+        self._ledger = commit.begin_round(self._ledger, number)
+        for plan in self._plans.values():
+            if not plan.done():
+                plan.set_exception(errors.CheckpointError(f"round {number} has begun"))
+                plan.exception()  # Whoever waited got it; nobody waiting is no mistake.
+        self._plans.clear()
+        self._asked.clear()
+
+    async def _make_plan(
+        self, plan: asyncio.Future[Mapping[int, ResolveReply]], requests: list[ResolveRequest]
+    ) -> None:
+        try:
+            held = (h.step for request in requests for h in request.holdings)
+            stored = await asyncio.to_thread(self._newest_stored, max(held, default=0))
+            replies = resolve(requests, stored)
+        except errors.RoverError as error:
+            if not plan.done():
+                plan.set_exception(error)
+                plan.exception()
+            return
+        step = replies[0].step
+        self._seals.restart(step)
+        if self.durable_step is not None and step is not None and step < self.durable_step:
+            self._ledger = commit.forget_committed(self._ledger)
+        if not plan.done():
+            plan.set_result(replies)
+
+    def _newest_stored(self, above: int) -> Stored | None:
+        """The newest checkpoint that is whole to the last byte, if newer than ``above``."""
+        if self._storage is None:
+            return None
+        try:
+            folders = self._storage.whole()
+        except errors.StorageFailed as error:
+            self._warn(str(error))
+            return None
+        for folder in reversed(folders):
+            if folder.step <= above:
+                continue
+            try:
+                found = self._storage.verify(folder)
+            except errors.CheckpointError as error:
+                self._warn(f"{folder.path.name} cannot be restored, trying an older one: {error}")
+                continue
+            return Stored(found.step, str(folder.path), found.world_size, found.replicated)
+        return None
+
+    def _warn(self, message: str) -> None:
+        self._story.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)
+
+
+def _reply(message: object) -> web.Response:
+    return web.Response(body=codec.dumps(message), content_type="application/json")

@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the coordinator knows of seals in memory: newest step, blocked time, what to persist."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf.api.messages import Sealed
+
+_REMEMBERED = 64
+"""Steps whose reports may still come in."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Step:
+    ranks: set[int]
+    seconds: float = 0.0
+    persist: bool = False
+
+
+class SealAccount:
+    """Counts seals of all ranks.
+
+    Args:
+        persist_seconds: least time between two sharded steps that are named for persisting.
+    """
+
+    def __init__(self, *, persist_seconds: float) -> None:
+        self._persist_seconds = persist_seconds
+        self._next_persist = 0.0
+        self._steps: dict[tuple[int, int], _Step] = {}
+        self.step: int | None = None
+        """Newest step that every rank could restore from memory."""
+        self.snapshot_bytes = 0
+        self.saves = 0
+        self.seconds = 0.0
+        """Blocked by saves, of each step the slowest rank's."""
+
+    def take(self, sealed: Sealed, *, now: float) -> bool:
+        """Count a report; says whether its step is one that all ranks shall persist.
+
+        Args:
+            sealed: the report.
+            now: monotonic seconds.
+        """
+        known = self._steps.setdefault((sealed.round, sealed.step), _Step(set()))
+        if not known.ranks:
+            self.saves += 1
+            if not sealed.replicated and now >= self._next_persist:
+                known.persist, self._next_persist = True, now + self._persist_seconds
+        known.ranks.add(sealed.rank)
+        self.seconds += max(sealed.copy_seconds - known.seconds, 0.0)
+        known.seconds = max(known.seconds, sealed.copy_seconds)
+        self.snapshot_bytes = sealed.snapshot_bytes
+        if sealed.replicated or len(known.ranks) >= sealed.world_size:
+            self.step = max(self.step or 0, sealed.step)
+        while len(self._steps) > _REMEMBERED:
+            del self._steps[next(iter(self._steps))]
+        return known.persist
+
+    def restart(self, step: int | None) -> None:
+        """A round begins at that step: what was sealed beyond it is given up."""
+        self.step = step
+        self._steps.clear()

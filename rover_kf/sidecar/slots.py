@@ -1,0 +1,171 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""This pod's slots as the sidecar sees them: made, checked, described.
+
+Used by checkpoints, persister and restorer. Every method blocks (memory, disk): call it in a
+thread. All it knows is in the arena's files, so a sidecar that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.messages import ArenaReply, ArenaRequest, Holding
+from rover_kf.checkpoint import allocation, checksum
+from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.control import Seal
+from rover_kf.sidecar.settings import SidecarSettings
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a local rank is in the running round; kept on file for the next sidecar."""
+
+    rank: int
+    world_size: int
+    round: int
+
+
+class Slots:
+    """The arenas of all local ranks.
+
+    Args:
+        settings: of the sidecar.
+    """
+
+    def __init__(self, settings: SidecarSettings) -> None:
+        self._settings = settings
+        self._root = settings.home / names.ARENA_DIR
+        self._assignments: dict[int, Assignment] = {}
+
+    def allocate(self, request: ArenaRequest) -> ArenaReply:
+        """Make or grow a local rank's slots.
+
+        Raises:
+            ArenaTooSmall: they do not fit.
+            InputError: the request makes no sense.
+        """
+        if request.local_rank < 0 or request.slot_bytes < 0:
+            raise errors.InputError(f"{request} has a negative number")
+        arena = allocation.allocate(
+            self._root,
+            request.local_rank,
+            request.slot_bytes,
+            most_bytes=self._settings.arena_bytes,
+        )
+        return ArenaReply(str(arena.directory), arena.slot_bytes())
+
+    def arena(self, local_rank: int) -> Arena:
+        """The slots of a local rank, made or not."""
+        return Arena(self._root / str(local_rank))
+
+    def local_ranks(self) -> tuple[int, ...]:
+        """Those that have slots."""
+        found = (path.parent.name for path in self._root.glob("*/control"))
+        return tuple(sorted(int(name) for name in found if name.isdigit()))
+
+    def assign(self, local_rank: int, assignment: Assignment) -> None:
+        """Remember what the local rank is from now on."""
+        if self.assignment(local_rank) == assignment:
+            return
+        self._assignments[local_rank] = assignment
+        path = self._assignment_path(local_rank)
+        if path.parent.is_dir():
+            part = path.with_suffix(".part")
+            part.write_bytes(codec.dumps(assignment))
+            part.replace(path)
+
+    def assignment(self, local_rank: int) -> Assignment | None:
+        """What the local rank is; None if no training process ever said so."""
+        if local_rank in self._assignments:
+            return self._assignments[local_rank]
+        try:
+            found = codec.loads(Assignment, self._assignment_path(local_rank).read_bytes())
+        except (FileNotFoundError, errors.MessageError):
+            return None
+        self._assignments[local_rank] = found
+        return found
+
+    def checksum(self, local_rank: int, seal: Seal) -> int:
+        """CRC-32C of a sealed slot, computed once a seal.
+
+        Raises:
+            TornSnapshot: the slot no longer holds it.
+        """
+        arena = self.arena(local_rank)
+        known = arena.control.read_checksum(seal)
+        if known is not None:
+            return known
+        with arena.pin(seal) as pin:
+            found = checksum.of_descriptor(pin.descriptor, seal.length)
+            arena.control.write_checksum(seal, found)
+        return found
+
+    def verify(self, local_rank: int, seal: Seal) -> int:
+        """Compute a sealed slot's checksum anew and compare.
+
+        Raises:
+            TornSnapshot: it differs from what was computed after the seal.
+        """
+        arena = self.arena(local_rank)
+        with arena.pin(seal) as pin:
+            found = checksum.of_descriptor(pin.descriptor, seal.length)
+            known = arena.control.read_checksum(seal)
+            if known is None:
+                arena.control.write_checksum(seal, found)
+            elif known != found:
+                raise errors.TornSnapshot(
+                    f"step {seal.step} in {arena.slot_path(seal.slot)} has CRC-32C {found:08x}; "
+                    f"{known:08x} was computed after the seal"
+                )
+        return found
+
+    def holdings(self, local_rank: int) -> tuple[tuple[Holding, ...], tuple[str, ...]]:
+        """What the local rank's slots hold, verified, and what was wrong with the rest.
+
+        A damaged slot is cleared: it must be offered to nobody.
+        """
+        arena = self.arena(local_rank)
+        found: list[Holding] = []
+        wrong: list[str] = []
+        for seal in arena.sealed():
+            try:
+                found.append(self._holding(local_rank, seal, self.verify(local_rank, seal)))
+            except errors.TornSnapshot as damage:  # noqa: PERF203 - two slots
+                wrong.append(str(damage))
+                arena.discard(seal)
+        return tuple(found), tuple(wrong)
+
+    def _holding(self, local_rank: int, seal: Seal, found: int) -> Holding:
+        return Holding(
+            pod=self._settings.pod,
+            address=f"{self._settings.address}:{self._settings.port}",
+            local_rank=local_rank,
+            rank=seal.rank,
+            world_size=seal.world_size,
+            step=seal.step,
+            replicated=seal.replicated,
+            snapshot_bytes=seal.length,
+            checksum=found,
+            round=seal.round,
+        )
+
+    def _assignment_path(self, local_rank: int) -> pathlib.Path:
+        return self._root / str(local_rank) / "assignment.json"
+
+
+def describe(seal: Seal) -> dict[str, Any]:
+    """The record's facts as keyword arguments of Sealed."""
+    return {
+        "rank": seal.rank,
+        "world_size": seal.world_size,
+        "round": seal.round,
+        "step": seal.step,
+        "slot": seal.slot,
+        "snapshot_bytes": seal.length,
+        "replicated": seal.replicated,
+    }

@@ -1,0 +1,297 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a training script calls: restore once, then one line a step.
+
+::
+
+    checkpointer = rover_kf.Checkpointer()
+    start = checkpointer.restore(state)
+    for step in range(start + 1, steps + 1):
+        ...
+        checkpointer.step(step, state)
+
+Outside rover-kf (no ROVER_HOME) the same lines do nothing but say so once, so that a script runs
+anywhere.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import mmap
+import os
+import pathlib
+import time
+from types import TracebackType
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.messages import (
+    Acknowledged,
+    ArenaReply,
+    ArenaRequest,
+    RestoreReply,
+    RestoreRequest,
+    Sealed,
+    WaitRequest,
+)
+from rover_kf.api.samples import StepSample
+from rover_kf.checkpoint import snapshot
+from rover_kf.checkpoint.arena import Arena
+from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer import state as states
+from rover_kf.trainer.link import Link
+from rover_kf.trainer.reporter import Reporter
+from rover_kf.trainer.saver import Saver, views
+from rover_kf.trainer.settings import TrainerSettings
+
+_log = logging.getLogger("rover_kf")
+
+_PATIENCE_SECONDS = 30.0
+"""How long a sidecar that is away may take to come back."""
+_RESTORE_SECONDS = 1800.0
+_ARENA_SECONDS = 300.0
+
+
+class Checkpointer:
+    """Saves a training process's state to memory and brings it back after whatever happened.
+
+    Args:
+        every: steps between two saves; the job's own (``checkpoint.every``) if not given.
+        replicated: whether all ranks hold the same state (DDP): one copy then stands for all.
+            False (each rank has its own part) restores at an unchanged world size only.
+        settings: of the process; read from the environment if not given.
+
+    Raises:
+        InputError: ``every`` is below 1, or a variable of the environment is wrong.
+    """
+
+    def __init__(
+        self,
+        *,
+        every: int | None = None,
+        replicated: bool = True,
+        settings: TrainerSettings | None = None,
+    ) -> None:
+        self._settings = settings or trainer_settings.read()
+        self.every = self._settings.every if every is None else every
+        if self.every < 1:
+            raise errors.InputError(f"every is {every}; 1 or more is needed")
+        self._replicated = replicated
+        home = self._settings.home
+        self._link = Link(home) if home else None
+        self._reporter = Reporter(self._settings, self._link) if self._link else None
+        self._saver = Saver(self._settings, self._ask_arena, replicated=replicated)
+        self._drain_file = home / names.DRAIN_FILE if home else None
+        self._last_step_at = time.monotonic()
+        self._save_seconds = 0.0
+        self._warned = False
+        self._open = True
+        self.restored_from = "none"
+        """Where restore found its state: ``memory``, ``peer``, ``storage`` or ``none``."""
+        if self._reporter is not None:
+            atexit.register(self.close)
+
+    def restore(self, state: dict[str, object]) -> int:
+        """Bring back the newest state that all ranks have in common; every rank must call it.
+
+        Modules, optimizers and other objects with ``load_state_dict`` are loaded, tensors are
+        overwritten in place, plain values of the dict are replaced. Nothing refers to the
+        checkpoint's memory afterwards.
+
+        Args:
+            state: what ``step`` and ``save`` are given, freshly built.
+
+        Returns:
+            The last finished step; 0 if there is nothing to restore.
+
+        Raises:
+            SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
+            CheckpointError: there is a state that this one cannot take.
+        """
+        if self._link is None:
+            self._say_outside()
+            return 0
+        settings = self._settings
+        reply = self._link.ask(
+            names.PATH_RESTORE,
+            RestoreRequest(settings.local_rank, settings.rank, settings.world_size, settings.round),
+            RestoreReply,
+            timeout=_RESTORE_SECONDS,
+            patience=_PATIENCE_SECONDS,
+        )
+        if reply.step is not None:
+            self._load(reply, state)
+            self.restored_from = reply.source
+        self._last_step_at = time.monotonic()
+        return reply.step or 0
+
+    def step(
+        self,
+        step: int,
+        state: dict[str, object],
+        *,
+        samples: int = 0,
+        wait_seconds: float = 0.0,
+        total_steps: int | None = None,
+    ) -> None:
+        """Say that an optimizer step is finished; saves when it is due.
+
+        Args:
+            step: its number, from 1 on.
+            state: as given to restore.
+            samples: that this rank consumed in the step.
+            wait_seconds: of the step, spent waiting for data.
+            total_steps: that the whole training will take, if known.
+
+        Raises:
+            SystemExit: the job is about to change its size: the step is saved and the process
+                leaves with code 143, to go on from here in the new world.
+            UnsupportedState: the state holds something that cannot be stored.
+            ArenaTooSmall: the state does not fit; the message has the size to set.
+        """
+        if self._reporter is None:
+            self._say_outside()
+            return
+        draining = self._is_draining(step)
+        if draining or step % self.every == 0:
+            self.save(step, state)
+        now = time.monotonic()
+        sample = StepSample(
+            step=step,
+            ended_at=time.time(),
+            seconds=now - self._last_step_at,
+            samples=samples,
+            wait_seconds=wait_seconds,
+            save_seconds=self._save_seconds,
+        )
+        self._last_step_at, self._save_seconds = now, 0.0
+        self._reporter.step(sample, total_steps)
+        if draining:
+            self.close()
+            raise SystemExit(names.EXIT_DRAINED)
+
+    def save(self, step: int, state: dict[str, object]) -> None:
+        """Save now; the step is sealed in memory when this returns.
+
+        Raises:
+            UnsupportedState: the state holds something that cannot be stored.
+            ArenaTooSmall: the state does not fit; the message has the size to set.
+            SidecarUnavailable: the arena has to grow and the sidecar does not answer.
+        """
+        if self._reporter is None:
+            self._say_outside()
+            return
+        if not self._open:
+            raise errors.CheckpointError("this Checkpointer is closed; save before you close it")
+        begun = time.monotonic()
+        seal, copy_seconds = self._saver.save(step, states.take_apart(state))
+        self._save_seconds += time.monotonic() - begun
+        settings = self._settings
+        self._reporter.sealed(
+            Sealed(
+                local_rank=settings.local_rank,
+                rank=settings.rank,
+                world_size=settings.world_size,
+                round=settings.round,
+                step=step,
+                slot=seal.slot,
+                snapshot_bytes=seal.length,
+                replicated=self._replicated,
+                copy_seconds=copy_seconds,
+            )
+        )
+
+    def wait(self, step: int, level: str = "durable", timeout: float = 600.0) -> bool:
+        """Wait until a step (or a newer one) is safe.
+
+        Args:
+            step: that was saved.
+            level: ``memory`` or ``durable`` (on storage, committed).
+            timeout: seconds.
+
+        Returns:
+            Whether it is; the reason why not is logged.
+
+        Raises:
+            InputError: an unknown level.
+            SidecarUnavailable: the sidecar does not answer.
+        """
+        if self._link is None:
+            self._say_outside()
+            return False
+        reply = self._link.ask(
+            names.PATH_WAIT,
+            WaitRequest(step, level, timeout),
+            Acknowledged,
+            timeout=timeout + _PATIENCE_SECONDS,
+            patience=_PATIENCE_SECONDS,
+        )
+        if not reply.done:
+            _log.warning("rover-kf: step %d is not %s: %s", step, level, reply.reason)
+        return reply.done
+
+    def close(self) -> None:
+        """Report what is left and let go of the memory; safe to call twice."""
+        if not self._open:
+            return
+        self._open = False
+        atexit.unregister(self.close)
+        if self._reporter is not None:
+            self._reporter.close()
+        self._saver.close()
+
+    def __enter__(self) -> Checkpointer:  # noqa: PYI034 - Self needs Python 3.11
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _ask_arena(self, slot_bytes: int) -> ArenaReply:
+        assert self._link is not None  # noqa: S101 - no save gets here without one
+        return self._link.ask(
+            names.PATH_ARENA,
+            ArenaRequest(self._settings.local_rank, slot_bytes),
+            ArenaReply,
+            timeout=_ARENA_SECONDS,
+            patience=_PATIENCE_SECONDS,
+        )
+
+    def _load(self, reply: RestoreReply, state: dict[str, object]) -> None:
+        path = pathlib.Path(reply.path)
+        arena = Arena(path.parent)
+        seals = [seal for seal in arena.sealed() if arena.slot_path(seal.slot).name == path.name]
+        if not seals or seals[0].step != reply.step:
+            raise errors.TornSnapshot(f"{path} no longer holds step {reply.step}")
+        with arena.pin(seals[0]) as pin:
+            # A private mapping: reads see the slot, a stray write would see a page of its own.
+            buffer = mmap.mmap(pin.descriptor, reply.snapshot_bytes, access=mmap.ACCESS_COPY)
+            found = snapshot.read(memoryview(buffer))
+            states.put_together(state, found.metadata, views(buffer, found.tensors))
+
+    def _is_draining(self, step: int) -> bool:
+        if self._drain_file is None:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(self._drain_file, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                drain_at = int.from_bytes(os.read(descriptor, 8), "little")
+            finally:
+                os.close(descriptor)
+            return 0 < drain_at <= step
+        return False
+
+    def _say_outside(self) -> None:
+        if not self._warned:
+            _log.warning(
+                "rover-kf: %s is not set, so nothing is saved; start the script in a job that "
+                "rover-kf has patched to get checkpoints",
+                names.ENV_HOME,
+            )
+        self._warned = True

@@ -1,0 +1,116 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Steps and seals told to the sidecar from a thread of its own; training never waits for it.
+
+What cannot be delivered is kept and tried again; beyond a bound the oldest samples are dropped and
+counted. Seals need no delivery to be safe: the sidecar also finds them in the arena.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.messages import Acknowledged, Sealed
+from rover_kf.api.samples import StepReport, StepSample
+from rover_kf.trainer.link import Link
+from rover_kf.trainer.settings import TrainerSettings
+
+_log = logging.getLogger("rover_kf")
+
+_EVERY_SECONDS = 0.25
+_TIMEOUT_SECONDS = 5.0
+_MOST_SAMPLES = 10_000
+_MOST_A_REPORT = 1_000
+
+
+class Reporter:
+    """One a training process.
+
+    Args:
+        settings: of the process.
+        link: to the sidecar.
+    """
+
+    def __init__(self, settings: TrainerSettings, link: Link) -> None:
+        self._settings, self._link = settings, link
+        self._samples: collections.deque[StepSample] = collections.deque(maxlen=_MOST_SAMPLES)
+        self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_SAMPLES)
+        self._total_steps: int | None = None
+        self._wake, self._ended = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._warned = False
+        self.dropped = 0
+        """Samples that were given up for new ones."""
+
+    def step(self, sample: StepSample, total_steps: int | None) -> None:
+        """Take a step's figures; returns at once."""
+        if len(self._samples) == _MOST_SAMPLES:
+            self.dropped += 1
+        self._samples.append(sample)
+        self._total_steps = total_steps
+        self._start()
+
+    def sealed(self, message: Sealed) -> None:
+        """Take the news of a seal; returns at once."""
+        self._seals.append(message)
+        self._start()
+        self._wake.set()
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Deliver what is left, as far as that goes in ``timeout`` seconds."""
+        self._ended.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+            self._thread = None
+        if self.dropped:
+            _log.warning("rover-kf: %d step samples were dropped unreported", self.dropped)
+
+    def _start(self) -> None:
+        if self._thread is None and not self._ended.is_set():
+            # A daemon: an interpreter that ends must not wait for a sidecar.
+            self._thread = threading.Thread(target=self._run, name="rover-report", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._wake.wait(_EVERY_SECONDS)
+            self._wake.clear()
+            self._deliver()
+        self._deliver()
+
+    def _deliver(self) -> None:
+        try:
+            while self._seals:
+                self._link.ask(
+                    names.PATH_SEALED, self._seals[0], Acknowledged, timeout=_TIMEOUT_SECONDS
+                )
+                self._seals.popleft()
+            while self._samples:
+                self._report([self._samples.popleft() for _ in range(self._batch())])
+        except errors.RoverError as error:
+            # Once: the next tick tries again, and the log is the user's.
+            (_log.debug if self._warned else _log.warning)("rover-kf: not reported: %s", error)
+            self._warned = True
+
+    def _batch(self) -> int:
+        return min(len(self._samples), _MOST_A_REPORT)
+
+    def _report(self, samples: list[StepSample]) -> None:
+        settings = self._settings
+        message = StepReport(
+            rank=settings.rank,
+            world_size=settings.world_size,
+            round=settings.round,
+            samples=tuple(samples),
+            total_steps=self._total_steps,
+        )
+        try:
+            self._link.ask(names.PATH_SAMPLES, message, Acknowledged, timeout=_TIMEOUT_SECONDS)
+        except errors.RoverError:
+            self._samples.extendleft(reversed(samples))
+            raise

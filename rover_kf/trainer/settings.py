@@ -1,0 +1,62 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a training process is told by its environment: torchrun's variables and rover-kf's."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+
+from rover_kf import errors
+from rover_kf.api import names
+
+_DEFAULT_EVERY = 50
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrainerSettings:
+    """Of one training process."""
+
+    home: pathlib.Path | None
+    """Mount path of the shared volume; None: the process runs outside rover-kf."""
+    every: int
+    """Steps between two saves."""
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    round: int = 0
+    """Number of the rendezvous round that started this process."""
+
+
+def read(environment: Mapping[str, str] | None = None) -> TrainerSettings:
+    """Read the settings.
+
+    Args:
+        environment: the process's own if not given.
+
+    Raises:
+        InputError: a variable is not what it should be; the message names it.
+    """
+    given = os.environ if environment is None else environment
+    home = given.get(names.ENV_HOME, "")
+    every = _number(given, names.ENV_CHECKPOINT_EVERY, _DEFAULT_EVERY)
+    if every < 1:
+        raise errors.InputError(f"{names.ENV_CHECKPOINT_EVERY} is {every}; 1 or more is needed")
+    return TrainerSettings(
+        home=pathlib.Path(home) if home else None,
+        every=every,
+        rank=_number(given, "RANK", 0),
+        local_rank=_number(given, "LOCAL_RANK", 0),
+        world_size=_number(given, "WORLD_SIZE", 1),
+        round=_number(given, names.ENV_ROUND, 0),
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    value = environment.get(name) or str(default)
+    try:
+        return int(value)
+    except ValueError as cause:
+        raise errors.InputError(f"{name} is {value!r}; a whole number is needed") from cause
