@@ -9,6 +9,7 @@ there, a volume or a variable that only a cluster has. Pure but for looking whet
 from __future__ import annotations
 
 import pathlib
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
@@ -45,14 +46,21 @@ def check(manifest: Manifest, folder: pathlib.Path) -> None:
         _refuse(manifest, f"spec.{SPECS}.Worker", None, "Worker replicas beside an elasticPolicy")
 
 
-def script_of(words: tuple[str, ...]) -> str | None:
-    """The Python script that a command runs; None if it names a module, code or none."""
-    for index, word in enumerate(words):
-        if word.endswith(".py") and not word.startswith("-"):
-            before = words[index - 1] if index else ""
-            return None if before in ("-m", "-c") else word
-        if word == "-c":
+def script_of(container: Mapping[str, Any]) -> str | None:
+    """The Python script that a container runs from this machine's files.
+
+    None if it runs a module or a line of code, or a file on one of its volumes, which may appear
+    there only when the job runs.
+    """
+    mounts = container.get("volumeMounts") or []
+    for word in (*(container.get("command") or []), *(container.get("args") or [])):
+        if word in ("-m", "-c"):
             return None
+        if str(word).endswith(".py") and not word.startswith("-"):
+            if not any(_below(word, mount) for mount in mounts):
+                return str(word)
+            if posixpath.basename(word) != "rover_run.py":  # what our launcher starts comes after
+                return None
     return None
 
 
@@ -81,7 +89,6 @@ def _check_replica(
 def _check_container(
     manifest: Manifest, key: str, container: Mapping[str, Any], pod: Any, folder: pathlib.Path
 ) -> None:
-    words = (*(container.get("command") or []), *(container.get("args") or []))
     if not container.get("command") and not container.get("args"):
         _refuse(manifest, f"{key}.command", None, "a command: there is no image to take it from")
     for index, variable in enumerate(container.get("env") or []):
@@ -98,13 +105,9 @@ def _check_container(
         if mount.get("name") not in volumes:
             allowed = f"one of the pod's volumes: {', '.join(sorted(volumes)) or 'it has none'}"
             _refuse(manifest, f"{key}.volumeMounts[{index}].name", mount.get("name"), allowed)
-    script = script_of(words)
-    if script is None or any(
-        _below(script, mount) for mount in container.get("volumeMounts") or []
-    ):
-        return
+    script = script_of(container)
     place = work_folder(container, folder)
-    if not (place / script).is_file():
+    if script is not None and not (place / script).is_file():
         field = "args" if script in (container.get("args") or []) else "command"
         _refuse(manifest, f"{key}.{field}", script, f"a script that exists in {place}")
 

@@ -113,7 +113,7 @@ class _Builder:
                 for word in words
             ),
             environment={**self.site.base, **variables},
-            folder=admission.work_folder(spec, self.site.folder),
+            folder=self._folder(spec),
             log=self.logs / f"{spec['name']}.log",
             native=spec.get("restartPolicy") == "Always",
             probe=self._probe(spec),
@@ -122,29 +122,22 @@ class _Builder:
     def _variables(
         self, spec: Mapping[str, Any], added: Mapping[str, str], mounts: Mounts
     ) -> dict[str, str]:
-        raw: dict[str, str] = {"HOSTNAME": self.fields["metadata.name"]}
-        names_of_pod = {"HOSTNAME"}
+        """As the kubelet would set them; a written text's places and services are found first."""
+        found: dict[str, str] = {"HOSTNAME": self.fields["metadata.name"]}
         for item in spec.get("env") or []:
-            raw[item["name"]] = self._value(item, spec, raw)
             if "valueFrom" in item:
-                names_of_pod.add(item["name"])
-        raw |= added
-        variables = {
-            name: value if name in names_of_pod else self.site.resolve(mounts.rewrite(value))
-            for name, value in raw.items()
-        }
-        return variables | self._overrides(spec, mounts.paths)
+                found[item["name"]] = self._referred(item["valueFrom"], spec)
+            else:
+                text = self.site.resolve(mounts.rewrite(str(item.get("value", ""))))
+                found[item["name"]] = environment.expand(text, found)
+        found |= {name: self.site.resolve(value) for name, value in added.items()}
+        return found | self._overrides(spec, mounts.paths)
 
-    def _value(
-        self, item: Mapping[str, Any], spec: Mapping[str, Any], before: Mapping[str, str]
-    ) -> str:
-        source = item.get("valueFrom") or {}
+    def _referred(self, source: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
         if "fieldRef" in source:
             return self.fields.get(source["fieldRef"]["fieldPath"], "")
-        if "resourceFieldRef" in source:
-            kind, _, resource = source["resourceFieldRef"]["resource"].partition(".")
-            return str((spec.get("resources") or {}).get(kind, {}).get(resource, ""))
-        return environment.expand(str(item.get("value", "")), before)
+        kind, _, resource = source["resourceFieldRef"]["resource"].partition(".")
+        return str((spec.get("resources") or {}).get(kind, {}).get(resource, ""))
 
     def _overrides(
         self, spec: Mapping[str, Any], paths: Mapping[str, pathlib.Path]
@@ -157,6 +150,12 @@ class _Builder:
             found[names.ENV_AUTH] = "shared"
             found[names.ENV_TOKEN_HOME] = str(self.site.job / "token")
         return found
+
+    def _folder(self, spec: Mapping[str, Any]) -> pathlib.Path:
+        """Our own containers stay away from the user's folder: its modules are not theirs."""
+        if spec["name"] in (names.RUNTIME_CONTAINER, names.SIDECAR_CONTAINER):
+            return self.site.job
+        return admission.work_folder(spec, self.site.folder)
 
     def _probe(self, spec: Mapping[str, Any]) -> Probe | None:
         probe = spec.get("startupProbe") or {}

@@ -107,9 +107,9 @@ class LocalPod:
         try:
             self.plan.volumes.create()
             if self._run_init():
-                self._phase = "Running"
                 for container in self._containers:
                     container.start()
+                self._phase = "Running"
                 self._watch()
         finally:
             self._end()
