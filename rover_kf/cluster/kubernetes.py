@@ -39,7 +39,8 @@ class KubernetesCluster:
     def __init__(
         self, client: kubernetes.client.ApiClient, transport: Transport | None = None
     ) -> None:
-        self._api = Api(client)
+        self.api = self._api = Api(client)
+        """For the few requests that are not about jobs (controller/tls.py)."""
         self._transport = transport or ApiProxy(self._api)
 
     # -- jobs --------------------------------------------------------------------------------------

@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that runs in the controller besides kopf: servers, reconcilers' thread, resync."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+
+from controller.defaults import PolicyDefaults
+from controller.servers import WebhookServer, health_app, served
+from controller.settings import HOOK, WEBHOOK, ControllerSettings
+from controller.tls import CertificateSecret
+from rover_kf import errors
+from rover_kf.cluster import kubernetes
+from rover_kf.history.store import SqlHistory
+from rover_kf.reconcilers.job import Reconcilers
+from rover_kf.reconcilers.queue import KeyQueue
+from rover_kf.webhook.server import make_app
+
+STOP_SECONDS = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class Rover:
+    """The controller as one thing that starts and stops.
+
+    Args:
+        settings: from the environment.
+    """
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self._settings = settings
+        self.queue = KeyQueue()
+        """Keys of jobs to look at; kopf adds to it."""
+        self._stopping = threading.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._worker: threading.Thread | None = None
+        self._webhook: WebhookServer | None = None
+
+    async def start(self) -> None:
+        """Start everything; returns at once.
+
+        Raises:
+            ClusterUnavailable: there is no cluster to talk to.
+        """
+        told = self._settings
+        cluster = kubernetes.from_environment(token_file=told.token_file)
+        secret = CertificateSecret(
+            cluster.api,
+            namespace=told.namespace,
+            name=WEBHOOK,
+            hook=HOOK,
+            hosts=told.webhook_hosts,
+        )
+        app = make_app(told.injection, PolicyDefaults(told.policy_defaults).read)
+        self._webhook = WebhookServer(app, secret, told.webhook_port)
+        self._worker = threading.Thread(target=self._reconcile, args=(cluster,), name="reconcilers")
+        self._worker.start()
+        for work in (self._webhook.run(), self._serve_health(), self._resync(cluster)):
+            self._tasks.append(asyncio.create_task(work))
+
+    async def stop(self) -> None:
+        """End the servers, then the reconciler after the job it has in hand."""
+        self._stopping.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._worker is not None:
+            await asyncio.to_thread(self._worker.join, STOP_SECONDS)
+
+    def alive(self) -> bool:
+        """Whether the reconcilers' thread and every task still run."""
+        working = self._worker is not None and self._worker.is_alive()
+        return working and not any(task.done() for task in self._tasks)
+
+    def ready(self) -> bool:
+        """Whether the API server can have jobs reviewed."""
+        return self._webhook is not None and self._webhook.ready
+
+    def _reconcile(self, cluster: kubernetes.KubernetesCluster) -> None:
+        with SqlHistory(self._settings.history) as history:
+            reconcilers = Reconcilers(cluster, history, clock=time.time)
+            self.queue.run(reconcilers.reconcile, self._stopping)
+
+    async def _serve_health(self) -> None:
+        async with served(health_app(self.alive, self.ready), self._settings.health_port):
+            await asyncio.Event().wait()
+
+    async def _resync(self, cluster: kubernetes.KubernetesCluster) -> None:
+        """Look at every job now and then, whatever the watch stream has missed."""
+        while True:
+            try:
+                for job in await asyncio.to_thread(cluster.list_jobs):
+                    self.queue.add(job.key)
+            except errors.RoverError as cause:
+                _log.warning("resync: %s", cause)
+            await asyncio.sleep(self._settings.resync_seconds)

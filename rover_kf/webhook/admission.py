@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The review of a job at the API server's door: AdmissionReview in, AdmissionReview out; pure.
+
+- Created: a labelled job is injected, a wrong one refused with the error's own sentence.
+- Updated: a job that is injected already is injected anew, since an apply of the user's own file
+  replaces arrays and would strip it; the result is the job as it was. One that is not (it was
+  created while no webhook answered) stays as it is: its running pods know nothing of us.
+- Being deleted, unlabelled, or of another operation: allowed untouched.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import Manifest
+from rover_kf.injection import inject
+from rover_kf.injection.adapters import adapter_for
+from rover_kf.injection.settings import InjectionSettings
+from rover_kf.webhook import scaled
+
+_INVALID = 422
+_PATCHED = ("labels", "annotations")
+
+
+def review(
+    admission_review: Mapping[str, Any],
+    *,
+    settings: InjectionSettings,
+    defaults: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Answer one AdmissionReview (admission.k8s.io/v1).
+
+    Args:
+        admission_review: as the API server posted it.
+        settings: images and accounts of this place.
+        defaults: policy for what a job's annotations do not say.
+
+    Raises:
+        MessageError: it is no AdmissionReview with a request.
+    """
+    request = admission_review.get("request")
+    if not isinstance(request, Mapping) or "uid" not in request:
+        raise errors.MessageError("not an AdmissionReview: it has no request with a uid")
+    response = {"uid": request["uid"], **_respond(request, settings, defaults)}
+    return {
+        "apiVersion": admission_review.get("apiVersion", "admission.k8s.io/v1"),
+        "kind": "AdmissionReview",
+        "response": response,
+    }
+
+
+def _respond(
+    request: Mapping[str, Any], settings: InjectionSettings, defaults: Mapping[str, str] | None
+) -> dict[str, Any]:
+    job = request.get("object") or {}
+    if not _is_ours(job) or request.get("operation") not in ("CREATE", "UPDATE"):
+        return {"allowed": True}
+    wanted, warnings, source = job, tuple[str, ...](), _name(request)
+    try:
+        if request["operation"] == "UPDATE":
+            old = request.get("oldObject") or {}
+            if not inject.is_injected(old):
+                return {"allowed": True, "warnings": [_not_injected(job)]}
+            settings = inject.pinned(settings, old, adapter_for(old))
+            if scaled.is_reapplied(request):
+                wanted, warnings = scaled.keep_replicas(job, old, defaults)
+        injected = inject.inject(wanted, settings=settings, defaults=defaults, source=source)
+        warnings += tuple(event.message for event in injected.warnings)
+    except errors.InputError as refusal:
+        return {"allowed": False, "status": {"code": _INVALID, "message": str(refusal)}}
+    response: dict[str, Any] = {"allowed": True}
+    if warnings:
+        response["warnings"] = list(warnings)
+    if operations := patch(job, injected.manifest):
+        text = json.dumps(operations, separators=(",", ":"))
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(text.encode()).decode()
+    return response
+
+
+def patch(before: Manifest, after: Manifest) -> list[dict[str, Any]]:
+    """JSON Patch (RFC 6902) from one manifest to the other.
+
+    Injection changes labels, annotations and spec alone, so each of them is replaced whole:
+    ``add`` replaces a member that is there.
+    """
+    operations = [
+        {"op": "add", "path": f"/metadata/{key}", "value": after["metadata"][key]}
+        for key in _PATCHED
+        if before["metadata"].get(key) != after["metadata"].get(key)
+    ]
+    if before["spec"] != after["spec"]:
+        operations.append({"op": "add", "path": "/spec", "value": after["spec"]})
+    return operations
+
+
+def _is_ours(job: Mapping[str, Any]) -> bool:
+    metadata = job.get("metadata") or {}
+    labelled = (metadata.get("labels") or {}).get(names.INJECT_LABEL) == "true"
+    return labelled and "deletionTimestamp" not in metadata
+
+
+def _name(request: Mapping[str, Any]) -> str:
+    metadata = request["object"]["metadata"]
+    name = metadata.get("name") or metadata.get("generateName", "")
+    return f"{request['object'].get('kind')} {request.get('namespace', '')}/{name}"
+
+
+def _not_injected(job: Mapping[str, Any]) -> str:
+    return (
+        f"{job['metadata'].get('name')} was created without rover-kf and stays so; "
+        "delete it and create it again to have it"
+    )

@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the replicas of a job that rover-kf scales when its own file is applied again.
+
+``kubectl apply`` compares the file with the live object, not with the file applied before: a job
+that was scaled from 2 to 3 would be set back to 2 by an unchanged file. Under scaling.mode auto the
+controller owns that number. A changed file, and any other way of writing the number, is obeyed.
+Server-side apply needs none of this: there the API server itself reports the conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rover_kf.api.jobs import Manifest
+from rover_kf.injection.adapters import PYTORCH
+from rover_kf.injection.validation import validate
+
+APPLY_MANAGER = "kubectl-client-side-apply"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def is_reapplied(request: Mapping[str, Any]) -> bool:
+    """Whether an UPDATE is ``kubectl apply`` of the file that was applied before."""
+    if (request.get("options") or {}).get("fieldManager") != APPLY_MANAGER:
+        return False
+    new, old = (_last_applied(request.get(key) or {}) for key in ("object", "oldObject"))
+    return new is not None and new == old
+
+
+def keep_replicas(
+    job: Manifest, old: Manifest, defaults: Mapping[str, str] | None
+) -> tuple[Manifest, tuple[str, ...]]:
+    """The job with the old Worker replicas if rover-kf scales it, and what to tell its owner.
+
+    Raises:
+        InputError: the job is wrong.
+    """
+    policy = validate(job, defaults=defaults)
+    now = {item.kind: item for item in PYTORCH.replicas(old)}.get("worker")
+    asked = {item.kind: item for item in PYTORCH.replicas(job)}.get("worker")
+    if policy.scaling.mode != "auto" or now is None or asked is None:
+        return job, ()
+    if now.replicas == asked.replicas:
+        return job, ()
+    specs = dict(job["spec"][PYTORCH.specs])
+    specs[asked.key] = {**asked.spec, "replicas": now.replicas}
+    kept = {**job, "spec": {**job["spec"], PYTORCH.specs: specs}}
+    told = (
+        f"{asked.path}.replicas stays {now.replicas}: rover-kf scales this job (scaling.mode "
+        "auto); to set it yourself change the file or use kubectl scale"
+    )
+    return kept, (told,)
+
+
+def _last_applied(job: Mapping[str, Any]) -> str | None:
+    annotations = (job.get("metadata") or {}).get("annotations") or {}
+    found = annotations.get(LAST_APPLIED)
+    return None if found is None else str(found)
