@@ -26,8 +26,8 @@ from rover_kf.api.messages import (
 from rover_kf.checkpoint import checksum, storage
 from rover_kf.checkpoint.arena import Filling
 from rover_kf.checkpoint.control import Seal
-from rover_kf.checkpoint.storage import DirectoryStorage
 from rover_kf.checkpoint.manifest import Folder, parse_folder
+from rover_kf.checkpoint.storage import DirectoryStorage
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots import Assignment, Slots
@@ -90,7 +90,7 @@ class Restorer:
         self._story.record(
             names.EVENT_RESTORED,
             f"rank {request.rank} of {request.world_size} resumes at step {seal.step} "
-            f"from {choice.source} in round {request.round}",
+            f"from {choice.source} in round {request.round}; CRC-32C {found:08x}",
         )
         path = self._slots.arena(local_rank).slot_path(seal.slot)
         return RestoreReply(seal.step, choice.source, str(path), seal.length, found)

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in the training process: checkpoints and reports of steps; standard library and torch."""
+"""In the training process: checkpoints and reports of steps; standard library and torch."""

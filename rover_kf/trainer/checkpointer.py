@@ -136,7 +136,7 @@ class Checkpointer:
         wait_seconds: float = 0.0,
         total_steps: int | None = None,
     ) -> None:
-        """Say that an optimizer step is finished; saves when it is due.
+        """Say that an optimizer step is finished; saves when it is due, and after the last one.
 
         Args:
             step: its number, from 1 on.
@@ -155,7 +155,7 @@ class Checkpointer:
             self._say_outside()
             return
         draining = self._is_draining(step)
-        if draining or step % self.every == 0:
+        if draining or step % self.every == 0 or step == total_steps:
             self.save(step, state)
         now = time.monotonic()
         sample = StepSample(

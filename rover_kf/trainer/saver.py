@@ -148,7 +148,7 @@ def _copy(targets: list[tuple[str, torch.Tensor]], sources: Mapping[str, torch.T
         torch.set_num_threads(1)
     try:
         with torch.no_grad():
-            torch._foreach_copy_(  # noqa: SLF001 - what torch's own optimizers call
+            torch._foreach_copy_(
                 [target for _, target in targets], [sources[name] for name, _ in targets]
             )
     finally:

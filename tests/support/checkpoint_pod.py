@@ -1,0 +1,278 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A pod's sidecar, as far as checkpoints need one, in a process of its own, on real sockets.
+
+Run as a script it serves until it is killed: tests start it with start_pod, kill it, start it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+import aiohttp
+from aiohttp import web
+from tests_support import eventually
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.sidecar.checkpoints import Checkpoints
+from rover_kf.sidecar.commits import Commits
+from rover_kf.sidecar.settings import SidecarSettings
+
+_STATUS = {errors.InputError: 400, errors.ArenaTooSmall: 413}
+
+
+def settings_of(home: pathlib.Path, **changes: object) -> SidecarSettings:
+    """Settings of the pod demo-worker-0, with changes."""
+    plain = SidecarSettings(
+        home=home,
+        job="demo",
+        namespace="default",
+        pod="demo-worker-0",
+        pod_uid="uid-0",
+        address="127.0.0.1",
+        replica_type="worker",
+        replica_index=0,
+        coordinator_host="127.0.0.1",
+        nodes=1,
+        min_nodes=1,
+        max_nodes=1,
+        masters=0,
+        checkpoint_path=None,
+        checkpoint_every=10,
+        checkpoint_keep=3,
+        persist_seconds=0.0,
+        arena_bytes=64 << 20,
+        restarts=10,
+        window_seconds=60.0,
+        auth="shared",
+        token_home=home,
+        controller_account="",
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+class Told:
+    """A Story that a test can read."""
+
+    def __init__(self, path: pathlib.Path | None = None) -> None:
+        self.lines: list[tuple[str, str, bool]] = []
+        self._path = path
+
+    def record(self, reason: str, message: str, *, warning: bool = False) -> None:
+        self.lines.append((reason, message, warning))
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps([reason, message, warning]) + "\n")
+
+
+@dataclasses.dataclass
+class _Stream:
+    response: aiohttp.ClientResponse
+
+    @property
+    def status(self) -> int:
+        return self.response.status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return dict(self.response.headers)
+
+    async def chunks(self, size: int) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self.response.content.iter_chunked(size):
+                yield chunk
+        except aiohttp.ClientError as cause:
+            raise errors.ClusterUnavailable(str(cause)) from cause
+
+
+class HttpPeers:
+    """Peers over plain HTTP, without tokens."""
+
+    def __init__(self, coordinator: str) -> None:
+        self._coordinator = coordinator
+        self._session: aiohttp.ClientSession | None = None
+
+    def _http(self) -> aiohttp.ClientSession:
+        self._session = self._session or aiohttp.ClientSession()
+        return self._session
+
+    async def ask_coordinator(self, path, message, reply):
+        url = f"http://{self._coordinator}{path}"
+        for _ in range(200):
+            try:
+                async with self._http().post(url, data=codec.dumps(message)) as response:
+                    body = await response.read()
+            except aiohttp.ClientError:
+                await asyncio.sleep(0.05)
+                continue
+            if response.status != 200:
+                told = json.loads(body)
+                raise errors.CheckpointError(f"{told['error']}: {told['message']}")
+            return codec.loads(reply, body)
+        raise errors.ClusterUnavailable(url)
+
+    @contextlib.asynccontextmanager
+    async def get(self, address: str, path: str) -> AsyncIterator[_Stream]:
+        try:
+            async with self._http().get(f"http://{address}{path}") as response:
+                yield _Stream(response)
+        except aiohttp.ClientConnectionError as cause:
+            raise errors.ClusterUnavailable(str(cause)) from cause
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+@web.middleware
+async def tell_errors(request, handler):
+    try:
+        return await handler(request)
+    except errors.RoverError as error:
+        status = next((s for kind, s in _STATUS.items() if isinstance(error, kind)), 503)
+        body = {"error": type(error).__name__, "message": str(error)}
+        return web.json_response(body, status=status)
+
+
+async def _acknowledge(_: web.Request) -> web.Response:
+    return web.json_response({"done": True})
+
+
+async def serve(settings: SidecarSettings, coordinator: str, story: Told) -> None:
+    """Serve a pod until the task is cancelled."""
+    peers = HttpPeers(coordinator)
+    checkpoints = Checkpoints(settings, peers, story)
+    local = web.Application(middlewares=[tell_errors], client_max_size=64 << 20)
+    local.add_routes(checkpoints.local_routes())
+    local.router.add_post(names.PATH_SAMPLES, _acknowledge)
+    remote = web.Application(middlewares=[tell_errors])
+    remote.add_routes(checkpoints.peer_routes())
+    if settings.is_coordinator:
+        commits = Commits(settings, story)
+        commits.first_generation()
+        remote.add_routes(commits.routes())
+    async with contextlib.AsyncExitStack() as stack:
+        socket_path = settings.home / names.SOCKET
+        socket_path.parent.mkdir(parents=True, exist_ok=True)
+        socket_path.unlink(missing_ok=True)
+        for app in (local, remote):
+            runner = web.AppRunner(app)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            if app is local:
+                await web.UnixSite(runner, str(socket_path)).start()
+            else:
+                await web.TCPSite(runner, settings.address, settings.port).start()
+        stack.push_async_callback(peers.close)
+        await checkpoints.start()
+        stack.push_async_callback(checkpoints.stop)
+        (settings.home / "ready").touch()
+        await asyncio.Event().wait()
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclasses.dataclass
+class Pod:
+    """A running sidecar process."""
+
+    settings: SidecarSettings
+    coordinator: str
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        home = self.settings.home
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "ready").unlink(missing_ok=True)
+        spec = {key: _plain(value) for key, value in dataclasses.asdict(self.settings).items()}
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", __file__, json.dumps(spec), self.coordinator],
+            env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parent)},
+        )
+        eventually((home / "ready").exists, within=60, what="the pod's sidecar is up")
+
+    def kill(self) -> None:
+        """SIGKILL it."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+    def told(self, reason: str) -> list[str]:
+        """Messages of the events of a reason."""
+        path = self.settings.home / "events"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line[1] for line in map(json.loads, lines) if line[0] == reason]
+
+    def environment(self, *, rank: int = 0, world_size: int = 1, round_: int = 1) -> dict[str, str]:
+        """Variables of a training process in the pod."""
+        return {
+            names.ENV_HOME: str(self.settings.home),
+            names.ENV_CHECKPOINT_EVERY: str(self.settings.checkpoint_every),
+            names.ENV_ROUND: str(round_),
+            "RANK": str(rank),
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": str(world_size),
+        }
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, pathlib.Path) else value
+
+
+@contextlib.contextmanager
+def pods(
+    root: pathlib.Path, count: int, *, storage: pathlib.Path | None = None, **changes: object
+) -> Iterator[list[Pod]]:
+    """Start so many pods of one job, the first one with the coordinator; kill them afterwards."""
+    ports = [free_port() for _ in range(count)]
+    started: list[Pod] = []
+    try:
+        for index in range(count):
+            settings = settings_of(
+                root / f"pod-{index}",
+                pod=f"demo-worker-{index}",
+                replica_index=index,
+                port=ports[index],
+                checkpoint_path=storage,
+                nodes=count,
+                max_nodes=count,
+                **changes,
+            )
+            pod = Pod(settings, f"127.0.0.1:{ports[0]}")
+            started.append(pod)
+            pod.start()
+        yield started
+    finally:
+        for pod in started:
+            pod.kill()
+
+
+def main() -> None:
+    """Serve the pod that the command line describes."""
+    spec = json.loads(sys.argv[1])
+    for key in ("home", "token_home", "checkpoint_path"):
+        spec[key] = pathlib.Path(spec[key]) if spec[key] else None
+    settings = SidecarSettings(**spec)
+    asyncio.run(serve(settings, sys.argv[2], Told(settings.home / "events")))
+
+
+if __name__ == "__main__":
+    main()

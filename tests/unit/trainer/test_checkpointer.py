@@ -1,0 +1,341 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The three lines of a training script, against a real sidecar process."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import shutil
+import threading
+
+import checkpoint_pod
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests_support import eventually
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer.checkpointer import Checkpointer
+
+pytestmark = pytest.mark.torch
+
+
+def _checkpointer(pod: checkpoint_pod.Pod, **world: int) -> Checkpointer:
+    return Checkpointer(settings=trainer_settings.read(pod.environment(**world)))
+
+
+def _fresh(seed: int) -> dict[str, object]:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "schedule": schedule,
+        "epoch": 0,
+        "table": torch.arange(6, dtype=torch.int64).reshape(2, 3) * seed,
+        "history": [1.0],
+    }
+
+
+def _train(state: dict[str, object], steps: int) -> None:
+    for _ in range(steps):
+        state["optimizer"].zero_grad()
+        state["model"](torch.randn(4, 8)).square().sum().backward()
+        state["optimizer"].step()
+        state["schedule"].step()
+    state["epoch"] = steps
+    state["history"] = [0.5, float("nan"), (1, b"x", None)]
+
+
+def _flat(value: object, path: str = "") -> dict[str, object]:
+    if hasattr(value, "state_dict"):
+        value = value.state_dict()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    elif isinstance(value, torch.Tensor):
+        return {path: (value.dtype, tuple(value.shape), value.numpy().tobytes())}
+    else:
+        return {path: (type(value), repr(value))}
+    return {k: v for key, item in items for k, v in _flat(item, f"{path}/{key!r}").items()}
+
+
+def test_state_comes_back_bit_equal_from_own_memory(tmp_path):
+    """A killed process's successor has the very bytes of the sealed step, and shares none."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        state = _fresh(1)
+        with _checkpointer(pod) as first:
+            assert first.restore(state) == 0
+            _train(state, 3)
+            first.save(3, state)
+            expected = _flat(state)
+            _train(state, 1)
+        successor = _fresh(2)
+        table = successor["table"]
+        with _checkpointer(pod, round_=2) as second:
+            assert second.restore(successor) == 3
+            assert second.restored_from == "memory"
+            assert _flat(successor) == expected
+            assert successor["table"] is table
+            for step in (4, 5, 6):
+                second.save(step, _fresh(step))
+            assert _flat(successor) == expected
+        (told,) = pod.told(names.EVENT_RESTORED)
+        assert told.startswith("rank 0 of 1 resumes at step 3 from memory in round 2;")
+
+
+def test_lazy_optimizer_state_grows_the_arena_without_losing_the_sealed_step(tmp_path):
+    """The second save has Adam's moments and needs a larger arena; both steps are whole."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        state: dict[str, object] = {"model": torch.nn.Linear(1000, 500)}
+        state["optimizer"] = torch.optim.Adam(state["model"].parameters())
+        with _checkpointer(pod) as checkpointer:
+            checkpointer.save(1, state)
+            arena = pathlib.Path(pod.settings.home) / "arena" / "0"
+            before = (arena / "slot-0").stat().st_size
+            state["model"](torch.randn(2, 1000)).sum().backward()
+            state["optimizer"].step()
+            checkpointer.save(2, state)
+            assert (arena / "slot-0").stat().st_size > before
+            expected = _flat(state)
+        fresh: dict[str, object] = {"model": torch.nn.Linear(1000, 500)}
+        fresh["optimizer"] = torch.optim.Adam(fresh["model"].parameters())
+        with _checkpointer(pod, round_=2) as second:
+            assert second.restore(fresh) == 2
+        assert _flat(fresh) == expected
+
+
+def test_step_saves_when_due_and_reaches_storage(tmp_path):
+    """step() saves each `every` steps; the sidecar persists it; the file opens with safetensors."""
+    with checkpoint_pod.pods(tmp_path, 1, storage=tmp_path / "pvc", checkpoint_every=2) as (pod,):
+        state = _fresh(1)
+        with _checkpointer(pod) as checkpointer:
+            checkpointer.restore(state)
+            for step in range(1, 5):
+                _train(state, 1)
+                checkpointer.step(step, state, samples=4)
+            assert checkpointer.wait(4, "memory", 10)
+            assert checkpointer.wait(4, "durable", 30)
+            assert not checkpointer.wait(5, "durable", 0.2)
+            assert not checkpointer.wait(4, "replica", 0.2)
+            with pytest.raises(errors.InputError, match="level"):
+                checkpointer.wait(4, "paper", 0.2)
+        file = tmp_path / "pvc" / "demo" / "step-000000000004-1" / "rank-00000.safetensors"
+        tensors = load_file(file)
+        assert torch.equal(tensors["model.0.weight"], state["model"][0].weight)
+
+
+def test_restores_from_storage_when_memory_is_gone_and_falls_back_from_damage(tmp_path):
+    """A flipped bit in the newest checkpoint costs a Warning naming it; the older one restores."""
+    with checkpoint_pod.pods(tmp_path, 1, storage=tmp_path / "pvc") as (pod,):
+        state = _fresh(1)
+        with _checkpointer(pod) as checkpointer:
+            checkpointer.restore(state)
+            checkpointer.save(1, state)
+            assert checkpointer.wait(1, "durable", 30)
+            expected = _flat(state)
+            _train(state, 1)
+            checkpointer.save(2, state)
+            assert checkpointer.wait(2, "durable", 30)
+        pod.kill()
+        shutil.rmtree(pod.settings.home)
+        damaged = tmp_path / "pvc" / "demo" / "step-000000000002-1" / "rank-00000.safetensors"
+        content = bytearray(damaged.read_bytes())
+        content[-1] ^= 1
+        damaged.write_bytes(content)
+        pod.start()
+        fresh = _fresh(7)
+        with _checkpointer(pod, round_=2) as second:
+            assert second.restore(fresh) == 1
+            assert second.restored_from == "storage"
+            assert _flat(fresh) == expected
+            (warning,) = pod.told(names.EVENT_CHECKPOINT_WARNING)
+            assert "step-000000000002-1" in warning
+            assert "CRC-32C" in warning
+            second.save(2, fresh)
+            assert second.wait(2, "durable", 30)
+        assert (tmp_path / "pvc" / "demo" / "step-000000000002-2" / "manifest.json").exists()
+
+
+def test_a_replaced_pod_restores_from_its_peer(tmp_path):
+    """A pod that lost its memory gets the common step from the other pod, bit-equal."""
+    with checkpoint_pod.pods(tmp_path, 2) as two:
+        states = [_fresh(1), _fresh(1)]
+        _train(states[0], 2)
+        _restore_all(two, states, round_=1)
+        for rank, pod in enumerate(two):
+            with _checkpointer(pod, rank=rank, world_size=2) as checkpointer:
+                checkpointer.save(20, states[0])
+        two[1].kill()
+        shutil.rmtree(two[1].settings.home)
+        two[1].start()
+        fresh = [_fresh(3), _fresh(4)]
+        assert _restore_all(two, fresh, round_=2) == [(20, "memory"), (20, "peer")]
+        assert _flat(fresh[0]) == _flat(fresh[1]) == _flat(states[0])
+
+
+def _restore_all(
+    some: list[checkpoint_pod.Pod], states: list[dict[str, object]], *, round_: int, **options: bool
+) -> list[tuple[int, str]]:
+    found: dict[int, tuple[int, str]] = {}
+
+    def restore(rank: int) -> None:
+        settings = trainer_settings.read(
+            some[rank].environment(rank=rank, world_size=len(some), round_=round_)
+        )
+        with Checkpointer(settings=settings, **options) as checkpointer:
+            step = checkpointer.restore(states[rank])
+            found[rank] = (step, checkpointer.restored_from)
+
+    threads = [threading.Thread(target=restore, args=(rank,)) for rank in range(len(some))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return [found[rank] for rank in range(len(some))]
+
+
+def test_sharded_ranks_go_back_to_the_step_that_all_hold(tmp_path):
+    """Rank 0 sealed 30, rank 1 only 20: both get 20, and 30 is not offered ever again."""
+    with checkpoint_pod.pods(tmp_path, 2) as two:
+        states = [_fresh(1), _fresh(2)]
+        for rank, steps in ((0, (20, 30)), (1, (10, 20))):
+            settings = trainer_settings.read(two[rank].environment(rank=rank, world_size=2))
+            with Checkpointer(settings=settings, replicated=False) as checkpointer:
+                for step in steps:
+                    checkpointer.save(step, states[rank])
+        for round_ in (2, 3):
+            fresh = [_fresh(5), _fresh(6)]
+            found = _restore_all(two, fresh, round_=round_, replicated=False)
+            assert found == [(20, "memory"), (20, "memory")]
+            assert [_flat(item) for item in fresh] == [_flat(item) for item in states]
+
+
+def test_sharded_step_is_committed_when_every_rank_is_durable(tmp_path):
+    """The coordinator names one step; both pods persist it; the manifest has both files."""
+    storage = tmp_path / "pvc"
+    with checkpoint_pod.pods(tmp_path, 2, storage=storage) as two:
+        states = [_fresh(1), _fresh(2)]
+        _restore_all(two, states, round_=1, replicated=False)
+        for rank, pod in enumerate(two):
+            settings = trainer_settings.read(pod.environment(rank=rank, world_size=2))
+            with Checkpointer(settings=settings, replicated=False) as checkpointer:
+                checkpointer.save(10, states[rank])
+        folder = storage / "demo" / "step-000000000010-1"
+        eventually((folder / "manifest.json").exists)
+        for pod in two:
+            pod.kill()
+            shutil.rmtree(pod.settings.home)
+        for pod in two:
+            pod.start()
+        fresh = [_fresh(5), _fresh(6)]
+        found = _restore_all(two, fresh, round_=2, replicated=False)
+        assert found == [(10, "storage"), (10, "storage")]
+        assert [_flat(item) for item in fresh] == [_flat(item) for item in states]
+
+
+def test_a_killed_sidecar_goes_on_where_it_was(tmp_path):
+    """Saves go on without a sidecar; the next one finds the seal, restores and persists it."""
+    with checkpoint_pod.pods(tmp_path, 1, storage=tmp_path / "pvc") as (pod,):
+        state = _fresh(1)
+        with _checkpointer(pod) as checkpointer:
+            checkpointer.restore(state)
+            checkpointer.save(1, state)
+            pod.kill()
+            _train(state, 1)
+            state["epoch"] = 0
+            state["history"] = [1.0]
+            checkpointer.save(2, {**state, "optimizer": {}, "schedule": {}})
+        pod.start()
+        assert pod.told(names.EVENT_RESTORED) == []
+        folder = tmp_path / "pvc" / "demo" / "step-000000000002-1"
+        eventually((folder / "manifest.json").exists)
+        with _checkpointer(pod, round_=2) as second:
+            assert second.restore({"model": _fresh(9)["model"]}) == 2
+
+
+def test_draining_saves_and_leaves(tmp_path):
+    """At the drain step the state is sealed and the process leaves with 143; 0 means go on."""
+    with checkpoint_pod.pods(tmp_path, 1, checkpoint_every=100) as (pod,):
+        drain = pod.settings.home / names.DRAIN_FILE
+        state = _fresh(1)
+        checkpointer = _checkpointer(pod)
+        checkpointer.restore(state)
+        drain.write_bytes((0).to_bytes(8, "little"))
+        checkpointer.step(1, state)
+        drain.write_bytes((3).to_bytes(8, "little"))
+        checkpointer.step(2, state)
+        with pytest.raises(SystemExit) as left:
+            checkpointer.step(3, state)
+        assert left.value.code == names.EXIT_DRAINED
+        with _checkpointer(pod, round_=2) as second:
+            assert second.restore(_fresh(2)) == 3
+
+
+def test_outside_rover_it_does_nothing_and_says_so_once(caplog):
+    """The same lines run in a plain script; one warning tells why nothing is saved."""
+    state = _fresh(1)
+    with (
+        caplog.at_level(logging.WARNING, "rover_kf"),
+        Checkpointer(settings=trainer_settings.read({})) as checkpointer,
+    ):
+        assert checkpointer.restore(state) == 0
+        checkpointer.step(1, state)
+        checkpointer.save(2, state)
+        assert not checkpointer.wait(2, "memory", 1)
+    assert len(caplog.records) == 1
+    assert names.ENV_HOME in caplog.text
+
+
+def test_a_missing_sidecar_is_named(tmp_path, monkeypatch):
+    """ROVER_HOME without a sidecar is an error that says where it was looked for."""
+    monkeypatch.setattr("rover_kf.trainer.checkpointer._PATIENCE_SECONDS", 0.2)
+    settings = trainer_settings.read({names.ENV_HOME: str(tmp_path)})
+    with Checkpointer(settings=settings) as checkpointer:
+        with pytest.raises(errors.SidecarUnavailable, match=r"sidecar\.sock"):
+            checkpointer.restore(_fresh(1))
+        with pytest.raises(errors.SidecarUnavailable, match=names.SIDECAR_CONTAINER):
+            checkpointer.save(1, _fresh(1))
+
+
+def test_a_state_that_does_not_fit_is_refused_with_the_size_to_set(tmp_path):
+    """ArenaTooSmall has numbers and the annotation; what was sealed before stays restorable."""
+    with checkpoint_pod.pods(tmp_path, 1, arena_bytes=8 << 20) as (pod,):
+        with _checkpointer(pod) as checkpointer:
+            checkpointer.save(1, {"a": torch.ones(10)})
+            with pytest.raises(
+                errors.ArenaTooSmall, match=r"rover-kf\.io/checkpoint\.arena to 11Mi"
+            ):
+                checkpointer.save(2, {"a": torch.ones(5 << 18)})
+        fresh = {"a": torch.zeros(10)}
+        with _checkpointer(pod, round_=2) as second:
+            assert second.restore(fresh) == 1
+        assert torch.equal(fresh["a"], torch.ones(10))
+
+
+def test_storage_that_cannot_be_written_costs_a_warning_only(tmp_path):
+    """A checkpoint path that is a file: Warning with the reason; memory checkpoints go on."""
+    (tmp_path / "pvc").write_text("not a folder")
+    with checkpoint_pod.pods(tmp_path, 1, storage=tmp_path / "pvc") as (pod,):
+        with _checkpointer(pod) as checkpointer:
+            checkpointer.save(1, {"a": torch.ones(3)})
+            eventually(lambda: pod.told(names.EVENT_CHECKPOINT_WARNING))
+            checkpointer.save(2, {"a": torch.ones(3)})
+        assert "pvc" in pod.told(names.EVENT_CHECKPOINT_WARNING)[-1]
+        with _checkpointer(pod, round_=2) as second:
+            assert second.restore({"a": torch.zeros(3)}) == 2
+
+
+@pytest.mark.parametrize("variable", ["RANK", "ROVER_CHECKPOINT_EVERY"])
+def test_wrong_variables_are_named(variable):
+    """A variable that is no number is refused by its name."""
+    with pytest.raises(errors.InputError, match=variable):
+        trainer_settings.read({variable: "many"})
+    with pytest.raises(errors.InputError, match="every"):
+        Checkpointer(every=0, settings=trainer_settings.read({}))
