@@ -11,6 +11,7 @@
     ├── JobNotFound             no such job in that namespace
     ├── JobExists               a job of that name is already there; it is never overwritten
     ├── JobFailed               the job ended without success
+    ├── StillRunning            the job did not get where it was waited for in time; it goes on
     ├── Conflict                the object changed between the read and the write; read again
     ├── ClusterUnavailable      the place where jobs run did not answer; retrying may help
     ├── CheckpointError
@@ -74,6 +75,10 @@ class JobExists(RoverError):
 
 class JobFailed(RoverError):
     """The job ended without success; the message holds the verdict."""
+
+
+class StillRunning(RoverError):
+    """The job did not reach the state that was waited for in time; it goes on."""
 
 
 class Conflict(RoverError):
