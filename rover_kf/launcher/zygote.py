@@ -131,9 +131,9 @@ class Zygote:
 
 def keep_store(control: socket.socket, host: str) -> None:
     """Open a TCPStore, say its port, keep it until killed."""
-    import torch.distributed  # noqa: PLC0415 - this process has it loaded
+    import torch.distributed.distributed_c10d as c10d  # noqa: PLC0415 - it is loaded already
 
-    store = torch.distributed.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    store = c10d.TCPStore(host, 0, is_master=True, wait_for_workers=False)
     _send(control, {"event": "store", "pid": os.getpid(), "port": store.port})
     control.close()
     while True:

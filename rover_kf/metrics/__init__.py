@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""metrics."""
+"""What a job's steps say: windows of throughput, the account of its seconds, and their export."""

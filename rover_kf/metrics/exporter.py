@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Prometheus text of a sidecar; the only place that imports prometheus_client.
+
+The coordinator's sidecar exports the job, every sidecar itself. Values are set when asked for, so
+that nothing has to be kept in step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from rover_kf.api.messages import CoordinatorStatus
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_GAUGES = {
+    "step": "Newest step that any rank reported.",
+    "world_size": "Training processes of the current round.",
+    "nodes": "Pods of the current round.",
+    "expected_nodes": "Pods that the job is to have.",
+    "samples_per_second": "Throughput over the last steps, all ranks.",
+    "sealed_step": "Newest step in memory; -1 if none.",
+    "durable_step": "Newest step on storage; -1 if none.",
+    "snapshot_bytes": "Size of the newest sealed snapshot, one rank.",
+    "restart_seconds": "Last time from a change of the world until every rank stepped.",
+}
+_COUNTERS = {
+    "restarts": "Rounds that ended by a failure.",
+    "saves": "Steps saved to memory.",
+    "save_seconds": "Blocked by saves, slowest rank.",
+}
+
+
+def render(pod: str, job: str, status: CoordinatorStatus | None) -> bytes:
+    """The text for GET /metrics; without status it is a sidecar that is no coordinator."""
+    registry = CollectorRegistry()
+    info = Gauge("rover_kf_sidecar_up", "A sidecar that runs.", ["job", "pod"], registry=registry)
+    info.labels(job, pod).set(1)
+    if status is None:
+        return generate_latest(registry)
+    values = {name: getattr(status, name) for name in (*_GAUGES, *_COUNTERS)}
+    for name, text in _GAUGES.items():
+        gauge = Gauge(f"rover_kf_{name}", text, ["job"], registry=registry)
+        gauge.labels(job).set(-1 if values[name] is None else values[name])
+    for name, text in _COUNTERS.items():
+        counter = Counter(f"rover_kf_{name}", text, ["job"], registry=registry)
+        counter.labels(job).inc(values[name])
+    spent = Counter(
+        "rover_kf_goodput_seconds",
+        "Seconds of the job by what they were spent on.",
+        ["job", "bucket"],
+        registry=registry,
+    )
+    for field in dataclasses.fields(status.goodput):
+        spent.labels(job, field.name).inc(getattr(status.goodput, field.name))
+    return generate_latest(registry)

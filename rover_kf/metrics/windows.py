@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Step reports of all ranks → windows of steady throughput. Pure; the samples carry the times.
+
+A step counts when every rank of the round has reported it; its time is the slowest rank's. The
+first steps after a change of the world are dropped: they hold warm-up, not training.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import statistics
+
+from rover_kf.api.samples import StepReport, StepSample, Throughput
+
+WARM_UP_STEPS = 3
+MOST_WINDOWS = 64
+MOST_OPEN_STEPS = 4096
+"""Steps that some rank has not reported; beyond it the oldest are given up."""
+RECENT_STEPS = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WholeStep:
+    """A step that every rank has ended."""
+
+    step: int
+    ended_at: float
+    seconds: float
+    samples: int
+    wait_seconds: float
+    save_seconds: float
+
+
+class Windows:
+    """The windows of one job.
+
+    Args:
+        seconds: length of a window.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._round = 0
+        self._nodes = 0
+        self._world_size = 0
+        self._skip = WARM_UP_STEPS
+        self._open: dict[int, dict[int, StepSample]] = {}
+        self._steps: list[WholeStep] = []
+        self._closed: collections.deque[Throughput] = collections.deque(maxlen=MOST_WINDOWS)
+        self._recent: collections.deque[WholeStep] = collections.deque(maxlen=RECENT_STEPS)
+
+    def begin(self, round_number: int, *, nodes: int, world_size: int) -> None:
+        """A new world: an unfinished window is dropped, warm-up begins."""
+        self._round, self._nodes, self._world_size = round_number, nodes, world_size
+        self._skip = WARM_UP_STEPS
+        self._open.clear()
+        self._steps.clear()
+        self._recent.clear()
+
+    def observe(self, report: StepReport) -> tuple[WholeStep, ...]:
+        """Take a report; returns the steps that it completed. Other rounds' are ignored."""
+        if report.round != self._round:
+            return ()
+        found = []
+        for sample in report.samples:
+            ranks = self._open.setdefault(sample.step, {})
+            ranks[report.rank] = sample
+            if len(ranks) == self._world_size:
+                found.append(_join(self._open.pop(sample.step)))
+        while len(self._open) > MOST_OPEN_STEPS:
+            del self._open[min(self._open)]
+        for step in found:
+            self._take(step)
+        return tuple(found)
+
+    @property
+    def closed(self) -> tuple[Throughput, ...]:
+        """Whole windows, oldest first."""
+        return tuple(self._closed)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Over the last steps; 0 before there are any."""
+        seconds = sum(step.seconds for step in self._recent)
+        return sum(step.samples for step in self._recent) / seconds if seconds else 0.0
+
+    def _take(self, step: WholeStep) -> None:
+        if self._skip:
+            self._skip -= 1
+            return
+        self._recent.append(step)
+        self._steps.append(step)
+        started_at = self._steps[0].ended_at - self._steps[0].seconds
+        if step.ended_at - started_at >= self._seconds:
+            self._closed.append(self._summarise(started_at))
+            self._steps.clear()
+
+    def _summarise(self, started_at: float) -> Throughput:
+        steps = self._steps
+        busy = sum(step.seconds for step in steps)
+        samples = sum(step.samples for step in steps)
+        return Throughput(
+            started_at=started_at,
+            ended_at=steps[-1].ended_at,
+            nodes=self._nodes,
+            world_size=self._world_size,
+            steps=len(steps),
+            samples=samples,
+            step_seconds=statistics.median(step.seconds for step in steps),
+            global_batch=samples / len(steps),
+            wait_fraction=min(sum(s.wait_seconds for s in steps) / busy, 1.0) if busy else 0.0,
+            save_seconds=sum(step.save_seconds for step in steps),
+        )
+
+
+def _join(ranks: dict[int, StepSample]) -> WholeStep:
+    samples = ranks.values()
+    return WholeStep(
+        step=next(iter(samples)).step,
+        ended_at=max(sample.ended_at for sample in samples),
+        seconds=max(sample.seconds for sample in samples),
+        samples=sum(sample.samples for sample in samples),
+        wait_seconds=max(sample.wait_seconds for sample in samples),
+        save_seconds=max(sample.save_seconds for sample in samples),
+    )

@@ -1,0 +1,283 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator's role: the rendezvous over HTTP, the job's telemetry, its status.
+
+In the first pod's sidecar only. Carries out what elastic.rendezvous decides: a request is kept open
+under a ticket until an effect answers it; a request whose connection closes is told as such. Its
+state is a cache, but for the job's verdict, which is kept in the pod's volume: a coordinator that
+was killed adopts the round that runs (docs/protocols.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Event
+from rover_kf.api.messages import (
+    Acknowledged,
+    CoordinatorStatus,
+    Failure,
+    FinishRequest,
+    JoinReply,
+    JoinRequest,
+    LeaveRequest,
+    ScaleRequest,
+    WatchReply,
+    WatchRequest,
+)
+from rover_kf.api.samples import StepReport
+from rover_kf.elastic.effects import Answer, Broken, Closed, Effect, Formed, Tell
+from rover_kf.elastic.limits import Limits
+from rover_kf.elastic.rendezvous import Rendezvous
+from rover_kf.sidecar.commits import Commits
+from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.story import Chronicle
+from rover_kf.sidecar.telemetry import Telemetry
+from rover_kf.sidecar.web import read, reply
+
+_log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.05
+LINGER_SECONDS = 10.0
+"""How long the coordinator outlives its own pod's launcher for members that still flush."""
+VERDICT_FILE = "verdict.json"
+
+Act = Callable[[int, float], "tuple[Effect, ...]"]
+
+
+class Coordinator:
+    """The role; daemon.py starts and stops it."""
+
+    def __init__(self, settings: SidecarSettings, chronicle: Chronicle, commits: Commits) -> None:
+        self._settings, self._chronicle, self._commits = settings, chronicle, commits
+        self._rendezvous = Rendezvous(_limits(settings, 1))
+        self._telemetry = Telemetry(settings.window_seconds, time.time())
+        self._started_at = time.time()
+        self._tickets = itertools.count(1)
+        self._open: dict[int, asyncio.Future[JoinReply | WatchReply]] = {}
+        self._deserted = asyncio.Event()
+        self._ticker: asyncio.Task[None] | None = None
+        self._verdict = settings.home / names.RUN_DIR / VERDICT_FILE
+
+    async def start(self) -> None:
+        """Find the first round's number, and the verdict if the job has ended already."""
+        first = await asyncio.to_thread(self._commits.first_generation)
+        self._rendezvous = Rendezvous(_limits(self._settings, first))
+        self._recall()
+        self._ticker = asyncio.create_task(self._tick())
+
+    async def stop(self) -> None:
+        """Wait a little for members that still need us after the job's end, then stop."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._deserted.wait(), LINGER_SECONDS)
+        if self._ticker is not None:
+            self._ticker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._ticker
+
+    def local_routes(self) -> list[web.RouteDef]:
+        """What launcher and trainer of this pod post: the Unix socket's share."""
+        return [
+            web.post(names.PATH_JOIN, self._on_join),
+            web.post(names.PATH_WATCH, self._on_watch),
+            web.post(names.PATH_LEAVE, self._on_leave),
+            web.post(names.PATH_FAILURE, self._on_failure),
+            web.post(names.PATH_FINISH, self._on_finish),
+            web.post(names.PATH_SAMPLES, self._on_samples),
+        ]
+
+    def routes(self) -> list[web.RouteDef]:
+        """For the TCP port."""
+        return [
+            *self.local_routes(),
+            *self._commits.routes(),
+            web.post(names.PATH_EVENTS, self._on_event),
+            web.post(names.PATH_SCALE, self._on_scale),
+            web.get(names.PATH_STATUS, self._on_status),
+        ]
+
+    def status(self, after: int) -> CoordinatorStatus:
+        """Everything that a controller wants to know."""
+        world, telemetry, commits = self._rendezvous.world, self._telemetry, self._commits
+        current, now = world.round, time.time()
+        return CoordinatorStatus(
+            job=self._settings.job,
+            phase=self._phase(),
+            round=world.round_number,
+            nodes=len(current.members) if current else 0,
+            expected_nodes=world.expected,
+            world_size=current.world_size if current else 0,
+            step=telemetry.step,
+            total_steps=telemetry.total_steps,
+            sealed_step=commits.sealed_step,
+            durable_step=commits.durable_step,
+            samples_per_second=telemetry.windows.samples_per_second,
+            restarts=self._rendezvous.steward.failures,
+            windows=telemetry.windows.closed,
+            goodput=telemetry.goodput(now),
+            events=self._chronicle.after(after),
+            started_at=self._started_at,
+            now=now,
+            restart_seconds=telemetry.restart_seconds,
+            verdict=world.closed.verdict if world.closed else "",
+            saves=commits.saves,
+            save_seconds=commits.save_seconds,
+            snapshot_bytes=commits.snapshot_bytes,
+        )
+
+    # -- requests -----------------------------------------------------------------------------
+
+    async def _on_join(self, request: web.Request) -> web.Response:
+        message = await read(request, JoinRequest)
+        return await self._ask(lambda ticket, now: self._rendezvous.join(message, ticket, now))
+
+    async def _on_watch(self, request: web.Request) -> web.Response:
+        message = await read(request, WatchRequest)
+        return await self._ask(lambda ticket, now: self._rendezvous.watch(message, ticket, now))
+
+    async def _on_failure(self, request: web.Request) -> web.Response:
+        message = await read(request, Failure)
+        return await self._ask(lambda ticket, now: self._rendezvous.failure(message, ticket, now))
+
+    async def _on_finish(self, request: web.Request) -> web.Response:
+        message = await read(request, FinishRequest)
+        return await self._ask(lambda ticket, now: self._rendezvous.finish(message, ticket, now))
+
+    async def _on_leave(self, request: web.Request) -> web.Response:
+        message = await read(request, LeaveRequest)
+        self._carry_out(self._rendezvous.leave(message, time.monotonic()))
+        return reply(Acknowledged())
+
+    async def _on_scale(self, request: web.Request) -> web.Response:
+        message = await read(request, ScaleRequest)
+        now = time.monotonic()
+        self._carry_out(self._rendezvous.scale(message.nodes, message.reason, now))
+        return reply(Acknowledged())
+
+    async def _on_event(self, request: web.Request) -> web.Response:
+        self._chronicle.add(await read(request, Event))
+        return reply(Acknowledged())
+
+    async def _on_samples(self, request: web.Request) -> web.Response:
+        report = await read(request, StepReport)
+        now = time.time()
+        took = self._telemetry.report(report, now)
+        if took is not None:
+            message = f"round {report.round}: every rank steps again, {took:.2f} s after the change"
+            self._chronicle.record(names.EVENT_RECOVERED, message)
+        if report.samples:
+            last = report.samples[-1]
+            monotonic = time.monotonic()
+            effects = self._rendezvous.observe(
+                report.round,
+                last.step,
+                seconds=last.seconds,
+                at=monotonic - max(now - last.ended_at, 0.0),
+                now=monotonic,
+            )
+            self._carry_out(effects)
+        return reply(Acknowledged())
+
+    async def _on_status(self, request: web.Request) -> web.Response:
+        after = request.query.get("after", "0")
+        return reply(self.status(int(after) if after.isdigit() else 0))
+
+    # -- effects ------------------------------------------------------------------------------
+
+    async def _ask(self, act: Act) -> web.Response:
+        ticket = next(self._tickets)
+        future: asyncio.Future[JoinReply | WatchReply] = asyncio.get_running_loop().create_future()
+        self._open[ticket] = future
+        try:
+            self._carry_out(act(ticket, time.monotonic()))
+            return reply(await future)
+        except asyncio.CancelledError:
+            self._carry_out(self._rendezvous.disconnected(ticket, time.monotonic()))
+            raise
+        finally:
+            del self._open[ticket]
+
+    def _carry_out(self, effects: tuple[Effect, ...]) -> None:
+        for effect in effects:
+            match effect:
+                case Answer(ticket, answer):
+                    future = self._open.get(ticket)
+                    if future is not None and not future.done():
+                        future.set_result(answer)
+                case Tell(reason, message, warning):
+                    self._chronicle.record(reason, message, warning=warning)
+                case Formed(current):
+                    self._telemetry.formed(current)
+                case Broken(planned, why):
+                    _log.info("the round has ended: %s", why)
+                    self._telemetry.broken(time.time(), planned=planned)
+                case Closed():
+                    self._remember(effect)
+
+        world = self._rendezvous.world
+        if world.closed and world.seats:
+            self._deserted.clear()
+        else:
+            self._deserted.set()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._carry_out(self._rendezvous.tick(time.monotonic()))
+
+    def _phase(self) -> str:
+        world, telemetry = self._rendezvous.world, self._telemetry
+        if world.closed:
+            return "failed" if world.closed.exit_code else "finished"
+        if world.drain_at:
+            return "draining"
+        if world.active and (telemetry.stepping or not world.progress.ever):
+            return "training"
+        return "recovering" if telemetry.step else "waiting"
+
+    # -- the verdict outlives this process ------------------------------------------------------
+
+    def _remember(self, closed: Closed) -> None:
+        found = {
+            "pod_uid": self._settings.pod_uid,
+            "exit_code": closed.exit_code,
+            "verdict": closed.verdict,
+        }
+        part = self._verdict.with_suffix(".part")
+        try:
+            part.write_text(json.dumps(found))
+            part.replace(self._verdict)
+        except OSError as error:
+            _log.warning("the verdict could not be kept: %s", error)
+
+    def _recall(self) -> None:
+        try:
+            found = json.loads(self._verdict.read_text())
+            same_pod = found["pod_uid"] == self._settings.pod_uid
+            exit_code, verdict = int(found["exit_code"]), str(found["verdict"])
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.warning("%s cannot be read, the job goes on: %s", self._verdict, error)
+            return
+        if same_pod:
+            self._rendezvous.world.close(exit_code, verdict)
+
+
+def _limits(settings: SidecarSettings, first_round: int) -> Limits:
+    return Limits(
+        nodes=settings.nodes,
+        min_nodes=settings.min_nodes,
+        max_nodes=settings.max_nodes,
+        restarts=settings.restarts,
+        first_round=first_round,
+    )

@@ -1,0 +1,193 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Joins the parts of a sidecar and keeps them running until SIGTERM.
+
+Two listeners: the Unix socket for launcher and trainers of the pod, the TCP port for other pods,
+the controller, probes and Prometheus. A native sidecar that ends is restarted and counted against
+the job's backoffLimit, so a part that fails is logged and tried again; the process goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pathlib
+import signal
+
+from aiohttp import web
+
+from rover_kf.api import names
+from rover_kf.api.messages import Acknowledged, Identity
+from rover_kf.sidecar.checkpoints import Checkpoints
+from rover_kf.sidecar.commits import Commits
+from rover_kf.sidecar.coordinator import Coordinator
+from rover_kf.sidecar.identity import make_gate
+from rover_kf.sidecar.peers import SidecarPeers
+from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.story import Chronicle, Messenger
+from rover_kf.sidecar.web import application, reply
+
+_log = logging.getLogger(__name__)
+
+BIND_RETRY_SECONDS = 0.5
+SHUTDOWN_SECONDS = 1.0
+"""That open requests have when the sidecar stops: long polls are asked again anyway."""
+RENDEZVOUS = (
+    names.PATH_JOIN,
+    names.PATH_WATCH,
+    names.PATH_LEAVE,
+    names.PATH_FAILURE,
+    names.PATH_FINISH,
+)
+MISDIRECTED = 421
+
+
+class Daemon:
+    """One sidecar."""
+
+    def __init__(self, settings: SidecarSettings) -> None:
+        self._settings = settings
+        self._peers = SidecarPeers(settings)
+        self._chronicle = Chronicle(settings.pod)
+        self._messenger = Messenger(settings.pod, self._peers)
+        story = self._chronicle if settings.is_coordinator else self._messenger
+        self._checkpoints = Checkpoints(settings, self._peers, story)
+        self._coordinator = (
+            Coordinator(settings, self._chronicle, Commits(settings, story))
+            if settings.is_coordinator
+            else None
+        )
+        self._runners: list[web.AppRunner] = []
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT."""
+        stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        await self.start()
+        await stopped.wait()
+        await self.stop()
+
+    async def start(self) -> None:
+        """Open both listeners and begin the background work."""
+        for folder in (names.RUN_DIR, names.ARENA_DIR):
+            make_shared(self._settings.home / folder)
+        await self._peers.start()
+        if self._coordinator is not None:
+            await self._coordinator.start()
+        else:
+            await self._messenger.start()
+        await self._listen(self._tcp_routes(), local=False)
+        await self._checkpoints.start()
+        await self._listen(self._local_routes(), local=True)
+        _log.info("%s serves on %s:%d", self._settings.pod, *self._address())
+
+    async def stop(self) -> None:
+        """Close what start opened; the coordinator first waits for members that still end."""
+        if self._coordinator is not None:
+            await self._coordinator.stop()
+        await self._messenger.stop()
+        await self._checkpoints.stop()
+        for runner in self._runners:
+            await runner.cleanup()
+        await self._peers.stop()
+
+    def _address(self) -> tuple[str, int]:
+        return self._settings.address, self._settings.port
+
+    async def _listen(self, routes: list[web.RouteDef], *, local: bool) -> None:
+        gate = None if local else make_gate(self._settings)
+        runner = web.AppRunner(
+            application(routes, gate),
+            access_log=None,
+            handler_cancellation=True,  # a closed connection is news (rendezvous)
+            shutdown_timeout=SHUTDOWN_SECONDS,
+        )
+        await runner.setup()
+        self._runners.append(runner)
+        if local:
+            await self._open_socket(runner)
+            return
+        while True:
+            site = web.TCPSite(runner, *self._address(), reuse_address=True)
+            try:
+                await site.start()
+            except OSError as error:
+                # A predecessor that is not gone yet, or the address is not up yet.
+                _log.warning("cannot listen on %s:%d: %s", *self._address(), error)
+                await asyncio.sleep(BIND_RETRY_SECONDS)
+                continue
+            return
+
+    async def _open_socket(self, runner: web.AppRunner) -> None:
+        path = self._settings.home / names.SOCKET
+        # Under another name until it can be used by any user: clients never see it half-made.
+        early = path.with_suffix(".new")
+        with contextlib.suppress(FileNotFoundError):
+            early.unlink()
+        await web.UnixSite(runner, str(early)).start()
+        early.chmod(0o666)
+        early.replace(path)
+
+    def _local_routes(self) -> list[web.RouteDef]:
+        routes = [
+            web.get(names.PATH_SELF, self._on_self),
+            web.get(names.PATH_HEALTH, self._on_health),
+            *self._checkpoints.local_routes(),
+        ]
+        if self._coordinator is not None:
+            return [*routes, *self._coordinator.local_routes()]
+        forwarded = [web.post(path, self._forward) for path in RENDEZVOUS]
+        return [*routes, *forwarded, web.post(names.PATH_SAMPLES, self._forward)]
+
+    def _tcp_routes(self) -> list[web.RouteDef]:
+        routes = [
+            web.get(names.PATH_HEALTH, self._on_health),
+            web.get(names.PATH_METRICS, self._on_metrics),
+            *self._checkpoints.peer_routes(),
+        ]
+        if self._coordinator is not None:
+            return [*routes, *self._coordinator.routes()]
+        return [*routes, web.route("*", "/v1/{path:.*}", self._on_misdirected)]
+
+    async def _on_self(self, _: web.Request) -> web.Response:
+        settings = self._settings
+        return reply(
+            Identity(
+                job=settings.job,
+                pod=settings.pod,
+                address=settings.address,
+                node_rank=settings.node_rank,
+                coordinator=settings.is_coordinator,
+            )
+        )
+
+    async def _on_health(self, _: web.Request) -> web.Response:
+        return reply(Acknowledged())
+
+    async def _on_metrics(self, _: web.Request) -> web.Response:
+        from rover_kf.metrics import exporter  # noqa: PLC0415 - not needed to start
+
+        status = self._coordinator.status(0) if self._coordinator is not None else None
+        body = exporter.render(self._settings.pod, self._settings.job, status)
+        return web.Response(body=body, headers={"Content-Type": exporter.CONTENT_TYPE})
+
+    async def _forward(self, request: web.Request) -> web.Response:
+        status, body = await self._peers.forward(request.path, await request.read())
+        return web.Response(status=status, body=body, content_type="application/json")
+
+    async def _on_misdirected(self, request: web.Request) -> web.Response:
+        reason = (
+            f"{self._settings.pod} is not the coordinator; ask {self._settings.job}'s first pod"
+        )
+        return web.json_response(
+            {"error": "InputError", "message": f"{request.path}: {reason}"}, status=MISDIRECTED
+        )
+
+
+def make_shared(folder: pathlib.Path) -> None:
+    """Make a folder that every user of the pod may write to: the image's user is unknown."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(PermissionError):  # the init container made it, as another user
+        folder.chmod(0o777)

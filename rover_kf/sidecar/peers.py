@@ -1,0 +1,163 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Other sidecars over TCP, with this pod's token: the client side of a sidecar.
+
+Satisfies seams.Peers, and forwards what launcher and trainer post for the coordinator unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import http
+import json
+import pathlib
+import time
+from collections.abc import AsyncIterator
+from typing import TypeVar
+
+import aiohttp
+
+from rover_kf import errors
+from rover_kf.api import codec
+from rover_kf.sidecar.seams import Stream
+from rover_kf.sidecar.settings import SidecarSettings
+
+T = TypeVar("T")
+
+PATIENCE = 60.0
+"""Seconds that a request to the coordinator is tried again."""
+CONNECT_SECONDS = 3.0
+TOKEN_SECONDS = 5.0
+"""How long a token that was read is used: the kubelet replaces it long before it ends."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Stream:
+    status: int
+    headers: dict[str, str]
+    response: aiohttp.ClientResponse
+
+    async def chunks(self, size: int) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self.response.content.iter_chunked(size):
+                yield chunk
+        except aiohttp.ClientError as cause:
+            raise errors.ClusterUnavailable(f"{self.response.url} broke off: {cause}") from cause
+
+
+class SidecarPeers:
+    """One session for all requests to other sidecars."""
+
+    def __init__(self, settings: SidecarSettings) -> None:
+        host = settings.coordinator_host
+        self._coordinator = f"http://{_bracketed(host)}:{settings.port}"
+        self._token = Token(settings.token_home / "token")
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Open the session."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+        # Long polls of every launcher and trainer of the pod go through it: no limit.
+        connector = aiohttp.TCPConnector(limit=0, use_dns_cache=False)
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
+
+    async def stop(self) -> None:
+        """Close it."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def forward(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """POST to the coordinator as it is, once; a cancelled call closes the connection.
+
+        Raises:
+            ClusterUnavailable: it cannot be reached.
+        """
+        url = self._coordinator + path
+        try:
+            async with self._open().post(url, data=body, headers=self._headers()) as response:
+                return response.status, await response.read()
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
+            message = f"the coordinator at {self._coordinator} cannot be reached: {cause}"
+            raise errors.ClusterUnavailable(message) from cause
+
+    async def ask_coordinator(self, path: str, message: object, reply: type[T]) -> T:
+        """See seams.Peers."""
+        until, delay = time.monotonic() + PATIENCE, 0.1
+        body = codec.dumps(message)
+        while True:
+            try:
+                status, data = await self.forward(path, body)
+                if status < http.HTTPStatus.BAD_REQUEST:
+                    return codec.loads(reply, data)
+                raise refusal(status, data)
+            except errors.ClusterUnavailable:
+                if time.monotonic() + delay > until:
+                    raise
+            await asyncio.sleep(delay)
+            delay = min(delay * 1.5, 2.0)
+
+    @contextlib.asynccontextmanager
+    async def get(self, address: str, path: str) -> AsyncIterator[Stream]:
+        """See seams.Peers."""
+        url = f"http://{address}{path}"
+        try:
+            async with self._open().get(url, headers=self._headers()) as response:
+                yield _Stream(response.status, dict(response.headers), response)
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
+            raise errors.ClusterUnavailable(f"{url} cannot be reached: {cause}") from cause
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise errors.ClusterUnavailable("this sidecar is starting or stopping")
+        return self._session
+
+    def _headers(self) -> dict[str, str]:
+        return {
+            "Authorization": f"Bearer {self._token.read()}",
+            "Content-Type": "application/json",
+        }
+
+
+@dataclasses.dataclass(slots=True)
+class Token:
+    """A token file, read again now and then: it is replaced while we run."""
+
+    path: pathlib.Path
+    value: str = ""
+    read_at: float = 0.0
+
+    def read(self) -> str:
+        """The token.
+
+        Raises:
+            ClusterUnavailable: there is no such file (not yet mounted).
+        """
+        if not self.value or time.monotonic() - self.read_at > TOKEN_SECONDS:
+            try:
+                self.value = self.path.read_text().strip()
+            except OSError as cause:
+                raise errors.ClusterUnavailable(f"no token in {self.path}: {cause}") from cause
+            self.read_at = time.monotonic()
+        return self.value
+
+
+def refusal(status: int, data: bytes) -> errors.RoverError:
+    """The error that an answer stands for, of its own class where that can be built."""
+    try:
+        found = json.loads(data)
+        kind, message = str(found["error"]), str(found["message"])
+    except (ValueError, KeyError, TypeError):
+        return errors.ClusterUnavailable(f"status {status}: {data[:200]!r}")
+    cls = getattr(errors, kind, None)
+    if not (isinstance(cls, type) and issubclass(cls, errors.RoverError)):
+        return errors.RoverError(f"{kind}: {message}")
+    # Some classes build their message from facts that are in this one already.
+    error = cls.__new__(cls)
+    Exception.__init__(error, message)
+    return error
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
