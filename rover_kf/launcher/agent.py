@@ -75,6 +75,9 @@ class Agent:
         except errors.InputError as error:
             say(str(error))
             return names.EXIT_USER_ERROR
+        except errors.RoverError as error:
+            say(f"cannot go on, another container has to try: {error}")
+            return names.EXIT_RETRY
         except Stop as stop:
             self.errands.ignore_stops()
             self._leave(str(stop))

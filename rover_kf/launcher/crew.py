@@ -13,7 +13,7 @@ from rover_kf import errors
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.environment import Place
 from rover_kf.launcher.errands import Errands
-from rover_kf.launcher.nursery import Counted, Exited, Nursery, StoreOpened
+from rover_kf.launcher.nursery import Counted, Exited, Nursery, ServiceEnded, StoreOpened
 
 KILL_PATIENCE = 30.0
 """Seconds that the kernel has to end a process after SIGKILL."""
@@ -44,8 +44,20 @@ class Crew:
             self.live.discard(event.local_rank)
         elif isinstance(event, StoreOpened):
             self._store, self._opening = event, False
+        elif isinstance(event, ServiceEnded):
+            self._on_service_end(event)
         elif isinstance(event, Counted):
             self._counted = event
+
+    def _on_service_end(self, event: ServiceEnded) -> None:
+        if self._store is not None and self._store.pid == event.pid:
+            self._store = None  # the next round's store was killed: open another
+        elif self._opening and event.code > 0:
+            self._opening = False
+            raise errors.RoverError(
+                f"the round's store could not be opened (exit code {event.code}); its traceback "
+                "stands above"
+            )
 
     def spawn(self, places: Sequence[Place], launch: Launch) -> None:
         """Fork the training processes of a round."""
@@ -63,8 +75,8 @@ class Crew:
 
     def take_store(self, errands: Errands, host: str) -> StoreOpened:
         """The store that was opened; waits for it."""
-        self.prepare_store(host)
         while self._store is None:
+            self.prepare_store(host)
             errands.next_event()
         store, self._store = self._store, None
         return store

@@ -44,6 +44,14 @@ class StoreOpened:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ServiceEnded:
+    """A store, or the process that counted, has ended."""
+
+    pid: int
+    code: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Counted:
     """How many accelerators and CPUs there are."""
 
@@ -143,6 +151,8 @@ def _event(message: dict[str, Any]) -> object:
             return Exited(message["local_rank"], message["code"])
         case "store":
             return StoreOpened(message["pid"], message["port"])
+        case "ended":
+            return ServiceEnded(message["pid"], message["code"])
         case "count":
             return Counted(message["gpu"], message["cpu"])
         case _:

@@ -11,6 +11,7 @@ CUDA: each has a child of its own. Every child, and this process itself, dies wi
     agent → zygote   {"do": "spawn", "places": […], "launch": {…}}   {"do": "kill", "signal": 9}
                      {"do": "store", "host": "…"}  {"do": "count"}   {"do": "drop", "pid": 7}
     zygote → agent   {"event": "ready"}            {"event": "store", "pid": 7, "port": 4711}
+                     {"event": "ended", "pid": 7, "code": 1}    (a store or a count)
                      {"event": "count", "gpu": 0, "cpu": 2}
                      {"event": "exited", "local_rank": 0, "code": -9}
 """
@@ -122,18 +123,20 @@ class Zygote:
             # until it is reaped, nobody else can have its number.
             _kill_group(pid, signal.SIGKILL)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            self.services.discard(pid)
             local_rank = self.children.pop(pid, None)
             if local_rank is None:
+                self.services.discard(pid)
+                _send(self.control, {"event": "ended", "pid": pid, "code": code})
                 continue
             _send(self.control, {"event": "exited", "local_rank": local_rank, "code": code})
 
 
 def keep_store(control: socket.socket, host: str) -> None:
     """Open a TCPStore, say its port, keep it until killed."""
-    import torch.distributed.distributed_c10d as c10d  # noqa: PLC0415 - it is loaded already
+    # torch re-exports it without saying so.
+    from torch.distributed import TCPStore  # type: ignore[attr-defined] # noqa: PLC0415
 
-    store = c10d.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
     _send(control, {"event": "store", "pid": os.getpid(), "port": store.port})
     control.close()
     while True:
