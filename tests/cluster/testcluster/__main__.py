@@ -23,7 +23,9 @@ from testcluster.images import Images
 
 def main() -> int:
     """Do what the command line says; 0, or 1 with the reason on standard error."""
-    parser = argparse.ArgumentParser(prog="testcluster", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="testcluster", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("verb", choices=("build", "images", "up", "load", "status", "down"))
     parser.add_argument("archive", nargs="*", type=pathlib.Path, help="for load")
     parser.add_argument("--nodes", type=int, default=3, help="for up (default 3)")

@@ -100,11 +100,17 @@ def module_directory(module: str, path: str) -> pathlib.Path:
 
 def _module(module: GoModule, report) -> pathlib.Path:
     sources = [path.read_bytes() for path in sorted(module.source.iterdir())]
-    folder = settings.cache() / "bin" / f"{module.name}-{key_of(*module.flags, *module.packages, *sources)}"
+    folder = (
+        settings.cache()
+        / "bin"
+        / f"{module.name}-{key_of(*module.flags, *module.packages, *sources)}"
+    )
     if folder.exists():
         return folder
     if shutil.which("go") is None:
-        raise ClusterError("Go is needed to compile the test cluster (https://go.dev/dl); it is not on PATH")
+        raise ClusterError(
+            "Go is needed to compile the test cluster (https://go.dev/dl); it is not on PATH"
+        )
     report(f"compiling {module.name} (minutes at first, seconds from a warm Go cache)")
     partial = folder.with_suffix(f".{os.getpid()}.part")
     shutil.rmtree(partial, ignore_errors=True)
@@ -114,9 +120,11 @@ def _module(module: GoModule, report) -> pathlib.Path:
         environment["CGO_ENABLED"] = "0"
     run(
         ["go", "build", *module.flags, "-o", f"{partial}/", *module.packages],
-        cwd=module.source, env=environment, timeout=2400,
+        cwd=module.source,
+        env=environment,
+        timeout=2400,
     )
-    return _publish(partial, folder)
+    return publish(partial, folder)
 
 
 def _pause() -> pathlib.Path:
@@ -126,12 +134,12 @@ def _pause() -> pathlib.Path:
         partial = folder.with_suffix(f".{os.getpid()}.part")
         partial.mkdir(parents=True, exist_ok=True)
         run(["gcc", "-static", "-O1", "-o", partial / "pause", source])
-        _publish(partial, folder)
+        publish(partial, folder)
     return folder / "pause"
 
 
-def _publish(partial: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Rename: a build that was cut off leaves no folder under the final name."""
+def publish(partial: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """Give a finished folder its name: a build that was cut off leaves no folder under the final name."""
     try:
         partial.rename(folder)
     except OSError:

@@ -18,7 +18,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from testcluster.commands import run, succeeds
 
 # Settings of the host's pip that decide where packages come from; the rest is taste.
-_PIP_KEYS = ("index-url", "extra-index-url", "find-links", "trusted-host", "proxy", "cert", "timeout")
+_PIP_KEYS = (
+    "index-url",
+    "extra-index-url",
+    "find-links",
+    "trusted-host",
+    "proxy",
+    "cert",
+    "timeout",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,13 +61,18 @@ class Store:
         """Whether an image of that name is in the store."""
         return succeeds(self._command("inspect", "--type", "image", image))
 
-    def commit(self, image: str, files: Mapping[str, pathlib.Path], *, entry: str = "", user: str = "") -> None:
+    def commit(
+        self, image: str, files: Mapping[str, pathlib.Path], *, entry: str = "", user: str = ""
+    ) -> None:
         """Make an image of these files (path in the image to path here) and nothing else."""
         container = run(self._command("from", "scratch")).strip()
         try:
             for target, source in files.items():
                 run(self._command("copy", container, source, target))
-            config = [*(["--entrypoint", f'["{entry}"]'] if entry else []), *(["--user", user] if user else [])]
+            config = [
+                *(["--entrypoint", f'["{entry}"]'] if entry else []),
+                *(["--user", user] if user else []),
+            ]
             if config:
                 run(self._command("config", *config, container))
             run(self._command("commit", "-q", container, image))
@@ -76,8 +89,20 @@ class Store:
             volumes = [word for source, place in mounts for word in ("-v", f"{source}:{place}:ro")]
             run(
                 self._command(
-                    "bud", "--layers", "--isolation", "chroot", *volumes, "--build-arg", f"BASE={base}",
-                    "-f", dockerfile, "--target", target, "-t", image, context,
+                    "bud",
+                    "--layers",
+                    "--isolation",
+                    "chroot",
+                    *volumes,
+                    "--build-arg",
+                    f"BASE={base}",
+                    "-f",
+                    dockerfile,
+                    "--target",
+                    target,
+                    "-t",
+                    image,
+                    context,
                 ),
                 timeout=1200,
             )
@@ -119,7 +144,12 @@ def _overlay_works(directory: pathlib.Path) -> bool:
 
 def _pip_configuration(path: pathlib.Path) -> list[tuple[str, str]]:
     """Write the settings of this machine's pip as one file; returns what to mount for it to hold."""
-    pip = shutil.which("pip", path=f"{pathlib.Path(sys.executable).parent}:{os.environ.get('PATH', '')}") or "pip"
+    pip = (
+        shutil.which(
+            "pip", path=f"{pathlib.Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+        )
+        or "pip"
+    )
     settings: dict[str, str] = {}
     for line in run([pip, "config", "list"]).splitlines():
         name, _, value = line.partition("=")

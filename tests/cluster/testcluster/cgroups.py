@@ -11,7 +11,19 @@ import time
 from testcluster.errors import ClusterError
 
 _ROOT = pathlib.Path("/sys/fs/cgroup")
-_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd", "hugetlb", "unified")
+_CONTROLLERS = (
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "memory",
+    "devices",
+    "freezer",
+    "blkio",
+    "pids",
+    "systemd",
+    "hugetlb",
+    "unified",
+)
 
 
 def _roots() -> list[pathlib.Path]:

@@ -28,7 +28,9 @@ def remove(root: pathlib.Path) -> None:
         ClusterError: something cannot be removed, or the directory is not one of ours.
     """
     if root.exists() and any(root.iterdir()) and not (root / MARKER).exists():
-        raise ClusterError(f"{root} is not a test cluster's directory (no file {MARKER}); nothing was removed")
+        raise ClusterError(
+            f"{root} is not a test cluster's directory (no file {MARKER}); nothing was removed"
+        )
     registry = Registry(root / "processes", root / "log")
     daemons = registry.all()
     # First processes of nodes: the kernel ends what is inside, shims and containers too.
@@ -36,7 +38,13 @@ def remove(root: pathlib.Path) -> None:
     registry.stop(registry.all())
     nodes = [name for name in network.existing() if name != network.namespace(0)]
     for name in nodes:
-        _kill([Daemon(name, pid, began) for pid in cgroups.processes(name) if (began := start_time(pid)) is not None])
+        _kill(
+            [
+                Daemon(name, pid, began)
+                for pid in cgroups.processes(name)
+                if (began := start_time(pid)) is not None
+            ]
+        )
     for name in {*nodes, *(path.name for path in root.glob("rk[0-9]*") if path.is_dir())}:
         cgroups.remove(name)
     network.destroy()
@@ -47,7 +55,9 @@ def _kill(daemons: list[Daemon]) -> None:
     for daemon in daemons:
         daemon.signal(signal.SIGKILL)
     if not wait_ended(daemons, 20):
-        raise ClusterError(f"still alive after SIGKILL: {[item for item in daemons if item.alive()]}")
+        raise ClusterError(
+            f"still alive after SIGKILL: {[item for item in daemons if item.alive()]}"
+        )
 
 
 def _remove_tree(root: pathlib.Path) -> None:
@@ -55,7 +65,9 @@ def _remove_tree(root: pathlib.Path) -> None:
     with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
         inside = [line.split()[4] for line in mounts if _below(line.split()[4], root)]
     if inside:
-        raise ClusterError(f"mounts are left below {root}: {inside}; unmount them, nothing was deleted")
+        raise ClusterError(
+            f"mounts are left below {root}: {inside}; unmount them, nothing was deleted"
+        )
     if root.exists():
         shutil.rmtree(root)
 

@@ -59,7 +59,8 @@ class Cluster:
     def nodes(self) -> tuple[Node, ...]:
         """Its nodes in order."""
         return tuple(
-            Node(index, self.root, self.binaries, self.registry) for index in range(1, self.size + 1)
+            Node(index, self.root, self.binaries, self.registry)
+            for index in range(1, self.size + 1)
         )
 
     def node(self, name: str) -> Node:
@@ -94,13 +95,24 @@ class Cluster:
             booted = [pool.submit(_boot, node, archives) for node in self.nodes]
             manifest = pool.submit(operator.render, self.binaries["kubectl"], self.root)
             control_plane.start()
-            joined = [pool.submit(_join_after, boot, node) for boot, node in zip(booted, self.nodes, strict=True)]
-            self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(manifest.result()))
+            joined = [
+                pool.submit(_join_after, boot, node)
+                for boot, node in zip(booted, self.nodes, strict=True)
+            ]
+            self.kubectl(
+                "apply", "--server-side", "--force-conflicts", "-f", str(manifest.result())
+            )
             for item in joined:
                 item.result()
         self.wait_nodes()
         self.kubectl(
-            "-n", operator.NAMESPACE, "rollout", "status", f"deploy/{operator.DEPLOYMENT}", "--timeout=120s", timeout=150
+            "-n",
+            operator.NAMESPACE,
+            "rollout",
+            "status",
+            f"deploy/{operator.DEPLOYMENT}",
+            "--timeout=120s",
+            timeout=150,
         )
 
     def wait_nodes(self, *, seconds: float = 120) -> None:
@@ -112,7 +124,9 @@ class Cluster:
         wanted, deadline = {node.name for node in self.nodes}, time.monotonic() + seconds
         while (ready := self.ready_nodes()) != wanted:
             if time.monotonic() > deadline:
-                raise ClusterError(f"not ready: {sorted(wanted - ready)}; read the logs below {self.root}/log")
+                raise ClusterError(
+                    f"not ready: {sorted(wanted - ready)}; read the logs below {self.root}/log"
+                )
             time.sleep(0.2)
 
     def ready_nodes(self) -> set[str]:

@@ -35,7 +35,14 @@ def run(
     words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
     try:
         done = subprocess.run(
-            words, cwd=cwd, env=env, input=text, timeout=timeout, capture_output=True, text=True, check=False
+            words,
+            cwd=cwd,
+            env=env,
+            input=text,
+            timeout=timeout,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     except subprocess.TimeoutExpired as late:
         raise CommandFailed(shlex.join(words), 124, f"no end within {timeout} s") from late

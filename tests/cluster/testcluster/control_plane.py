@@ -34,15 +34,22 @@ class ControlPlane:
         self._wait_ready(90)
         pki = self.root / "pki"
         self._daemon(
-            "controller-manager", self.binaries["kube-controller-manager"],
+            "controller-manager",
+            self.binaries["kube-controller-manager"],
             f"--kubeconfig={self.root}/controller-manager.kubeconfig",
-            f"--service-account-private-key-file={pki}/sa.key", f"--root-ca-file={pki}/ca.crt",
-            "--leader-elect=false", "--use-service-account-credentials=true", f"--cluster-cidr={network.PODS}",
-            f"--node-monitor-grace-period={GRACE_SECONDS}s", "--node-monitor-period=2s",
+            f"--service-account-private-key-file={pki}/sa.key",
+            f"--root-ca-file={pki}/ca.crt",
+            "--leader-elect=false",
+            "--use-service-account-credentials=true",
+            f"--cluster-cidr={network.PODS}",
+            f"--node-monitor-grace-period={GRACE_SECONDS}s",
+            "--node-monitor-period=2s",
         )
         self._daemon(
-            "scheduler", self.binaries["kube-scheduler"],
-            f"--kubeconfig={self.root}/scheduler.kubeconfig", "--leader-elect=false",
+            "scheduler",
+            self.binaries["kube-scheduler"],
+            f"--kubeconfig={self.root}/scheduler.kubeconfig",
+            "--leader-elect=false",
         )
         corefile = self.root / "Corefile"
         corefile.write_text(
@@ -52,7 +59,14 @@ class ControlPlane:
         self._daemon("coredns", self.binaries["coredns"], "-conf", corefile)
         # The API server calls webhooks by their service's address, so this namespace needs the services' rules too.
         # A proxy wants to be on a node that exists (it waits 30 s for one that does not): it says it is on the first.
-        start_proxy(self.root, self.binaries, self.registry, index=0, hostname=network.namespace(1), prefix=network.enter(0))
+        start_proxy(
+            self.root,
+            self.binaries,
+            self.registry,
+            index=0,
+            hostname=network.namespace(1),
+            prefix=network.enter(0),
+        )
 
     def _daemon(self, name: str, *command: str | pathlib.Path) -> None:
         self.registry.start(name, [*network.enter(0), *command])
@@ -60,28 +74,49 @@ class ControlPlane:
     def _etcd_options(self) -> list[str]:
         client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
         return [
-            f"--data-dir={self.root}/etcd", f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
+            f"--data-dir={self.root}/etcd",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
             f"--listen-peer-urls={peer}",
         ]
 
     def _apiserver_options(self) -> list[str]:
         pki = self.root / "pki"
         return [
-            "--etcd-servers=http://127.0.0.1:2379", "--bind-address=0.0.0.0", "--secure-port=6443",
+            "--etcd-servers=http://127.0.0.1:2379",
+            "--bind-address=0.0.0.0",
+            "--secure-port=6443",
             f"--advertise-address={network.address(0)}",
-            f"--tls-cert-file={pki}/api.crt", f"--tls-private-key-file={pki}/api.key", f"--client-ca-file={pki}/ca.crt",
-            "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={pki}/sa.key",
-            f"--service-account-signing-key-file={pki}/sa.key", f"--service-cluster-ip-range={network.SERVICES}",
-            "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
-            f"--kubelet-client-certificate={pki}/admin.crt", f"--kubelet-client-key={pki}/admin.key",
-            "--kubelet-preferred-address-types=InternalIP", f"--requestheader-client-ca-file={pki}/ca.crt",
-            "--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+            f"--tls-cert-file={pki}/api.crt",
+            f"--tls-private-key-file={pki}/api.key",
+            f"--client-ca-file={pki}/ca.crt",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={pki}/sa.key",
+            f"--service-account-signing-key-file={pki}/sa.key",
+            f"--service-cluster-ip-range={network.SERVICES}",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            f"--kubelet-client-certificate={pki}/admin.crt",
+            f"--kubelet-client-key={pki}/admin.key",
+            "--kubelet-preferred-address-types=InternalIP",
+            f"--requestheader-client-ca-file={pki}/ca.crt",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
             "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-            f"--proxy-client-cert-file={pki}/front.crt", f"--proxy-client-key-file={pki}/front.key", "--allow-privileged=true",
+            f"--proxy-client-cert-file={pki}/front.crt",
+            f"--proxy-client-key-file={pki}/front.key",
+            "--allow-privileged=true",
         ]
 
     def _wait_ready(self, seconds: float) -> None:
-        words = [self.binaries["kubectl"], "--kubeconfig", self.root / "admin.kubeconfig", "get", "--raw", "/readyz"]
+        words = [
+            self.binaries["kubectl"],
+            "--kubeconfig",
+            self.root / "admin.kubeconfig",
+            "get",
+            "--raw",
+            "/readyz",
+        ]
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -90,7 +125,9 @@ class ControlPlane:
                 daemon = self.registry.get("apiserver")
                 if daemon is None or not daemon.alive() or time.monotonic() > deadline:
                     log = self.registry.logs / "apiserver.log"
-                    raise ClusterError(f"the API server is not ready; read {log}: {failure.output[-500:]}") from failure
+                    raise ClusterError(
+                        f"the API server is not ready; read {log}: {failure.output[-500:]}"
+                    ) from failure
                 time.sleep(0.2)
             else:
                 return

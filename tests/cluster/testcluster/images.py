@@ -30,7 +30,13 @@ _RELEASE = "bookworm"
 # python3 for our images; busybox for the operator's init container and for throw-away pods.
 _BASE_PACKAGES = "python3,python3-venv,ca-certificates,busybox-static"
 _NEEDLESS = (
-    "var/cache/apt", "var/lib/apt/lists", "var/log", "usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info",
+    "var/cache/apt",
+    "var/lib/apt/lists",
+    "var/log",
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+    "usr/share/info",
 )
 
 
@@ -54,17 +60,21 @@ class Images:
     def cluster(self, binaries: Mapping[str, pathlib.Path]) -> list[pathlib.Path]:
         """Archives that do not depend on this project: pause, operator, toolbox, trainer."""
         self.base()
-        toolbox = self._base_folder() / "busybox"
         return [
             self._scratch(PAUSE_IMAGE, {"/pause": binaries["pause"]}, entry="/pause"),
-            self._scratch(OPERATOR_IMAGE, {"/manager": binaries["training-operator.v1"]}, entry="/manager"),
-            self._scratch(TOOLBOX_IMAGE, {f"/bin/{name}": toolbox for name in _APPLETS}),
+            self._scratch(
+                OPERATOR_IMAGE, {"/manager": binaries["training-operator.v1"]}, entry="/manager"
+            ),
+            self._scratch(TOOLBOX_IMAGE, {"/bin": self._toolbox()}),
             self._scratch(TRAINER_IMAGE, {"/pause": binaries["pause"]}, entry="/pause"),
         ]
 
     def project(self) -> list[pathlib.Path]:
         """Archives of controller and sidecar, from the working tree as it stands."""
-        return [self._project("controller", CONTROLLER_IMAGE), self._project("sidecar", SIDECAR_IMAGE)]
+        return [
+            self._project("controller", CONTROLLER_IMAGE),
+            self._project("sidecar", SIDECAR_IMAGE),
+        ]
 
     def base(self) -> str:
         """Name of the image that our Dockerfile builds on here: Debian with Python and nothing else."""
@@ -87,7 +97,17 @@ class Images:
         root = folder / "root"
         shutil.rmtree(root, ignore_errors=True)
         root.mkdir(parents=True)
-        run(["debootstrap", "--variant=minbase", f"--include={_BASE_PACKAGES}", _RELEASE, root, *_mirror()], timeout=1200)
+        run(
+            [
+                "debootstrap",
+                "--variant=minbase",
+                f"--include={_BASE_PACKAGES}",
+                _RELEASE,
+                root,
+                *_mirror(),
+            ],
+            timeout=1200,
+        )
         for name in _NEEDLESS:
             shutil.rmtree(root / name, ignore_errors=True)
             (root / name).mkdir(parents=True)
@@ -96,8 +116,24 @@ class Images:
         self.store.export(image, archive)
         shutil.rmtree(root)
 
-    def _scratch(self, image: str, files: Mapping[str, pathlib.Path], *, entry: str = "") -> pathlib.Path:
-        key = programs.key_of(image, entry, *(f"{target}={_identity(source)}" for target, source in files.items()))
+    def _toolbox(self) -> pathlib.Path:
+        """Folder with busybox and a link for each of its applets that is used."""
+        folder = self._base_folder() / f"toolbox-{programs.key_of(*_APPLETS)}"
+        if not folder.exists():
+            partial = folder.with_suffix(f".{os.getpid()}.part")
+            partial.mkdir()
+            shutil.copy2(self._base_folder() / "busybox", partial / "busybox")
+            for name in _APPLETS:
+                (partial / name).symlink_to("busybox")
+            programs.publish(partial, folder)
+        return folder
+
+    def _scratch(
+        self, image: str, files: Mapping[str, pathlib.Path], *, entry: str = ""
+    ) -> pathlib.Path:
+        key = programs.key_of(
+            image, entry, *(f"{target}={_identity(source)}" for target, source in files.items())
+        )
         archive = self._archive(image, key)
         with self.store.locked():
             if not archive.exists():
@@ -115,7 +151,11 @@ class Images:
             if not archive.exists():
                 self.report(f"building {image}")
                 self.store.build(
-                    image, context=tree, dockerfile=tree / "controller" / "Dockerfile", target=target, base=base
+                    image,
+                    context=tree,
+                    dockerfile=tree / "controller" / "Dockerfile",
+                    target=target,
+                    base=base,
                 )
                 self.store.export(image, archive)
                 _drop_older(archive)
@@ -125,7 +165,22 @@ class Images:
         return self.cache / "images" / f"{image.rpartition('/')[2].replace(':', '-')}@{key}.tar"
 
 
-_APPLETS = ("busybox", "sh", "sleep", "seq", "nslookup", "wget", "nc", "cat", "echo", "ls", "true", "date", "httpd", "id", "rm")
+# Not wget: the static build ends with a segmentation fault when it looks up a name.
+_APPLETS = (
+    "sh",
+    "sleep",
+    "seq",
+    "nslookup",
+    "nc",
+    "cat",
+    "echo",
+    "ls",
+    "true",
+    "date",
+    "httpd",
+    "id",
+    "rm",
+)
 
 
 def _mirror() -> list[str]:

@@ -56,13 +56,28 @@ def _create_namespace(index: int, nodes: int) -> None:
     run(f"ip netns add {name}")
     run(f"ip link add ve{name} type veth peer name eth0 netns {name}")
     run(f"ip link set ve{name} master {BRIDGE} up")
-    routes = [f"route add {pod_range(other)} via {address(other)}" for other in range(1, nodes + 1) if other != index]
+    routes = [
+        f"route add {pod_range(other)} via {address(other)}"
+        for other in range(1, nodes + 1)
+        if other != index
+    ]
     commands = [
-        f"addr add {address(index)}/24 dev eth0", "link set eth0 up", "link set lo up",
-        f"route add default via {GATEWAY}", *routes,
+        f"addr add {address(index)}/24 dev eth0",
+        "link set eth0 up",
+        "link set lo up",
+        f"route add default via {GATEWAY}",
+        *routes,
     ]
     run(["ip", "-n", name, "-batch", "-"], text="\n".join(commands) + "\n")
-    run([*enter(index), "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.bridge.bridge-nf-call-iptables=1"])
+    run(
+        [
+            *enter(index),
+            "sysctl",
+            "-qw",
+            "net.ipv4.ip_forward=1",
+            "net.bridge.bridge-nf-call-iptables=1",
+        ]
+    )
 
 
 def existing() -> list[str]:

@@ -71,11 +71,16 @@ class Node:
         cgroups.create(self.name)
         self._start_init()
         self._write_containerd_config()
-        self.registry.start(f"{self.name}-containerd", [*self._enter(), "containerd", "-c", self.home / "containerd.toml"])
+        self.registry.start(
+            f"{self.name}-containerd",
+            [*self._enter(), "containerd", "-c", self.home / "containerd.toml"],
+        )
         deadline = time.monotonic() + 60
         while not succeeds(["ctr", "-a", self.socket, "version"]):
             if time.monotonic() > deadline:
-                raise ClusterError(f"containerd of {self.name} does not answer; read {self.registry.logs}")
+                raise ClusterError(
+                    f"containerd of {self.name} does not answer; read {self.registry.logs}"
+                )
             time.sleep(0.1)
 
     def join(self) -> None:
@@ -85,13 +90,22 @@ class Node:
         self.registry.start(
             f"{self.name}-kubelet",
             [
-                *self._enter(), self.binaries["kubelet"], f"--config={config}",
-                f"--kubeconfig={self.root}/{self.name}.kubeconfig", f"--root-dir={self.home}/kubelet",
-                f"--hostname-override={self.name}", f"--node-ip={network.address(self.index)}",
+                *self._enter(),
+                self.binaries["kubelet"],
+                f"--config={config}",
+                f"--kubeconfig={self.root}/{self.name}.kubeconfig",
+                f"--root-dir={self.home}/kubelet",
+                f"--hostname-override={self.name}",
+                f"--node-ip={network.address(self.index)}",
             ],
         )
         start_proxy(
-            self.root, self.binaries, self.registry, index=self.index, hostname=self.name, prefix=self._enter()
+            self.root,
+            self.binaries,
+            self.registry,
+            index=self.index,
+            hostname=self.name,
+            prefix=self._enter(),
         )
 
     def load(self, archive: pathlib.Path) -> None:
@@ -117,7 +131,9 @@ class Node:
             raise ClusterError(f"{self.name} runs already")
         unshare = ["unshare", "--mount", "--pid", "--fork", "--propagation", "private"]
         shell = ["sh", "-c", _BOOT, "boot", self.binaries["pause"]]
-        outer = self.registry.start(f"{self.name}-unshare", [*network.enter(self.index), *unshare, *shell])
+        outer = self.registry.start(
+            f"{self.name}-unshare", [*network.enter(self.index), *unshare, *shell]
+        )
         deadline = time.monotonic() + 30
         while True:
             ready = [pid for pid in children(outer.pid) if command_line(pid).endswith("/pause")]
@@ -125,7 +141,9 @@ class Node:
                 self.registry.adopt(f"{self.name}-init", ready[0])
                 return
             if not outer.alive() or time.monotonic() > deadline:
-                raise ClusterError(f"{self.name} did not boot; read {self.registry.logs}/{self.name}-unshare.log")
+                raise ClusterError(
+                    f"{self.name} did not boot; read {self.registry.logs}/{self.name}-unshare.log"
+                )
             time.sleep(0.02)
 
     def _enter(self) -> list[str]:
@@ -162,9 +180,19 @@ class Node:
             "ranges": [[{"subnet": network.pod_range(self.index)}]],
             "routes": [{"dst": "0.0.0.0/0"}],
         }
-        bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": False, "hairpinMode": True}
+        bridge = {
+            "type": "bridge",
+            "bridge": "cni0",
+            "isGateway": True,
+            "ipMasq": False,
+            "hairpinMode": True,
+        }
         ports = {"type": "portmap", "capabilities": {"portMappings": True}}
-        return {"cniVersion": "1.0.0", "name": "rk", "plugins": [{**bridge, "ipam": addresses}, ports]}
+        return {
+            "cniVersion": "1.0.0",
+            "name": "rk",
+            "plugins": [{**bridge, "ipam": addresses}, ports],
+        }
 
     def _kubelet_config(self) -> dict[str, object]:
         pki = self.root / "pki"
@@ -193,5 +221,9 @@ class Node:
             "imageGCHighThresholdPercent": 100,
             "localStorageCapacityIsolation": False,
             "nodeStatusUpdateFrequency": "4s",
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "evictionHard": {
+                "memory.available": "100Mi",
+                "nodefs.available": "1%",
+                "imagefs.available": "1%",
+            },
         }

@@ -24,14 +24,20 @@ def render(kubectl: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
     """
     target = directory / f"training-operator-{binaries.TRAINING_OPERATOR}.yaml"
     source = binaries.module_directory("trainingoperator", "github.com/kubeflow/training-operator")
-    copy = directory / "training-operator"  # the module cache is read-only, kustomize wants to be beside its base
+    copy = (
+        directory / "training-operator"
+    )  # the module cache is read-only, kustomize wants to be beside its base
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(source / "manifests", copy)
-    documents = list(yaml.load_all(run([kubectl, "kustomize", copy / "overlays" / "standalone"]), _loader()))
+    documents = list(
+        yaml.load_all(run([kubectl, "kustomize", copy / "overlays" / "standalone"]), _loader())
+    )
     for document in documents:
         if document["kind"] == "Deployment":
             _adapt(document)
-    target.write_text(yaml.dump_all(documents, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper)))
+    target.write_text(
+        yaml.dump_all(documents, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper))
+    )
     return target
 
 

@@ -61,7 +61,9 @@ def install() -> None:
         os.chmod(policy, 0o755)
     try:
         subprocess.run(
-            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *wanted], check=True, env=environment
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *wanted],
+            check=True,
+            env=environment,
         )
     finally:
         if ours:

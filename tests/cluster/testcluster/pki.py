@@ -45,7 +45,9 @@ class Authority:
         _write_key(directory / "sa.key", tokens)
         return cls(directory, key, certificate)
 
-    def issue(self, name: str, common: str, group: str = "", names: tuple[str, ...] = ("localhost",)) -> None:
+    def issue(
+        self, name: str, common: str, group: str = "", names: tuple[str, ...] = ("localhost",)
+    ) -> None:
         """Write ``<name>.crt`` and ``<name>.key``, good for serving and for authenticating."""
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group)] if group else []
@@ -53,7 +55,9 @@ class Authority:
         usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         certificate = (
             _builder(x509.Name(attributes), self.certificate.subject, key.public_key())
-            .add_extension(x509.SubjectAlternativeName([_general(item) for item in names]), critical=False)
+            .add_extension(
+                x509.SubjectAlternativeName([_general(item) for item in names]), critical=False
+            )
             .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
             .sign(self.key, hashes.SHA256())
         )
@@ -66,8 +70,14 @@ class Authority:
             part: base64.b64encode((self.directory / part).read_bytes()).decode()
             for part in ("ca.crt", f"{name}.crt", f"{name}.key")
         }
-        cluster = {"server": f"https://{network.address(0)}:6443", "certificate-authority-data": data["ca.crt"]}
-        user = {"client-certificate-data": data[f"{name}.crt"], "client-key-data": data[f"{name}.key"]}
+        cluster = {
+            "server": f"https://{network.address(0)}:6443",
+            "certificate-authority-data": data["ca.crt"],
+        }
+        user = {
+            "client-certificate-data": data[f"{name}.crt"],
+            "client-key-data": data[f"{name}.key"],
+        }
         document = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -85,7 +95,11 @@ def create(run_directory: pathlib.Path, nodes: int) -> None:
     """Everything the control plane and that many nodes need, below ``pki/``; kubeconfigs beside it."""
     authority = Authority.create(run_directory / "pki")
     service = ("kubernetes.default.svc", "kubernetes.default", "kubernetes", "localhost")
-    authority.issue("api", "kube-apiserver", names=(*service, "127.0.0.1", network.address(0), network.API_SERVICE))
+    authority.issue(
+        "api",
+        "kube-apiserver",
+        names=(*service, "127.0.0.1", network.address(0), network.API_SERVICE),
+    )
     authority.issue("admin", "admin", "system:masters")
     authority.issue("front", "front-proxy-client")
     for name in ("controller-manager", "scheduler", "proxy"):
@@ -98,7 +112,9 @@ def create(run_directory: pathlib.Path, nodes: int) -> None:
         authority.kubeconfig(name, run_directory / f"{name}.kubeconfig")
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.timezone.utc)
     return (
         x509.CertificateBuilder()

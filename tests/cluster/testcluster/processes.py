@@ -92,7 +92,9 @@ class Registry:
 
     def all(self) -> list[Daemon]:
         """Every record."""
-        return [Daemon(**json.loads(path.read_text())) for path in sorted(self.directory.glob("*.json"))]
+        return [
+            Daemon(**json.loads(path.read_text())) for path in sorted(self.directory.glob("*.json"))
+        ]
 
     def stop(self, daemons: Iterable[Daemon], *, grace: float = 5.0) -> None:
         """SIGTERM, wait, SIGKILL what is left, forget them."""
@@ -157,6 +159,12 @@ def children(pid: int) -> list[int]:
 def command_line(pid: int) -> str:
     """What it was started with, spaces between words; empty if it has ended."""
     try:
-        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return (
+            pathlib.Path(f"/proc/{pid}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")
+            .strip()
+        )
     except (FileNotFoundError, ProcessLookupError):
         return ""

@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the other cluster tests stand on: the cluster itself, its faults, stock training on it."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+
+import pytest
+from testcluster import objects
+from testcluster.objects import apply
+from testcluster.commands import run
+from testcluster.errors import ClusterError, CommandFailed
+from tests_support import eventually
+
+SCRIPTS = pathlib.Path(__file__).parent / "scripts"
+
+
+def _answers(cluster, namespace: str, source: str, address: str) -> bool:
+    connect = ["nc", "-w", "2", address, "8080"]
+    try:
+        cluster.kubectl("-n", namespace, "exec", source, "--", *connect, timeout=30)
+    except CommandFailed:
+        return False
+    return True
+
+
+def _address(cluster, namespace: str, pod: str) -> str:
+    def ready() -> str:
+        found = objects.get(cluster, namespace, "pod", pod)
+        return found["status"].get("podIP", "") if objects.pod_ready(found) else ""
+
+    return eventually(ready, within=120, what=f"pod {pod} ready")
+
+
+def _serve(namespace: str, name: str, node: str) -> dict:
+    return objects.toolbox(name, namespace, ["httpd", "-f", "-p", "8080", "-h", "/bin"], node=node)
+
+
+def test_nodes_are_ready_and_the_operator_serves(cluster):
+    """Every node is Ready and the Training Operator's own webhook refuses a job without its container."""
+    nodes = objects.get(cluster, "default", "nodes")["items"]
+    assert nodes
+    assert all(objects.pod_ready(node) for node in nodes)
+    wrong = objects.pytorchjob("wrong", "default", ["true"])
+    wrong["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["name"] = (
+        "other"
+    )
+    with pytest.raises(CommandFailed, match="pytorch"):
+        apply(cluster, [wrong])
+
+
+def test_stock_training_succeeds(cluster, namespace, host_python):
+    """torchrun in an unlabelled PyTorchJob of two workers meets, reduces and succeeds, restricted."""
+    command = ["torchrun", "/scripts/hello.py"]
+    job = objects.pytorchjob("hello", namespace, command, elastic=(2, 2))
+    job["spec"]["elasticPolicy"]["rdzvConf"] = [{"key": "last_call_timeout", "value": "1"}]
+    job["spec"]["nprocPerNode"] = "1"
+    apply(cluster, [host_python(job, scripts=SCRIPTS)])
+
+    def ended() -> set[str]:
+        return objects.job_conditions(objects.get(cluster, namespace, "pytorchjob", "hello")) & {
+            "Succeeded",
+            "Failed",
+        }
+
+    assert eventually(ended, within=240, what="the job's end") == {"Succeeded"}
+    output = cluster.kubectl("-n", namespace, "logs", "hello-worker-0", "-c", "pytorch")
+    assert "of 2: sum 3" in output
+
+
+def test_partition_cuts_pods_of_two_nodes_and_heals(cluster, namespace, faults):
+    """Inside a partition pods of two nodes cannot reach each other, a third still can; after it all can."""
+    first, second, third = (node.name for node in cluster.nodes[:3])
+    places = {"left": first, "right": second, "other": third}
+    apply(cluster, [_serve(namespace, name, node) for name, node in places.items()])
+    address = {name: _address(cluster, namespace, name) for name in places}
+    assert _answers(cluster, namespace, "left", address["right"])
+    with faults.partitioned(second, peers=[first]):
+        assert not _answers(cluster, namespace, "left", address["right"])
+        assert not _answers(cluster, namespace, "right", address["left"])
+        assert _answers(cluster, namespace, "other", address["right"])
+    assert _answers(cluster, namespace, "left", address["right"])
+
+
+def test_packets_are_lost_and_the_loss_ends(cluster, namespace, faults):
+    """With all packets to a peer lost nothing answers; with a tenth lost TCP still delivers."""
+    first, second = (node.name for node in cluster.nodes[:2])
+    apply(cluster, [_serve(namespace, "near", first), _serve(namespace, "far", second)])
+    _address(cluster, namespace, "near")
+    far = _address(cluster, namespace, "far")
+    with faults.lossy(second, 1.0, peers=[first]):
+        assert not _answers(cluster, namespace, "near", far)
+    with faults.lossy(second, 0.1, peers=[first]):
+        eventually(lambda: _answers(cluster, namespace, "near", far), within=60)
+        rules = run(
+            ["nsenter", f"--net=/run/netns/{second}", "iptables", "-t", "raw", "-S", "RKF-IN"]
+        )
+        assert "--probability 0.1" in rules
+    assert _answers(cluster, namespace, "near", far)
+
+
+def test_a_process_in_a_pod_dies_by_signal(cluster, namespace, faults):
+    """SIGKILL from outside ends that process of the pod; the kubelet starts the container again."""
+    pod = objects.toolbox("victim", namespace, ["sh", "-c", "sleep 100000 & sleep 99999"])
+    apply(cluster, [pod])
+    _address(cluster, namespace, "victim")
+    assert len(faults.processes(namespace, "victim", matching="sleep")) == 2
+    with pytest.raises(ClusterError, match="no 1 processes like 'python'"):
+        faults.kill(namespace, "victim", matching="python")
+    faults.kill(namespace, "victim", matching="^sleep 99999", number=signal.SIGKILL)
+
+    def restarts() -> int:
+        return objects.get(cluster, namespace, "pod", "victim")["status"]["containerStatuses"][0][
+            "restartCount"
+        ]
+
+    eventually(lambda: restarts() >= 1, within=60)
+
+
+def test_a_node_loses_power_and_comes_back(cluster, namespace, faults):
+    """A stopped node becomes NotReady and its pods unreachable; started again it is Ready and runs its pods."""
+    last = cluster.nodes[-1].name
+    apply(cluster, [_serve(namespace, "there", last)])
+    _address(cluster, namespace, "there")
+    with faults.node_stopped(last):
+        eventually(lambda: last not in cluster.ready_nodes(), within=90, what=f"{last} NotReady")
+        assert not faults.processes(namespace, "there")
+    assert last in cluster.ready_nodes()
+
+    def running_again() -> bool:
+        found = objects.get(cluster, namespace, "pod", "there")
+        return (
+            objects.pod_ready(found)
+            and found["status"]["containerStatuses"][0]["restartCount"] >= 1
+        )
+
+    eventually(running_again, within=120, what="the pod on the node that came back")

@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Breaking things on purpose: nodes that lose power, networks that split or drop, processes that die.
+
+All of it is done from outside, as the machine room would; nothing in the pods takes part. This
+kernel may lack netem, so loss is made by the packet filter's `statistic` match; delay is not offered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import signal
+from collections.abc import Iterator, Sequence
+
+from testcluster import cgroups, network
+from testcluster.cluster import Cluster
+from testcluster.commands import run
+from testcluster.errors import ClusterError
+from testcluster.processes import command_line, start_time
+
+# Ahead of everything: raw sees what arrives before the services' rules do, mangle's last hook what leaves.
+_HOOKS = (
+    ("raw", "PREROUTING", "-i", "-s", "RKF-IN"),
+    ("mangle", "POSTROUTING", "-o", "-d", "RKF-OUT"),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodProcess:
+    """A process of a pod, with the machine's pid."""
+
+    pid: int
+    container: str
+    """Container id, as in the pod's status without its scheme."""
+    command: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Faults:
+    """Faults of one cluster of our own."""
+
+    cluster: Cluster
+
+    def stop_node(self, name: str) -> None:
+        """Cut the node's power: every process ends at once, its memory is lost, its disk stays."""
+        self.cluster.node(name).power_off()
+
+    def start_node(self, name: str) -> None:
+        """Boot a stopped node; its pods are started again by its kubelet, or gone if they were deleted."""
+        node = self.cluster.node(name)
+        node.boot()
+        node.join()
+
+    @contextlib.contextmanager
+    def node_stopped(self, name: str) -> Iterator[None]:
+        """The node is without power inside the block."""
+        self.stop_node(name)
+        try:
+            yield
+        finally:
+            self.start_node(name)
+            self.cluster.wait_nodes()
+
+    @contextlib.contextmanager
+    def partitioned(self, name: str, *, peers: Sequence[str] = ()) -> Iterator[None]:
+        """Nothing passes between the node and the named nodes (none named: everything outside it).
+
+        ``control-plane`` may be named, too. Its own pods still reach each other.
+        """
+        with self._filtered(name, peers, ["-j", "DROP"]):
+            yield
+
+    @contextlib.contextmanager
+    def lossy(self, name: str, probability: float, *, peers: Sequence[str] = ()) -> Iterator[None]:
+        """Each packet between the node and its peers is lost with that probability, either way."""
+        loss = [
+            "-m",
+            "statistic",
+            "--mode",
+            "random",
+            "--probability",
+            str(probability),
+            "-j",
+            "DROP",
+        ]
+        with self._filtered(name, peers, loss):
+            yield
+
+    def processes(self, namespace: str, pod: str, *, matching: str = "") -> list[PodProcess]:
+        """The pod's processes whose command line matches the expression, oldest first.
+
+        Raises:
+            ClusterError: there is no such pod.
+        """
+        found = json.loads(self.cluster.kubectl("-n", namespace, "get", "pod", pod, "-o", "json"))
+        uid = found["metadata"]["uid"]
+        listed = []
+        for pid in cgroups.processes(found["spec"]["nodeName"]):
+            container = _container_of(pid, uid)
+            command = command_line(pid)
+            if container and command and re.search(matching, command):
+                listed.append(PodProcess(pid, container, command))
+        return sorted(listed, key=lambda process: start_time(process.pid) or 0)
+
+    def kill(
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        matching: str,
+        number: signal.Signals = signal.SIGKILL,
+        count: int = 1,
+    ) -> list[PodProcess]:
+        """Signal the newest ``count`` processes of the pod that match; returns them.
+
+        Raises:
+            ClusterError: fewer than that match; the message lists what runs.
+        """
+        found = self.processes(namespace, pod, matching=matching)[-count:]
+        if len(found) < count:
+            running = [process.command for process in self.processes(namespace, pod)]
+            raise ClusterError(
+                f"{pod} has no {count} processes like {matching!r}; it runs {running}"
+            )
+        for process in found:
+            os.kill(process.pid, number)
+        return found
+
+    @contextlib.contextmanager
+    def _filtered(self, name: str, peers: Sequence[str], verdict: list[str]) -> Iterator[None]:
+        index = self.cluster.node(name).index
+        self._heal(index)
+        try:
+            for table, hook, direction, side, chain in _HOOKS:
+                _filter(index, table, "-N", chain)
+                for part in _addresses(self.cluster, peers):
+                    _filter(index, table, "-A", chain, side, part, *verdict)
+                _filter(index, table, "-I", hook, "1", direction, "eth0", "-j", chain)
+            yield
+        finally:
+            self._heal(index)
+
+    def _heal(self, index: int) -> None:
+        for table, hook, direction, _, chain in _HOOKS:
+            listing = _filter(index, table, "-S")
+            if f"-A {hook} {direction} eth0 -j {chain}" in listing:
+                _filter(index, table, "-D", hook, direction, "eth0", "-j", chain)
+            if f"-N {chain}" in listing:
+                _filter(index, table, "-F", chain)
+                _filter(index, table, "-X", chain)
+
+
+def _filter(index: int, table: str, *words: str) -> str:
+    return run([*network.enter(index), "iptables", "-w", "-t", table, *words])
+
+
+def _addresses(cluster: Cluster, peers: Sequence[str]) -> list[str]:
+    if not peers:
+        return ["0.0.0.0/0"]
+    found = []
+    for peer in peers:
+        if peer == "control-plane":
+            found.append(network.address(0))
+        else:
+            index = cluster.node(peer).index
+            found += [network.address(index), network.pod_range(index)]
+    return found
+
+
+def _container_of(pid: int, uid: str) -> str:
+    """Container id if the process belongs to the pod, else nothing."""
+    try:
+        groups = pathlib.Path(f"/proc/{pid}/cgroup").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    match = re.search(rf"/pod{re.escape(uid)}/([0-9a-f]{{64}})", groups)
+    return match.group(1) if match else ""

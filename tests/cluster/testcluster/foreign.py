@@ -1,0 +1,25 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster that somebody else made (kind, a real one), reached by its kubeconfig alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+from testcluster.commands import run
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ForeignCluster:
+    """What tests may do there: kubectl. Its nodes are not ours to stop.
+
+    Args:
+        kubeconfig: file given with --kubeconfig.
+    """
+
+    kubeconfig: pathlib.Path
+
+    def kubectl(self, *words: str, text: str | None = None, timeout: float = 120) -> str:
+        """Run the kubectl on PATH against it."""
+        return run(["kubectl", "--kubeconfig", self.kubeconfig, *words], text=text, timeout=timeout)
