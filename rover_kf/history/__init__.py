@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""history."""
+"""What runs have shown: kept in one SQL table, written while they run."""

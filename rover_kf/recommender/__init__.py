@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""recommender."""
+"""Sizes for a job before it starts, each with its interval and its reason."""

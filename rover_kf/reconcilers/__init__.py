@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""reconcilers."""
+"""The loop over labelled jobs: observe, plan, apply; one file a concern."""

@@ -1,0 +1,142 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is seen of a job, folded into its RunRecord; pure.
+
+Called once a tick while the job runs and once when it has ended. The record only grows: a
+coordinator that was replaced and begins its own account anew takes nothing away from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from rover_kf.api.decisions import ScaleDecision
+from rover_kf.api.jobs import Event, ObservedJob
+from rover_kf.api.messages import CoordinatorStatus
+from rover_kf.api.records import JobSignature, RunRecord
+from rover_kf.api.samples import Goodput
+
+T = TypeVar("T")
+
+RUNNING, SUCCEEDED, FAILED, DELETED = "running", "succeeded", "failed", "deleted"
+
+MAX_WINDOWS, MAX_EVENTS, MAX_DECISIONS = 2048, 1024, 256
+"""Beyond these the middle is thinned: how a run began and how it ended stay whole."""
+
+
+def begin(
+    job: ObservedJob, *, signature: JobSignature, requested: Mapping[str, float], every: int
+) -> RunRecord:
+    """The record of a job that is seen for the first time.
+
+    Args:
+        job: as observed.
+        signature: what makes its runs comparable.
+        requested: ``replicas``, ``cpu`` (cores), ``memory`` (bytes), as far as they are stated.
+        every: steps between two saves to memory.
+    """
+    return RunRecord(
+        uid=job.uid,
+        signature=signature,
+        started_at=job.created_at,
+        updated_at=job.created_at,
+        outcome=RUNNING,
+        requested=dict(requested),
+        peak={},
+        checkpoint_every=every,
+    )
+
+
+def advance(
+    record: RunRecord,
+    job: ObservedJob,
+    status: CoordinatorStatus | None,
+    *,
+    decision: ScaleDecision | None = None,
+    events: Iterable[Event] = (),
+) -> RunRecord:
+    """The record with what one look at the job adds; equal to it if that is nothing.
+
+    Args:
+        record: as kept so far.
+        job: as observed now.
+        status: of its coordinator; None if that did not answer.
+        decision: of this look.
+        events: our own (the coordinator's are in status).
+    """
+    if status is not None:
+        record = _with_status(record, status)
+    new = (*(status.events if status is not None else ()), *events)
+    known = {_identity(event) for event in record.events}
+    fresh = [event for event in new if _identity(event) not in known]
+    merged = sorted((*record.events, *fresh), key=lambda event: event.at)
+    outcome = {"Succeeded": SUCCEEDED, "Failed": FAILED}.get(job.phase, RUNNING)
+    return dataclasses.replace(
+        record,
+        outcome=outcome,
+        events=_thinned(tuple(merged), MAX_EVENTS) if fresh else record.events,
+        decisions=_with_decision(record.decisions, decision),
+    )
+
+
+def at(record: RunRecord, now: float) -> RunRecord:
+    """The record stamped with the time it is written."""
+    return dataclasses.replace(record, updated_at=now)
+
+
+def deleted(record: RunRecord, now: float) -> RunRecord:
+    """The record of a job that was deleted before it ended."""
+    return dataclasses.replace(record, outcome=DELETED, updated_at=now)
+
+
+def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
+    seen = {(window.started_at, window.nodes) for window in record.windows}
+    fresh = tuple(w for w in status.windows if (w.started_at, w.nodes) not in seen)
+    mean_save = status.save_seconds / status.saves if status.saves else record.save_seconds
+    return dataclasses.replace(
+        record,
+        windows=_thinned((*record.windows, *fresh), MAX_WINDOWS) if fresh else record.windows,
+        goodput=_larger(record.goodput, status.goodput),
+        steps=max(record.steps, status.step),
+        total_steps=record.total_steps if status.total_steps is None else status.total_steps,
+        snapshot_bytes=max(record.snapshot_bytes, status.snapshot_bytes),
+        save_seconds=mean_save,
+        restart_seconds=status.restart_seconds or record.restart_seconds,
+        restarts=max(record.restarts, status.restarts),
+        verdict=status.verdict or record.verdict,
+    )
+
+
+def _larger(old: Goodput, new: Goodput) -> Goodput:
+    """Of two accounts of one job, the one that covers more of it."""
+    return new if new.total >= old.total else old
+
+
+def _with_decision(
+    kept: tuple[ScaleDecision, ...], decision: ScaleDecision | None
+) -> tuple[ScaleDecision, ...]:
+    """Actions are all kept; of decisions to stay in a row only the first and the newest."""
+    if decision is None or (kept and kept[-1] == decision):
+        return kept
+    if decision.action == "stay" and [item.action for item in kept[-2:]] == ["stay", "stay"]:
+        kept = kept[:-1]
+    if decision.applied and kept and _same_move(kept[-1], decision):
+        kept = kept[:-1]
+    return _thinned((*kept, decision), MAX_DECISIONS)
+
+
+def _same_move(one: ScaleDecision, other: ScaleDecision) -> bool:
+    return (one.at, one.action, one.target) == (other.at, other.action, other.target)
+
+
+def _identity(event: Event) -> tuple[object, ...]:
+    return event.reason, event.message, event.at, event.source
+
+
+def _thinned(items: tuple[T, ...], most: int) -> tuple[T, ...]:
+    if len(items) <= most:
+        return items
+    quarter = most // 4
+    return (*items[:quarter], *items[quarter : -2 * quarter : 2], *items[-2 * quarter :])

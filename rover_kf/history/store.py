@@ -1,0 +1,221 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The history in SQL: a SQLite file by default, PostgreSQL by URL; satisfies HistoryStore.
+
+Opened at first use and again after a failure, so that a database which is away for a while
+costs records of that while and nothing else. Every failure is a HistoryUnavailable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from rover_kf import errors
+from rover_kf.api import codec
+from rover_kf.api.records import JobSignature, RunRecord
+from rover_kf.history import tables
+
+CANDIDATES = 500
+"""Newest runs of a namespace among which similar ones are looked for."""
+
+LOCK_SECONDS = 10.0
+"""How long a SQLite writer waits for another one."""
+
+
+class SqlHistory:
+    """A history behind a SQLAlchemy URL; safe to share between threads.
+
+    Usage::
+
+        with SqlHistory("sqlite:////var/lib/rover-kf/history.db") as history:
+            history.upsert(record)
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lock = threading.Lock()
+        self._engine: sa.Engine | None = None
+
+    def __enter__(self) -> SqlHistory:  # noqa: PYI034 - Self is not in Python 3.10's typing
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; a later call opens the database again."""
+        with self._lock:
+            if self._engine is not None:
+                self._engine.dispose()
+                self._engine = None
+
+    def upsert(self, record: RunRecord) -> None:
+        """Write the record, replacing the one of the same uid.
+
+        Raises:
+            HistoryUnavailable: it could not be written.
+        """
+        row = _row(record)
+        change = sa.update(tables.RUNS).where(tables.RUNS.c.uid == record.uid).values(row)
+        with self._transaction() as connection:
+            if connection.execute(change).rowcount:
+                return
+            try:
+                with connection.begin_nested():
+                    connection.execute(sa.insert(tables.RUNS).values(row))
+            except exc.IntegrityError:
+                # Another process wrote the same run between the two statements.
+                connection.execute(change)
+
+    def get(self, uid: str) -> RunRecord | None:
+        """The record of that uid; None if there is none.
+
+        Raises:
+            HistoryUnavailable: the database cannot be read.
+        """
+        found = self._read(sa.select(tables.RUNS.c.record).where(tables.RUNS.c.uid == uid))
+        return found[0] if found else None
+
+    def similar(self, signature: JobSignature, limit: int = 50) -> tuple[RunRecord, ...]:
+        """Runs of the same namespace and kind: same image and command first, then newest.
+
+        Raises:
+            HistoryUnavailable: the database cannot be read.
+        """
+        runs = tables.RUNS
+        query = (
+            sa.select(runs.c.record)
+            .where(runs.c.namespace == signature.namespace, runs.c.kind == signature.kind)
+            .order_by(
+                sa.case((runs.c.command == signature.command, 0), else_=1),
+                sa.case((runs.c.name == signature.name, 0), else_=1),
+                sa.case((runs.c.image == signature.image, 0), else_=1),
+                runs.c.started_at.desc(),
+            )
+            .limit(min(limit, CANDIDATES))
+        )
+        return self._read(query)
+
+    def list(
+        self,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        outcome: str | None = None,
+        limit: int = 100,
+    ) -> tuple[RunRecord, ...]:
+        """Newest runs first, filtered by what is given.
+
+        Raises:
+            HistoryUnavailable: the database cannot be read.
+        """
+        runs = tables.RUNS
+        query = sa.select(runs.c.record).order_by(runs.c.started_at.desc()).limit(limit)
+        for column, wanted in ((runs.c.namespace, namespace), (runs.c.name, name)):
+            query = query if wanted is None else query.where(column == wanted)
+        return self._read(query if outcome is None else query.where(runs.c.outcome == outcome))
+
+    def delete(self, uid: str) -> bool:
+        """Forget a run; False if there was none.
+
+        Raises:
+            HistoryUnavailable: the database cannot be written.
+        """
+        with self._transaction() as connection:
+            gone = connection.execute(sa.delete(tables.RUNS).where(tables.RUNS.c.uid == uid))
+        return bool(gone.rowcount)
+
+    def retain(self, *, newer_than: float) -> int:
+        """Forget runs that ended and were last written before that time; returns how many.
+
+        Raises:
+            HistoryUnavailable: the database cannot be written.
+        """
+        runs = tables.RUNS
+        old = sa.delete(runs).where(runs.c.outcome != "running", runs.c.updated_at < newer_than)
+        with self._transaction() as connection:
+            return connection.execute(old).rowcount
+
+    def _read(self, query: sa.Select[Any]) -> tuple[RunRecord, ...]:
+        with self._transaction() as connection:
+            documents = connection.execute(query).scalars().all()
+        try:
+            return tuple(codec.decode(RunRecord, document) for document in documents)
+        except errors.MessageError as cause:
+            message = f"the history at {self._shown()} holds a record that cannot be read: {cause}"
+            raise errors.HistoryUnavailable(message) from cause
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        try:
+            with self._open().begin() as connection:
+                yield connection
+        # ValueError: a stored document that is no JSON any more; OSError: no folder for the file.
+        except (exc.SQLAlchemyError, OSError, ValueError, ImportError) as cause:
+            message = (
+                f"the history at {self._shown()} cannot be used: {cause}; "
+                "check that it is reachable, writable and not full"
+            )
+            raise errors.HistoryUnavailable(message) from cause
+
+    def _open(self) -> sa.Engine:
+        with self._lock:
+            if self._engine is None:
+                engine = _engine(self._url)
+                try:
+                    with engine.begin() as connection:
+                        tables.migrate(connection)
+                except BaseException:
+                    engine.dispose()
+                    raise
+                self._engine = engine
+            return self._engine
+
+    def _shown(self) -> str:
+        """The URL without its password."""
+        try:
+            return sa.make_url(self._url).render_as_string(hide_password=True)
+        except exc.ArgumentError:
+            return "an address that is no URL"
+
+
+def _engine(url: str) -> sa.Engine:
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        return sa.create_engine(parsed, pool_pre_ping=True)
+    if parsed.database and parsed.database != ":memory:":
+        pathlib.Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = sa.create_engine(parsed, connect_args={"timeout": LOCK_SECONDS})
+    sa.event.listen(engine, "connect", _write_ahead)
+    return engine
+
+
+def _write_ahead(connection: Any, _: object) -> None:
+    """Readers and the one writer do not wait for each other; a killed writer loses nothing."""
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.close()
+
+
+def _row(record: RunRecord) -> dict[str, Any]:
+    signature = record.signature
+    return {
+        "uid": record.uid,
+        "namespace": signature.namespace,
+        "name": signature.name,
+        "kind": signature.kind,
+        "image": signature.image,
+        "command": signature.command,
+        "outcome": record.outcome,
+        "started_at": record.started_at,
+        "updated_at": record.updated_at,
+        "record": codec.encode(record),
+    }

@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a manifest says of a job, injected or not: signature, sizes, bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api.jobs import Manifest
+from rover_kf.api.records import JobSignature
+from rover_kf.injection import adapters, command, quantities, sizing
+from rover_kf.injection.policy import RoverPolicy
+
+ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu", "google.com/tpu")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JobFacts:
+    """A manifest, read."""
+
+    signature: JobSignature
+    requested: Mapping[str, float]
+    """``replicas`` (workers), and where stated ``cpu`` (cores) and ``memory`` (bytes)."""
+    masters: int
+    min_replicas: int
+    max_replicas: int
+    checkpoint_every: int
+    """Steps between two saves: the annotation or the default."""
+    states_every: bool
+    """Whether the annotation is there."""
+    arena_bytes: int | None = None
+    """The annotation; None if it is not there."""
+
+
+def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
+    """Read a PyTorchJob or a TFJob.
+
+    Raises:
+        InputError: it is neither, a policy annotation is wrong, or it has no trainer container.
+    """
+    adapter = adapters.adapter_for(manifest, source=source)
+    metadata = manifest["metadata"]
+    annotations = metadata.get("annotations") or {}
+    policy = RoverPolicy.from_annotations(annotations, source=source)
+    replicas = adapter.replicas(manifest)
+    workers = adapter.workers(manifest)
+    leader = next((item for item in replicas if item.kind == "worker"), replicas[0])
+    trainer = _trainer(adapter, leader, source)
+    low, high = sizing.worker_bounds(manifest, policy, adapter)
+    resources = _resources(trainer, source)
+    signature = JobSignature(
+        namespace=metadata.get("namespace") or "default",
+        name=metadata.get("name") or metadata.get("generateName") or "",
+        kind=adapter.kind,
+        image=str(trainer.get("image") or ""),
+        command=" ".join(command.original(manifest, leader.key, trainer)),
+        processes_per_node=_processes(manifest),
+        accelerators=int(sum(resources.get(name, 0.0) for name in ACCELERATORS)),
+    )
+    requested = {key: value for key, value in resources.items() if key in ("cpu", "memory")}
+    return JobFacts(
+        signature=signature,
+        requested={"replicas": float(workers), **requested},
+        masters=adapter.masters(manifest),
+        min_replicas=low,
+        max_replicas=high,
+        checkpoint_every=policy.checkpoint.every,
+        states_every="every" in policy.checkpoint.model_fields_set,
+        arena_bytes=policy.checkpoint.arena,
+    )
+
+
+def _trainer(
+    adapter: adapters.JobAdapter, leader: adapters.Replica, source: str
+) -> Mapping[str, Any]:
+    try:
+        return adapter.trainer(leader)
+    except (StopIteration, KeyError) as cause:
+        key = f"{leader.path}.template.spec.containers"
+        allowed = f"a container named {adapter.container}"
+        raise errors.ManifestError(key, None, allowed=allowed, source=source) from cause
+
+
+def _resources(trainer: Mapping[str, Any], source: str) -> dict[str, float]:
+    """Requests, with limits where no request is stated, as the scheduler reads them."""
+    resources = trainer.get("resources") or {}
+    stated = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {str(key): _amount(str(key), value, source) for key, value in stated.items()}
+
+
+def _amount(key: str, value: object, source: str) -> float:
+    try:
+        return float(quantities.parse(value))
+    except ValueError as cause:
+        allowed = "a quantity such as 500m or 4Gi"
+        raise errors.ManifestError(
+            f"resources.{key}", value, allowed=allowed, source=source
+        ) from cause
+
+
+def _processes(manifest: Manifest) -> int:
+    stated = str(manifest["spec"].get("nprocPerNode") or "1")
+    return int(stated) if stated.isdigit() else 1

@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps each job's RunRecord up to date while it runs and completes it when it ends.
+
+A database that is away costs log lines and the records of that while, never a reconcile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable
+
+from rover_kf import errors
+from rover_kf.api.decisions import ScaleDecision
+from rover_kf.api.jobs import Event, JobKey, ObservedJob
+from rover_kf.api.messages import CoordinatorStatus
+from rover_kf.api.records import RunRecord
+from rover_kf.history import recorder
+from rover_kf.history.protocol import HistoryStore
+from rover_kf.recommender import facts
+
+LOG = logging.getLogger(__name__)
+
+
+class RunHistory:
+    """The records of the jobs that this process watches.
+
+    Not shared between workers of one key: the key queue sees to that.
+
+    Args:
+        store: where records are kept.
+    """
+
+    def __init__(self, store: HistoryStore) -> None:
+        self._store = store
+        self._records: dict[JobKey, RunRecord] = {}
+        """Newest record of a key, as it would be written."""
+        self._written: dict[JobKey, RunRecord] = {}
+
+    def update(
+        self,
+        job: ObservedJob,
+        status: CoordinatorStatus | None,
+        decision: ScaleDecision | None,
+        events: Iterable[Event],
+        *,
+        now: float,
+        every: float,
+    ) -> bool:
+        """Fold in one look; written at most once in ``every`` seconds, and when the run ends.
+
+        Returns:
+            Whether the database holds all that matters of the run so far.
+        """
+        try:
+            record = self._known(job)
+        except errors.HistoryUnavailable as error:
+            LOG.warning("%s: its run is not recorded now: %s", job.key, error)
+            return False
+        except errors.InputError as error:
+            LOG.warning("%s: its run cannot be recorded: %s", job.key, error)
+            return True
+        record = recorder.advance(record, job, status, decision=decision, events=events)
+        self._records[job.key] = record
+        written = self._written.get(job.key)
+        if written is not None and _same(written, record):
+            return True
+        ended = record.outcome != recorder.RUNNING
+        if written is not None and not ended and now - written.updated_at < every:
+            return True
+        return self._write(job.key, recorder.at(record, now))
+
+    def delete(self, key: JobKey, now: float) -> None:
+        """Complete the records of a job that is no longer there."""
+        self.forget(key)
+        self._close(key, "", now)
+
+    def _known(self, job: ObservedJob) -> RunRecord:
+        record = self._records.get(job.key)
+        if record is not None and record.uid == job.uid:
+            return record
+        self.forget(job.key)
+        found = self._store.get(job.uid)
+        if found is not None:
+            self._written[job.key] = found
+            return found
+        self._close(job.key, job.uid, job.created_at)
+        read = facts.of(job.manifest, source=str(job.key))
+        return recorder.begin(
+            job, signature=read.signature, requested=read.requested, every=read.checkpoint_every
+        )
+
+    def _close(self, key: JobKey, but_uid: str, now: float) -> None:
+        """Runs of that name which are not there any more ended by being deleted."""
+        try:
+            open_runs = self._store.list(
+                namespace=key.namespace, name=key.name, outcome=recorder.RUNNING
+            )
+            for record in open_runs:
+                if record.signature.kind == key.kind and record.uid != but_uid:
+                    self._store.upsert(recorder.deleted(record, now))
+        except errors.HistoryUnavailable as error:
+            LOG.warning("%s: its deletion is not recorded: %s", key, error)
+
+    def _write(self, key: JobKey, record: RunRecord) -> bool:
+        try:
+            self._store.upsert(record)
+        except errors.HistoryUnavailable as error:
+            LOG.warning("%s: its run is not recorded now: %s", key, error)
+            return False
+        self._written[key] = record
+        return True
+
+    def forget(self, key: JobKey) -> None:
+        """Drop what is cached of the job."""
+        self._records.pop(key, None)
+        self._written.pop(key, None)
+
+
+def _same(one: RunRecord, other: RunRecord) -> bool:
+    return dataclasses.replace(one, updated_at=0.0) == dataclasses.replace(other, updated_at=0.0)

@@ -1,0 +1,260 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""One look at one job: observe, plan, apply.
+
+The controller's key queue and the foreground watch both call it. Observing reads, planning is a
+pure function of what was read and of the job's own annotation, applying writes; nothing but a
+cache of run records is kept in between, so a look can be anyone's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.decisions import ScaleDecision
+from rover_kf.api.jobs import Event, JobKey, ObservedJob
+from rover_kf.api.messages import Acknowledged, CoordinatorStatus, ScaleRequest
+from rover_kf.cluster.protocol import Cluster
+from rover_kf.history.protocol import HistoryStore
+from rover_kf.reconcilers import failures, policies, scaling, status
+from rover_kf.reconcilers.history import RunHistory
+from rover_kf.reconcilers.plan import Announce, Effect, Observed, Plan, Remember, Resize, Tell
+from rover_kf.reconcilers.status import JobStatus
+from rover_kf.scaling.policy import WatchPolicy
+
+LOG = logging.getLogger(__name__)
+
+PATCH_TRIES = 4
+
+RETRY_SECONDS = 1.0
+"""After a write that came too late, or a coordinator that did not take an order."""
+
+SLOWEST_SECONDS = 30.0
+"""A running job is looked at this often at least."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tick:
+    """What one look saw and did."""
+
+    job: ObservedJob | None
+    """None: there is no such job."""
+    status: CoordinatorStatus | None
+    decision: ScaleDecision | None
+    delay: float | None
+    """Seconds until the next look; None if only a change calls for one."""
+
+
+class Reconcilers:
+    """Looks at jobs.
+
+    Args:
+        cluster: where they run.
+        history: where runs are recorded.
+        policy_of: a job's policy; by default its annotations.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        history: HistoryStore,
+        *,
+        policy_of: policies.PolicyOf = policies.of,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster = cluster
+        self._history = RunHistory(history)
+        self._policy_of = policy_of
+        self._clock = clock
+
+    def reconcile(self, key: JobKey) -> float | None:
+        """Look at the job once; seconds until the next look, None to wait for a change.
+
+        Raises:
+            ClusterUnavailable: the cluster did not answer; call again later.
+        """
+        return self.tick(key).delay
+
+    def tick(self, key: JobKey) -> Tick:
+        """Look at the job once and say what was seen.
+
+        Raises:
+            ClusterUnavailable: the cluster did not answer; call again later.
+        """
+        now = self._clock()
+        try:
+            job = self._cluster.get_job(key)
+        except errors.JobNotFound:
+            self._history.delete(key, now)
+            return Tick(None, None, None, None)
+        memory = status.read(job)
+        if job.finished and memory.has_told("recorded"):
+            return Tick(job, None, memory.decision, None)
+        seen, memory = self._observe(job, memory)
+        made = plan(seen, memory, now)
+        applied = self._apply(job, made, now)
+        delay = _delay(seen, made) if applied else RETRY_SECONDS
+        recorded = self._history.update(
+            job,
+            seen.status,
+            made.decision,
+            made.told(),
+            now=now,
+            every=seen.policy.window_seconds,
+        )
+        if job.finished:
+            delay = (
+                self._complete(job, made.status, now) if recorded and applied else SLOWEST_SECONDS
+            )
+        return Tick(job, seen.status, made.decision, delay)
+
+    def _observe(self, job: ObservedJob, memory: JobStatus) -> tuple[Observed, JobStatus]:
+        error = ""
+        try:
+            policy = self._policy_of(job)
+        except errors.InputError as cause:
+            policy, error = WatchPolicy(), str(cause)
+        found = self._coordinator(job, memory.last_event)
+        if found is not None and memory.last_event and found.started_at != memory.story:
+            # The first pod was replaced and counts its events from 1 again.
+            memory = dataclasses.replace(memory, last_event=0)
+            found = self._coordinator(job, 0)
+        if found is not None:
+            memory = dataclasses.replace(memory, story=found.started_at)
+        return Observed(job, self._cluster.list_pods(job.key), found, policy, error), memory
+
+    def _coordinator(self, job: ObservedJob, after: int) -> CoordinatorStatus | None:
+        if job.suspended:
+            return None
+        try:
+            path = f"{names.PATH_STATUS}?after={after}"
+            reply = self._cluster.call_coordinator(job.key, "GET", path)
+        except errors.ClusterUnavailable as error:
+            LOG.info("%s: its coordinator does not answer: %s", job.key, error)
+            return None
+        return codec.loads(CoordinatorStatus, reply)
+
+    def _apply(self, job: ObservedJob, made: Plan, now: float) -> bool:
+        """Do what is planned, in order; False if something has to wait for the next look."""
+        try:
+            for effect in made.effects:
+                job = self._do(job, effect, now)
+        except errors.JobNotFound:
+            LOG.info("%s: went while it was looked at", job.key)
+            return True
+        except (errors.Conflict, errors.ClusterUnavailable) as error:
+            LOG.info("%s: looked at again in a moment: %s", job.key, error)
+            return False
+        return True
+
+    def _do(self, job: ObservedJob, effect: Effect, now: float) -> ObservedJob:
+        match effect:
+            case Tell(event):
+                self._cluster.emit(job.key, event)
+                return job
+            case Announce(nodes, reason):
+                body = ScaleRequest(nodes, reason)
+                reply = self._cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, body)
+                answer = codec.loads(Acknowledged, reply)
+                if not answer.done:
+                    message = f"the coordinator does not take {nodes} pods: {answer.reason}"
+                    raise errors.ClusterUnavailable(message)
+                return job
+            case Remember(memory):
+                return self._patch(job, _annotation(memory, now))
+            case Resize(replicas, memory):
+                specs = {"pytorchReplicaSpecs": {"Worker": {"replicas": replicas}}}
+                return self._patch(job, {**_annotation(memory, now), "spec": specs})
+
+    def _patch(self, job: ObservedJob, patch: dict[str, object]) -> ObservedJob:
+        """Patch the version that was planned for, or one that differs only in the operator's part.
+
+        Raises:
+            Conflict: what the plan was made from has changed.
+        """
+        for _ in range(PATCH_TRIES):
+            try:
+                version = job.resource_version
+                return self._cluster.patch_job(job.key, patch, resource_version=version)
+            except errors.Conflict:  # noqa: PERF203 - a retry is what the loop is for
+                fresh = self._cluster.get_job(job.key)
+                if _planned_from(fresh) != _planned_from(job):
+                    raise
+                job = fresh
+        raise errors.Conflict(f"{job.key} changes faster than it can be patched")
+
+    def _complete(self, job: ObservedJob, memory: JobStatus, now: float) -> float | None:
+        """Say on the job that its run is recorded; after that it is never looked at again."""
+        event = Event(names.EVENT_RECORDED, "the run is in the history", at=now)
+        job = self._cluster.get_job(job.key)
+        done = (Tell(event), Remember(memory.with_told("recorded")))
+        if not self._apply(job, Plan(done, memory), now):
+            return RETRY_SECONDS
+        self._history.forget(job.key)
+        return None
+
+
+def plan(seen: Observed, memory: JobStatus, now: float) -> Plan:
+    """What to do about a job; pure.
+
+    Args:
+        seen: the job now.
+        memory: its annotation, as read at the same time.
+        now: Unix seconds.
+    """
+    made = _retell(Plan((), memory), seen, now)
+    made = scaling.extend(made, seen, now)
+    written = status.read(seen.job)
+    for effect in made.effects:
+        if isinstance(effect, (Remember, Resize)):
+            written = dataclasses.replace(effect.status, written_at=now)
+    if made.status.deserves_writing(written, now, seen.policy.window_seconds):
+        made = made.then(Remember(made.status), status=made.status)
+    return made
+
+
+def _retell(made: Plan, seen: Observed, now: float) -> Plan:
+    """The coordinator's new events and what the pods' states tell, as Events of the job."""
+    memory = made.status
+    effects: list[Tell] = []
+    if seen.status is not None:
+        for event in seen.status.events:
+            if event.sequence > memory.last_event:
+                effects.append(Tell(event))
+                memory = dataclasses.replace(memory, last_event=event.sequence)
+        memory = memory.progressed(seen.status)
+    told = list(failures.seen(seen.pods, now))
+    if seen.policy_error:
+        message = f"scaling is off until it is mended: {seen.policy_error}"
+        event = Event(names.EVENT_SCALE_REFUSED, message, warning=True, at=now)
+        told.append((f"policy:{seen.policy_error[:40]}", event))
+    for key, event in told:
+        if not memory.has_told(key):
+            effects.append(Tell(event))
+            memory = memory.with_told(key)
+    return made.then(*effects, status=memory)
+
+
+def _planned_from(job: ObservedJob) -> tuple[object, ...]:
+    """All of a job that a plan depends on: what its users and we ourselves write."""
+    metadata = job.manifest["metadata"]
+    return job.uid, job.manifest["spec"], metadata.get("annotations"), metadata.get("labels")
+
+
+def _annotation(memory: JobStatus, now: float) -> dict[str, object]:
+    text = status.write(dataclasses.replace(memory, written_at=now))
+    return {"metadata": {"annotations": {names.STATUS_ANNOTATION: text}}}
+
+
+def _delay(seen: Observed, made: Plan) -> float | None:
+    if seen.job.suspended or seen.job.deleting:
+        return None
+    moving = made.status.scaling.move is not None
+    pace = min(seen.policy.window_seconds / 2, 2.0 if moving else SLOWEST_SECONDS)
+    return max(pace, 0.5)

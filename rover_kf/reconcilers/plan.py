@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a tick sees, and what it wants done: values between observing and applying.
+
+Effects are applied in order and each may be the last one before a crash. A change of replicas is
+therefore written down first (Remember), then announced to the coordinator (Announce), then made
+together with its trace in one patch (Resize): a controller that comes back finds the intention
+and completes it, or finds it completed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf.api.decisions import ScaleDecision
+from rover_kf.api.jobs import Event, ObservedJob, Pod
+from rover_kf.api.messages import CoordinatorStatus
+from rover_kf.reconcilers.status import JobStatus
+from rover_kf.scaling.policy import WatchPolicy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Observed:
+    """A job in one moment."""
+
+    job: ObservedJob
+    pods: tuple[Pod, ...]
+    status: CoordinatorStatus | None
+    """None while the coordinator cannot be reached."""
+    policy: WatchPolicy
+    policy_error: str = ""
+    """Why the job's annotations could not be read as a policy; the policy is then ``off``."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tell:
+    """Put an Event on the job."""
+
+    event: Event
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Remember:
+    """Write the annotation."""
+
+    status: JobStatus
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Announce:
+    """Tell the coordinator how many pods the job will have."""
+
+    nodes: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resize:
+    """Set Worker replicas and write the annotation in one patch."""
+
+    replicas: int
+    status: JobStatus
+
+
+Effect = Tell | Remember | Announce | Resize
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do, in order, and what is remembered when all of it is done."""
+
+    effects: tuple[Effect, ...]
+    status: JobStatus
+    decision: ScaleDecision | None = None
+    """Of this tick; None where nothing was decided."""
+
+    def then(self, *effects: Effect, status: JobStatus) -> Plan:
+        """The plan with more to do."""
+        return dataclasses.replace(self, effects=(*self.effects, *effects), status=status)
+
+    def told(self) -> tuple[Event, ...]:
+        """The Events that it puts on the job."""
+        return tuple(effect.event for effect in self.effects if isinstance(effect, Tell))

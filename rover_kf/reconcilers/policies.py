@@ -1,0 +1,38 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job's annotations as the policy that the watcher follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rover_kf.api.jobs import ObservedJob
+from rover_kf.injection import adapters, sizing
+from rover_kf.injection.policy import RoverPolicy
+from rover_kf.scaling.policy import WatchPolicy
+
+PolicyOf = Callable[[ObservedJob], WatchPolicy]
+
+
+def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
+    """The watch policy of a job.
+
+    Args:
+        job: as observed.
+        restart_prior_seconds: cost of a change until the job has shown its own.
+
+    Raises:
+        PolicyError: an annotation was edited into something that is not allowed.
+    """
+    policy = RoverPolicy.from_annotations(job.annotations, source=str(job.key))
+    adapter = adapters.adapter_for(job.manifest, source=str(job.key))
+    low, high = sizing.worker_bounds(job.manifest, policy, adapter)
+    return WatchPolicy(
+        mode=policy.scaling.mode,
+        min=low,
+        max=high,
+        sizes=policy.scaling.sizes,
+        window_seconds=policy.scaling.window,
+        cooldown_seconds=policy.scaling.cooldown,
+        restart_prior_seconds=restart_prior_seconds,
+    )

@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Keys of jobs that want a look: each at most once in line, never looked at twice at a time.
+
+Watches and resyncs add keys from any thread; workers run the reconciler. Level-triggered: a key
+says that something may have changed, the reconciler reads what is there now.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from rover_kf.api.jobs import JobKey
+
+LOG = logging.getLogger(__name__)
+
+FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS = 1.0, 120.0
+"""A look that failed is repeated after 1, 2, 4, … up to 120 s."""
+
+Reconcile = Callable[[JobKey], "float | None"]
+"""Looks at one job; returns seconds until the next look, None to wait for a change."""
+
+
+class KeyQueue:
+    """A delaying queue of distinct keys with back-off.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._due: dict[JobKey, float] = {}
+        self._running: set[JobKey] = set()
+        self._failures: dict[JobKey, int] = {}
+
+    def __len__(self) -> int:
+        with self._changed:
+            return len(self._due) + len(self._running)
+
+    def add(self, key: JobKey, delay: float = 0.0) -> None:
+        """Ask for a look at the key in ``delay`` seconds, or earlier if it is in line already.
+
+        A key that is being looked at gets another look after this one.
+        """
+        with self._changed:
+            due = self._clock() + delay
+            self._due[key] = min(due, self._due.get(key, due))
+            self._changed.notify()
+
+    def run(self, reconcile: Reconcile, stop: threading.Event) -> None:
+        """Look at keys as they fall due, until stop is set; call it in one thread a worker.
+
+        An exception of the reconciler is logged with its traceback and the key is tried again.
+        """
+        while not stop.is_set():
+            key = self._take(stop)
+            if key is not None:
+                self._finish(key, self._look(key, reconcile))
+
+    def _look(self, key: JobKey, reconcile: Reconcile) -> float | None:
+        try:
+            delay = reconcile(key)
+        except Exception:  # the loop's top: one broken job must not stop the rest
+            failures = self._failures[key] = self._failures.get(key, 0) + 1
+            wait = FIRST_BACKOFF_SECONDS * (1 << min(failures - 1, 10))
+            LOG.exception("%s: failed %d times in a row", key, failures)
+            return min(wait, LAST_BACKOFF_SECONDS)
+        self._failures.pop(key, None)
+        return delay
+
+    def _take(self, stop: threading.Event) -> JobKey | None:
+        """The next due key, marked as running; None when it is time to look at stop again."""
+        with self._changed:
+            now = self._clock()
+            ready = [(due, key) for key, due in self._due.items() if key not in self._running]
+            due, key = min(ready, default=(now + 1.0, None))
+            if key is None or due > now:
+                # stop is an event of the caller's, so it is polled: a quarter of a second at most.
+                if not stop.is_set():
+                    self._changed.wait(min(max(due - now, 0.0), 0.25))
+                return None
+            del self._due[key]
+            self._running.add(key)
+            return key
+
+    def _finish(self, key: JobKey, delay: float | None) -> None:
+        with self._changed:
+            self._running.discard(key)
+            self._changed.notify()
+        if delay is not None:
+            self.add(key, delay)

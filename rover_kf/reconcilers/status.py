@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a controller remembers of a job: one bounded JSON annotation on the job itself.
+
+It is the only memory there is: a controller that was killed at any point reads it and goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.decisions import ScaleDecision
+from rover_kf.api.jobs import ObservedJob
+from rover_kf.api.messages import CoordinatorStatus
+from rover_kf.scaling.state import ScalingState
+
+LOG = logging.getLogger(__name__)
+
+MAX_BYTES = 4096
+MAX_TOLD = 24
+MAX_REASON = 240
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JobStatus:
+    """The annotation's content."""
+
+    phase: str = ""
+    """The coordinator's, as last heard."""
+    nodes: int = 0
+    """Members of the last round."""
+    step: int = 0
+    total_steps: int | None = None
+    sealed_step: int | None = None
+    durable_step: int | None = None
+    samples_per_second: float = 0.0
+    restarts: int = 0
+    verdict: str = ""
+    decision: ScaleDecision | None = None
+    """The last one, also when it was to stay."""
+    scaling: ScalingState = dataclasses.field(default_factory=ScalingState)
+    story: float = 0.0
+    """When the coordinator began the story whose events were copied."""
+    last_event: int = 0
+    """Sequence of the last event of that story which was copied."""
+    told: tuple[str, ...] = ()
+    """Keys of what was told once and is not told again, newest last."""
+    written_at: float = 0.0
+
+    def has_told(self, key: str) -> bool:
+        """Whether that was told already."""
+        return key in self.told
+
+    def with_told(self, *keys: str) -> JobStatus:
+        """The status with those marked as told."""
+        new = [key for key in keys if key not in self.told]
+        return dataclasses.replace(self, told=(*self.told, *new)[-MAX_TOLD:])
+
+    def progressed(self, seen: CoordinatorStatus) -> JobStatus:
+        """The status with what the coordinator says now."""
+        return dataclasses.replace(
+            self,
+            phase=seen.phase,
+            nodes=seen.nodes,
+            step=seen.step,
+            total_steps=seen.total_steps,
+            sealed_step=seen.sealed_step,
+            durable_step=seen.durable_step,
+            samples_per_second=round(seen.samples_per_second, 2),
+            restarts=seen.restarts,
+            verdict=seen.verdict[:MAX_REASON],
+        )
+
+    def deserves_writing(self, old: JobStatus, now: float, every: float) -> bool:
+        """Whether it differs from what is written by more than progress, or that grew old.
+
+        A write wakes every watcher of the job, ourselves too: progress alone is written once a
+        window, anything that decides something at once.
+        """
+        if _lasting(self) != _lasting(old):
+            return True
+        return dataclasses.replace(self, written_at=0.0) != dataclasses.replace(
+            old, written_at=0.0
+        ) and (now - old.written_at >= every)
+
+
+def read(job: ObservedJob) -> JobStatus:
+    """What is remembered of the job; a fresh status if there is nothing readable."""
+    text = job.annotations.get(names.STATUS_ANNOTATION)
+    if not text:
+        return JobStatus()
+    try:
+        return codec.loads(JobStatus, text)
+    except errors.MessageError as error:
+        # Edited by hand or by a newer version: what is in it is a cache but for moves under way.
+        LOG.warning("%s: annotation %s is begun anew: %s", job.key, names.STATUS_ANNOTATION, error)
+        return JobStatus()
+
+
+def write(status: JobStatus) -> str:
+    """The annotation's text, at most MAX_BYTES long."""
+    if status.decision is not None:
+        decision = dataclasses.replace(status.decision, reason=status.decision.reason[:MAX_REASON])
+        status = dataclasses.replace(status, decision=decision)
+    if status.scaling.move is not None:
+        move = dataclasses.replace(
+            status.scaling.move, reason=status.scaling.move.reason[:MAX_REASON]
+        )
+        status = dataclasses.replace(status, scaling=dataclasses.replace(status.scaling, move=move))
+    text = codec.dumps(status)
+    while len(text) > MAX_BYTES and status.told:
+        status = dataclasses.replace(status, told=status.told[1:])
+        text = codec.dumps(status)
+    return text.decode()
+
+
+def _lasting(status: JobStatus) -> JobStatus:
+    """The part whose loss would make a controller act twice or people see an old state."""
+    decision = status.decision
+    if decision is not None and decision.action == "stay":
+        decision = None
+    scaling = dataclasses.replace(status.scaling, seen_until=0.0)
+    return dataclasses.replace(
+        status,
+        step=0,
+        sealed_step=None,
+        durable_step=None,
+        samples_per_second=0.0,
+        decision=decision,
+        scaling=scaling,
+        written_at=0.0,
+    )

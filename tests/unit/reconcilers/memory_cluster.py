@@ -1,0 +1,201 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster in memory with a training job of known speed, under a clock that tests turn.
+
+It keeps the protocol's promises (merge patch, resource versions, missing jobs, an unreachable
+coordinator). The crash of a controller is an exception of its own before or after any call.
+"""
+
+from __future__ import annotations
+
+import copy
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.jobs import Event, JobKey, ObservedJob
+from rover_kf.api.messages import Acknowledged, CoordinatorStatus, ScaleRequest
+from rover_kf.api.samples import Goodput, Throughput
+
+KEY = JobKey("team", "digits")
+
+
+class Killed(BaseException):
+    """The controller is gone at this very point."""
+
+
+class Clock:
+    def __init__(self, now=10_000.0):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+
+def manifest(workers=2, *, annotations=None, labels=None, spec=None):
+    container = {
+        "name": "pytorch",
+        "image": "digits:1",
+        "command": ["python", "train.py"],
+        "resources": {"requests": {"cpu": "1", "memory": "2Gi"}},
+    }
+    worker = {"replicas": workers, "template": {"spec": {"containers": [container]}}}
+    scaling = {"mode": "auto", "min": "1", "max": "3", "window": "10", "cooldown": "30"}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {
+            "name": KEY.name,
+            "namespace": KEY.namespace,
+            "labels": {names.INJECT_LABEL: "true", **(labels or {})},
+            "annotations": {
+                **{f"{names.PREFIX}scaling.{key}": value for key, value in scaling.items()},
+                **(annotations or {}),
+            },
+        },
+        "spec": {"pytorchReplicaSpecs": {"Worker": worker}, **(spec or {})},
+    }
+
+
+class MemoryCluster:
+    """One job; ``law(nodes)`` gives its seconds a step."""
+
+    def __init__(self, clock, given=None, *, law=lambda k: 2.0 / k, batch=64.0, total=10_000):
+        self.clock, self.law, self.batch, self.total = clock, law, batch, total
+        self.manifest = given or manifest()
+        self.version, self.uid, self.phase = 1, "uid-1", "Running"
+        self.pods = ()
+        self.reachable = True
+        self.story, self.coordinator_events = clock(), []
+        self.events, self.posts, self.resizes, self.patches = [], [], [], 0
+        self.expected = self.nodes = self._replicas()
+        self.windows = []
+        self.step = 0
+        self.calls, self.kill_at, self.kill_after = 0, None, None
+        self.operator_touches = False
+
+    # -- the protocol ----------------------------------------------------------------------------
+
+    def get_job(self, key):
+        if self.manifest is None or key != KEY:
+            raise errors.JobNotFound(str(key))
+        given = copy.deepcopy(self.manifest)
+        return ObservedJob(
+            key=key,
+            uid=self.uid,
+            resource_version=str(self.version),
+            manifest=given,
+            replicas={
+                kind.lower(): spec["replicas"]
+                for kind, spec in given["spec"]["pytorchReplicaSpecs"].items()
+            },
+            phase=self.phase,
+            suspended=bool((given["spec"].get("runPolicy") or {}).get("suspend")),
+            created_at=9_000.0,
+        )
+
+    def list_pods(self, _):
+        return self.pods
+
+    def patch_job(self, key, patch, *, resource_version=None):
+        self._point("patch")
+        if self.manifest is None:
+            raise errors.JobNotFound(str(key))
+        if self.operator_touches:
+            self.operator_touches, self.version = False, self.version + 1
+        if resource_version is not None and resource_version != str(self.version):
+            raise errors.Conflict(str(key))
+        before = self._replicas()
+        merge(self.manifest, patch)
+        self.version, self.patches = self.version + 1, self.patches + 1
+        if self._replicas() != before:
+            self.resizes.append((before, self._replicas()))
+        self._point("patched")
+        return self.get_job(key)
+
+    def call_coordinator(self, key, method, path, body=None):
+        if not self.reachable or self.manifest is None:
+            raise errors.ClusterUnavailable(f"{key}: no coordinator")
+        if method == "GET":
+            after = int(path.partition("after=")[2])
+            return codec.dumps(self._status(after))
+        self._point("post")
+        request = codec.decode(ScaleRequest, codec.encode(body))
+        self.posts.append(request.nodes)
+        self.expected = request.nodes
+        self._point("posted")
+        return codec.dumps(Acknowledged())
+
+    def emit(self, _, event):
+        self._point("emit")
+        self.events.append(event)
+
+    # -- the world -------------------------------------------------------------------------------
+
+    def train(self, windows=1, seconds=10.0):
+        """Pods follow the spec; train for so many windows."""
+        self.nodes = self._replicas()
+        for _ in range(windows):
+            began = self.clock.now
+            self.clock.now += seconds
+            step = self.law(self.nodes)
+            steps = int(seconds / step)
+            self.step += steps
+            self.windows.append(
+                Throughput(
+                    began, self.clock.now, self.nodes, self.nodes, steps, 0, step, self.batch
+                )
+            )
+
+    def happen(self, reason, message="", sequence=None):
+        number = sequence or len(self.coordinator_events) + 1
+        self.coordinator_events.append(Event(reason, message, sequence=number, at=self.clock()))
+
+    def reasons(self):
+        return [event.reason for event in self.events]
+
+    def edit(self, patch):
+        """A person's merge patch."""
+        merge(self.manifest, patch)
+        self.version += 1
+
+    def _status(self, after):
+        return CoordinatorStatus(
+            job=KEY.name,
+            phase="training" if self.nodes == self.expected else "draining",
+            round=1,
+            nodes=self.nodes,
+            expected_nodes=self.expected,
+            world_size=self.nodes,
+            step=self.step,
+            total_steps=self.total,
+            sealed_step=self.step or None,
+            durable_step=None,
+            samples_per_second=self.batch / self.law(self.nodes),
+            restarts=0,
+            windows=tuple(self.windows[-64:]),
+            goodput=Goodput(productive=self.clock() - self.story),
+            events=tuple(e for e in self.coordinator_events if e.sequence > after),
+            started_at=self.story,
+            now=self.clock(),
+            restart_seconds=1.0,
+        )
+
+    def _replicas(self):
+        specs = self.manifest["spec"]["pytorchReplicaSpecs"]
+        return sum(spec["replicas"] for spec in specs.values())
+
+    def _point(self, _):
+        self.calls += 1
+        if self.calls == self.kill_at:
+            raise Killed
+
+
+def merge(target, patch):
+    """RFC 7386."""
+    for key, value in patch.items():
+        if value is None:
+            target.pop(key, None)
+        elif isinstance(value, dict):
+            merge(target.setdefault(key, {}), value)
+        else:
+            target[key] = value

@@ -1,0 +1,341 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""One look after another at a job: scaling, events, refusals, records; and every crash between."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from memory_cluster import KEY, Clock, Killed, MemoryCluster, manifest
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Container, Pod
+from rover_kf.history.store import SqlHistory
+from rover_kf.reconcilers.job import Reconcilers
+from rover_kf.reconcilers.watch import watch
+
+
+def controller(cluster, history):
+    return Reconcilers(cluster, history, clock=cluster.clock)
+
+
+def look(cluster, history, times=1, windows=1):
+    """Train a window, look at the job; each look is a controller that has just started."""
+    tick = None
+    for _ in range(times):
+        cluster.train(windows)
+        tick = controller(cluster, history).tick(KEY)
+    return tick
+
+
+def remembered(cluster):
+    return json.loads(cluster.manifest["metadata"]["annotations"][names.STATUS_ANNOTATION])
+
+
+def test_job_that_profits_is_scaled_once_and_verified(cluster, history):
+    """Throughput grows with replicas: 2 -> 3 announced, patched, verified, then left alone."""
+    look(cluster, history, times=12)
+    assert cluster.resizes == [(2, 3)]
+    assert cluster.posts == [3]
+    ours = [r for r in cluster.reasons() if r.startswith("Scale")]
+    assert ours == [names.EVENT_SCALE_DECISION, names.EVENT_SCALED, names.EVENT_SCALE_VERIFIED]
+    record = history.get("uid-1")
+    assert record is not None
+    applied = [decision for decision in record.decisions if decision.applied]
+    assert [(d.current, d.target) for d in applied] == [(2, 3)]
+    assert applied[0].predicted_gain == pytest.approx(1.5, rel=0.01)
+
+
+def test_job_that_does_not_profit_is_rolled_back_and_left_alone(clock, history):
+    """A third replica that slows the job down is taken back, and not tried again soon."""
+    given = manifest(annotations={f"{names.PREFIX}scaling.min": "2"})
+    cluster = MemoryCluster(clock, given, law=lambda k: {2: 1.0, 3: 1.4}[k])
+    look(cluster, history, times=30)
+    assert cluster.resizes == [(2, 3), (3, 2)]
+    assert cluster.reasons().count(names.EVENT_SCALE_ROLLED_BACK) == 1
+    assert remembered(cluster)["scaling"]["bans"][0]["size"] == 3
+
+
+def calls_of_a_whole_life():
+    """How many writes a scale-up with its verification makes, so that each can be the last."""
+    cluster = MemoryCluster(Clock())
+    look(cluster, _Nowhere(), times=8)
+    return cluster.calls
+
+
+class _Nowhere:
+    """A history that is away the whole time."""
+
+    def __getattr__(self, name):
+        from rover_kf import errors  # noqa: PLC0415 - only this stand-in needs it
+
+        def fail(*_, **__):
+            raise errors.HistoryUnavailable(name)
+
+        return fail
+
+
+@pytest.mark.parametrize("point", range(1, 27))
+def test_controller_killed_anywhere_acts_once(point, clock, history):
+    """Killed before or after any POST, patch or Event, the next controller completes the change
+    without a second one: one resize, one coordinator order of 3, told at least once."""
+    cluster = MemoryCluster(clock)
+    cluster.happen("WorldFormed")
+    cluster.kill_at = point
+    killed = False
+    for _ in range(12):
+        cluster.train()
+        try:
+            controller(cluster, history).tick(KEY)
+        except Killed:
+            killed = True
+    assert killed == (point <= cluster.calls)
+    assert cluster.resizes == [(2, 3)]
+    assert set(cluster.posts) == {3}
+    assert cluster.expected == 3
+    assert {names.EVENT_SCALED, names.EVENT_SCALE_VERIFIED} <= set(cluster.reasons())
+    assert cluster.reasons().count("WorldFormed") <= 2
+    assert remembered(cluster)["scaling"]["move"] is None
+
+
+def test_every_crash_point_was_tried():
+    """The range of the test above covers every write of a scale-up's life."""
+    assert calls_of_a_whole_life() <= 26
+
+
+def test_history_that_is_away_does_not_stop_scaling(clock):
+    """No database: the job is scaled all the same."""
+    cluster = MemoryCluster(clock)
+    look(cluster, _Nowhere(), times=8)
+    assert cluster.resizes == [(2, 3)]
+
+
+def test_events_are_copied_once(cluster, history):
+    """Each event of the coordinator's story appears once on the job, also from a new story."""
+    cluster.happen("WorldFormed")
+    cluster.happen("CheckpointDurable")
+    look(cluster, history, times=3)
+    cluster.happen("Recovered")
+    look(cluster, history, times=2)
+    copied = [r for r in cluster.reasons() if not r.startswith("Scale")]
+    assert copied == ["WorldFormed", "CheckpointDurable", "Recovered"]
+    cluster.story, cluster.coordinator_events = cluster.clock(), []
+    cluster.happen("WorldFormed", "after the first pod was replaced")
+    look(cluster, history, times=2)
+    assert cluster.events[-1].message == "after the first pod was replaced"
+
+
+def test_conflict_with_the_operator_is_not_a_conflict(cluster, history):
+    """A status update of the operator between read and patch does not cost a tick."""
+    cluster.operator_touches = True
+    look(cluster, history)
+    assert remembered(cluster)["step"] > 0
+
+
+def test_conflict_with_a_person_is_planned_anew(cluster, history):
+    """Replicas edited while a change is decided: the edit stands, the coordinator follows it."""
+    look(cluster, history)
+    original = cluster.patch_job
+
+    def edited_first(key, patch, **version):
+        cluster.patch_job = original
+        cluster.edit({"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 1}}}})
+        return original(key, patch, **version)
+
+    cluster.patch_job = edited_first
+    look(cluster, history)
+    assert cluster.resizes == []
+    look(cluster, history)
+    assert cluster.posts[-1] in (1, 2)
+    assert cluster.manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] in (1, 2)
+
+
+def test_manual_scale_is_announced(clock, history):
+    """Replicas that a person sets are made known to the coordinator, also with scaling off."""
+    cluster = MemoryCluster(clock, manifest(annotations={f"{names.PREFIX}scaling.mode": "off"}))
+    look(cluster, history)
+    cluster.edit({"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 3}}}})
+    controller(cluster, history).reconcile(KEY)
+    assert cluster.posts == [3]
+    assert cluster.resizes == []
+
+
+def test_recommend_says_but_does_not_act(clock, history):
+    """Mode recommend: one Event for one advice, no patch of replicas, no order."""
+    given = manifest(annotations={f"{names.PREFIX}scaling.mode": "recommend"})
+    cluster = MemoryCluster(clock, given)
+    look(cluster, history, times=8)
+    assert cluster.resizes == cluster.posts == []
+    assert cluster.reasons().count(names.EVENT_SCALE_DECISION) == 1
+    assert "would go to 3" in next(e.message for e in cluster.events)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"spec": {"elasticPolicy": {"metrics": [{}]}}}, "HPA"),
+        ({"labels": {"kueue.x-k8s.io/queue-name": "q"}}, "Kueue"),
+        ({"spec": {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}}, "managedBy"),
+        ({"spec": {"runPolicy": {"suspend": True}}}, "suspended"),
+    ],
+)
+def test_jobs_that_are_not_ours_are_left_alone_with_an_event(changes, word, clock, history):
+    """HPA, Kueue, another manager, suspended: no patch of replicas, one Event that says why."""
+    cluster = MemoryCluster(clock, manifest(**changes))
+    look(cluster, history, times=6)
+    assert cluster.resizes == []
+    told = [e for e in cluster.events if e.reason == names.EVENT_SCALE_REFUSED]
+    assert len(told) == 1
+    assert word in told[0].message
+
+
+def test_master_with_elastic_policy_is_refused(clock, history):
+    """A Master beside an elasticPolicy: the two disagree on what a node is."""
+    given = manifest(spec={"elasticPolicy": {"minReplicas": 1, "maxReplicas": 3}})
+    specs = given["spec"]["pytorchReplicaSpecs"]
+    specs["Master"] = {**specs["Worker"], "replicas": 1}
+    cluster = MemoryCluster(clock, given)
+    look(cluster, history, times=4)
+    assert cluster.resizes == []
+    assert "Master" in cluster.events[0].message
+
+
+def test_wrong_annotation_turns_scaling_off_with_an_event(cluster, history):
+    """An annotation edited into nonsense: scaling off, one Event with the key, no crash."""
+    cluster.edit({"metadata": {"annotations": {f"{names.PREFIX}scaling.mode": "turbo"}}})
+    look(cluster, history, times=4)
+    assert cluster.resizes == []
+    told = [e.message for e in cluster.events if e.reason == names.EVENT_SCALE_REFUSED]
+    assert len(told) == 1
+    assert "scaling.mode" in told[0]
+
+
+def test_unreachable_coordinator_changes_nothing(cluster, history):
+    """No answer: no decision, no patch of replicas, looked at again soon."""
+    cluster.reachable = False
+    tick = look(cluster, history, times=3)
+    assert tick.decision is None
+    assert tick.delay is not None
+    assert cluster.resizes == []
+
+
+def test_intention_is_dropped_when_the_coordinator_stays_away(cluster, history):
+    """A change that was only written down is given up after five minutes without an answer."""
+    look(cluster, history)
+    cluster.kill_at = cluster.calls + 2  # the intention is written, the order is not given
+    with pytest.raises(Killed):
+        look(cluster, history)
+    assert remembered(cluster)["scaling"]["move"]["target"] == 3
+    cluster.reachable = False
+    cluster.clock.now += 301
+    controller(cluster, history).reconcile(KEY)
+    assert remembered(cluster)["scaling"]["move"] is None
+    assert cluster.resizes == []
+
+
+def test_deleted_job_is_recorded_as_deleted(cluster, history):
+    """Gone before its end: the record says so, also if this controller never saw the job."""
+    look(cluster, history)
+    cluster.manifest = None
+    assert controller(cluster, history).reconcile(KEY) is None
+    assert history.get("uid-1").outcome == "deleted"
+
+
+def test_name_used_again_closes_the_old_run(cluster, history):
+    """A new job of the same name: the old run ends as deleted, the new one is its own record."""
+    look(cluster, history)
+    cluster.uid = "uid-2"
+    look(cluster, history)
+    assert history.get("uid-1").outcome == "deleted"
+    assert history.get("uid-2").outcome == "running"
+
+
+def test_finished_job_is_recorded_once(cluster, history):
+    """At the end the record is complete, one Event says so, and nothing more is ever done."""
+    look(cluster, history, times=2)
+    cluster.phase = "Succeeded"
+    assert controller(cluster, history).reconcile(KEY) is None
+    assert history.get("uid-1").outcome == "succeeded"
+    patches = cluster.patches
+    assert controller(cluster, history).reconcile(KEY) is None
+    assert cluster.patches == patches
+    assert cluster.reasons().count(names.EVENT_RECORDED) == 1
+
+
+def test_idle_looks_write_nothing(cluster, history):
+    """Looks without news leave the object alone: no loop of writes and watch events."""
+    look(cluster, history, times=10)
+    controller(cluster, history).reconcile(KEY)
+    patches = cluster.patches
+    for _ in range(5):
+        cluster.clock.now += 0.1
+        controller(cluster, history).reconcile(KEY)
+    assert cluster.patches == patches
+
+
+def test_annotation_is_bounded(cluster, history):
+    """The status annotation never exceeds 4 KiB."""
+    for round_ in range(60):
+        cluster.pods = (
+            Pod(
+                f"digits-worker-{round_}",
+                f"{round_:08d}",
+                "worker",
+                0,
+                "Running",
+                containers=(Container("pytorch", running=True, reason="OOMKilled"),),
+            ),
+        )
+        look(cluster, history)
+    text = cluster.manifest["metadata"]["annotations"][names.STATUS_ANNOTATION]
+    assert len(text.encode()) <= 4096
+
+
+def test_memory_kill_is_told_once(cluster, history):
+    """A container killed for memory: one Event a kill, with what to do."""
+    container = Container("pytorch", running=True, restarts=1, reason="OOMKilled")
+    cluster.pods = (
+        Pod("digits-worker-1", "abcd", "worker", 1, "Running", containers=(container,)),
+    )
+    look(cluster, history, times=3)
+    told = [e for e in cluster.events if e.reason == names.EVENT_PROCESS_FAILED]
+    assert len(told) == 1
+    assert "raise its memory limit" in told[0].message
+
+
+def test_shrinking_waits_for_the_drain(clock, history):
+    """Down: the coordinator is told first; pods are taken only when the ranks have left."""
+    given = manifest(workers=3, annotations={f"{names.PREFIX}scaling.max": "2"})
+    cluster = MemoryCluster(clock, given)
+    look(cluster, history)
+    assert cluster.posts == [2]
+    assert cluster.resizes == []
+    cluster.nodes = 2
+    controller(cluster, history).reconcile(KEY)
+    assert cluster.resizes == [(3, 2)]
+
+
+def test_watch_reports_each_look_and_ends_with_the_job(cluster, tmp_path):
+    """The foreground watch calls back with what it saw and returns the finished job."""
+    seen = []
+
+    def on_tick(job, status, decision):
+        seen.append((job.phase, status.step, decision))
+        cluster.phase = "Succeeded"
+
+    cluster.train()
+    with SqlHistory(f"sqlite:///{tmp_path}/watched.db") as history:
+        done = watch(
+            cluster,
+            KEY,
+            history,
+            on_tick=on_tick,
+            stop=threading.Event(),
+            every=0.01,
+            clock=cluster.clock,
+        )
+    assert done is not None
+    assert done.phase == "Succeeded"
+    assert [phase for phase, _, _ in seen] == ["Running", "Succeeded"]

@@ -1,0 +1,131 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The key queue with real threads."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+from tests_support import eventually
+
+from rover_kf.api.jobs import JobKey
+from rover_kf.reconcilers.queue import KeyQueue
+
+ONE, TWO = JobKey("team", "one"), JobKey("team", "two")
+
+
+@contextlib.contextmanager
+def workers(queue, reconcile, count=1):
+    stop = threading.Event()
+    threads = [threading.Thread(target=queue.run, args=(reconcile, stop)) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def test_one_key_is_never_looked_at_twice_at_a_time():
+    """Added again and again while it runs, with three workers: one look at a time, none lost."""
+    queue, inside, seen, worst = KeyQueue(), threading.Lock(), [], []
+
+    def reconcile(key):
+        worst.append(inside.acquire(blocking=False))
+        queue.add(key) if len(seen) < 20 else None
+        seen.append(key)
+        inside.release()
+
+    queue.add(ONE)
+    with workers(queue, reconcile, 3):
+        eventually(lambda: len(seen) >= 21, what="looks")
+    assert all(worst)
+
+
+def test_other_keys_go_on_while_one_is_stuck():
+    """A key that takes long does not hold up another one."""
+    queue, release, seen = KeyQueue(), threading.Event(), []
+
+    def reconcile(key):
+        if key == ONE:
+            release.wait(20)
+        seen.append(key)
+
+    queue.add(ONE)
+    queue.add(TWO)
+    with workers(queue, reconcile, 2):
+        eventually(lambda: seen == [TWO], what="the second key")
+        release.set()
+
+
+def test_same_key_in_line_is_looked_at_once():
+    """Ten requests before the worker starts are one look."""
+    queue, seen = KeyQueue(), []
+    for _ in range(10):
+        queue.add(ONE)
+    with workers(queue, seen.append):
+        eventually(lambda: seen, what="a look")
+        eventually(lambda: len(queue) == 0, what="an empty queue")
+    assert seen == [ONE]
+
+
+def test_delay_is_kept_and_an_earlier_request_wins():
+    """A key asked for in an hour is not looked at now, unless somebody asks for now."""
+    queue, seen = KeyQueue(), []
+    queue.add(ONE, delay=3600)
+    queue.add(TWO)
+    with workers(queue, seen.append):
+        eventually(lambda: TWO in seen, what="the key that is due")
+        assert ONE not in seen
+        queue.add(ONE)
+        eventually(lambda: ONE in seen, what="the key that was moved up")
+
+
+def test_failures_back_off_and_are_logged(caplog):
+    """A failing reconciler is tried again, each time later, with its traceback in the log."""
+    ticks = [0.0]
+    queue, calls = KeyQueue(clock=lambda: ticks[0]), []
+
+    def reconcile(_):
+        calls.append(ticks[0])
+        if len(calls) < 4:
+            raise ValueError("broken manifest")
+
+    queue.add(ONE)
+    with workers(queue, reconcile):
+        for tries, wait in enumerate((1.0, 2.0, 4.0), start=1):
+            eventually(lambda n=tries: len(calls) == n, what="a try")
+            eventually(lambda: ONE in queue._due, what="the next try")
+            assert queue._due[ONE] == ticks[0] + wait
+            ticks[0] += wait
+        eventually(lambda: len(calls) == 4, what="the good try")
+    assert "broken manifest" in caplog.text
+
+
+def test_stops_promptly():
+    """With nothing to do, setting stop ends a worker in well under a few seconds."""
+    queue = KeyQueue()
+    began = time.monotonic()
+    with workers(queue, lambda _: None, 2):
+        pass
+    assert time.monotonic() - began < 10
+
+
+def test_answer_is_the_next_delay():
+    """A number asks for another look, None for none."""
+    queue, answers, seen = KeyQueue(), iter([0.0, 0.0, None]), []
+
+    def reconcile(key):
+        seen.append(key)
+        return next(answers)
+
+    queue.add(ONE)
+    with workers(queue, reconcile):
+        eventually(lambda: len(seen) == 3, what="three looks")
+        eventually(lambda: len(queue) == 0, what="an empty queue")
+    assert len(seen) == 3
