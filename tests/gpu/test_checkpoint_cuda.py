@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What only a GPU can show: device tensors reach the arena and come back bit-equal.
+
+Run by ``make test-gpu``; not part of ``make test``, which needs no GPU.
+"""
+
+from __future__ import annotations
+
+import checkpoint_pod
+import pytest
+import torch
+
+from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer.checkpointer import Checkpointer
+
+if not torch.cuda.is_available():
+    pytest.skip(
+        "no CUDA device here; run make test-gpu where there is one", allow_module_level=True
+    )
+
+
+def _state(seed: int) -> dict[str, object]:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.BatchNorm1d(128)).cuda()
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters()), "epoch": seed}
+
+
+def _train(state: dict[str, object]) -> None:
+    state["optimizer"].zero_grad()
+    state["model"](torch.randn(32, 64, device="cuda")).square().sum().backward()
+    state["optimizer"].step()
+
+
+def _bytes(state: dict[str, object]) -> list[bytes]:
+    moments = state["optimizer"].state_dict()["state"]
+    tensors = [*state["model"].state_dict().values()]
+    tensors += [moments[key][name] for key in sorted(moments) for name in sorted(moments[key])]
+    return [tensor.cpu().numpy().tobytes() for tensor in tensors]
+
+
+def test_device_state_comes_back_bit_equal(tmp_path):
+    """Parameters, buffers and Adam's moments on the device survive the process that held them."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        settings = trainer_settings.read(pod.environment())
+        state = _state(1)
+        with Checkpointer(settings=settings) as first:
+            assert first.restore(state) == 0
+            _train(state)
+            first.save(1, state)
+            expected = _bytes(state)
+            _train(state)
+        successor = _state(2)
+        _train(successor)
+        with Checkpointer(settings=settings) as second:
+            assert second.restore(successor) == 1
+            assert second.restored_from == "memory"
+        assert _bytes(successor) == expected
+        assert all(tensor.is_cuda for tensor in successor["model"].state_dict().values())
+
+
+def test_a_save_does_not_see_later_steps(tmp_path):
+    """What is sealed is the state at the call, although kernels go on afterwards."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        settings = trainer_settings.read(pod.environment())
+        tensor = torch.zeros(1 << 22, device="cuda")
+        state: dict[str, object] = {"tensor": tensor}
+        with Checkpointer(settings=settings) as checkpointer:
+            checkpointer.restore(state)
+            tensor.add_(1.0)
+            checkpointer.save(1, state)
+            for _ in range(100):
+                tensor.add_(1.0)
+        fresh = {"tensor": torch.zeros(1 << 22, device="cuda")}
+        with Checkpointer(settings=settings) as successor:
+            assert successor.restore(fresh) == 1
+        assert torch.equal(fresh["tensor"], torch.ones_like(tensor))
