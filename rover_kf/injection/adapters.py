@@ -100,6 +100,8 @@ def adapter_for(manifest: Manifest, *, source: str = "manifest") -> JobAdapter:
     Raises:
         ManifestError: it is neither a PyTorchJob nor a TFJob.
     """
+    if not isinstance(manifest, Mapping):
+        raise errors.ManifestError("document", manifest, allowed="a mapping", source=source)
     kind = manifest.get("kind")
     for adapter in (PYTORCH, TENSORFLOW):
         if kind == adapter.kind:
