@@ -8,12 +8,14 @@ Python had started it, and an exception is written down as JSON before it is sho
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pathlib
 import random
 import runpy
 import sys
+import threading
 import time
 import traceback
 import types
@@ -25,20 +27,42 @@ from rover_kf.elastic.failures import TrainingError
 
 
 def run(place: dict[str, Any], launch: dict[str, Any]) -> None:
-    """Run the user's program in this process; ends by SystemExit."""
+    """Run the user's program in this process, and end the process."""
     os.environ.update(place["variables"])
     _draw_new_seeds()
+    _end(_outcome(pathlib.Path(place["error_file"]), launch))
+
+
+def _outcome(error_file: pathlib.Path, launch: dict[str, Any]) -> int:
     try:
         _become(launch)
-    except SystemExit:
-        raise
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            return int(ended.code or 0)
+        sys.stderr.write(f"{ended.code}\n")
+        return 1
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
     except BaseException as error:  # noqa: BLE001 - the user's program may raise anything
-        _write_down(error, pathlib.Path(place["error_file"]))
-        _show(error)
-        _flush()
-        sys.exit(1)
+        _write_down(error, error_file)
+        shown = error.with_traceback(_users_part(error))
+        sys.excepthook(type(error), shown, shown.__traceback__)
+        return 1
+    return 0
+
+
+def _end(code: int) -> None:
+    """End as Python does, but for taking the interpreter apart, which takes seconds with torch.
+
+    The same as multiprocessing's forked children: threads, exit functions, streams, then _exit.
+    """
+    try:
+        threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - as multiprocessing does
+        atexit._run_exitfuncs()  # noqa: SLF001 - the only way to run them without finalisation
+    except BaseException:  # noqa: BLE001 - an exit function may raise anything, the end comes
+        traceback.print_exc()
+    _flush()
+    os._exit(code & 0xFF)
 
 
 def _become(launch: dict[str, Any]) -> None:
@@ -73,10 +97,6 @@ def _write_down(error: BaseException, path: pathlib.Path) -> None:
     )
     with contextlib.suppress(OSError):  # without the file the exit code still tells
         path.write_bytes(codec.dumps(record))
-
-
-def _show(error: BaseException) -> None:
-    sys.excepthook(type(error), error, _users_part(error))
 
 
 def _users_part(error: BaseException) -> types.TracebackType | None:
