@@ -20,7 +20,7 @@ import time
 from aiohttp import web
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import names
 from rover_kf.api.messages import (
     Acknowledged,
     ArenaRequest,
@@ -35,6 +35,7 @@ from rover_kf.sidecar.restorer import CHECKSUM_HEADER, Restorer
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots import Assignment, Slots, describe
+from rover_kf.sidecar.web import read, reply
 
 _log = logging.getLogger(__name__)
 
@@ -97,35 +98,35 @@ class Checkpoints:
         return [web.get(names.PATH_SLOTS + r"/{local_rank:\d+}/{step:\d+}", self._on_slot)]
 
     async def _on_arena(self, request: web.Request) -> web.Response:
-        wanted = codec.loads(ArenaRequest, await request.read())
+        wanted = await read(request, ArenaRequest)
         async with self._allocating:
-            return _reply(await asyncio.to_thread(self._slots.allocate, wanted))
+            return reply(await asyncio.to_thread(self._slots.allocate, wanted))
 
     async def _on_sealed(self, request: web.Request) -> web.Response:
-        sealed = codec.loads(Sealed, await request.read())
+        sealed = await read(request, Sealed)
         assignment = Assignment(sealed.rank, sealed.world_size, sealed.round)
         await asyncio.to_thread(self._slots.assign, sealed.local_rank, assignment)
         self._seals.append(dataclasses.replace(sealed, pod=self._settings.pod))
         self._news.set()
-        return _reply(Acknowledged())
+        return reply(Acknowledged())
 
     async def _on_restore(self, request: web.Request) -> web.Response:
-        asked = codec.loads(RestoreRequest, await request.read())
-        return _reply(await self._restorer.restore(asked))
+        asked = await read(request, RestoreRequest)
+        return reply(await self._restorer.restore(asked))
 
     async def _on_flush(self, _: web.Request) -> web.Response:
         if self._persister is None:
             reason = "no checkpoint path is set: checkpoints stay in memory"
-            return _reply(Acknowledged(reason=reason))
-        return _reply(await self._persister.flush())
+            return reply(Acknowledged(reason=reason))
+        return reply(await self._persister.flush())
 
     async def _on_wait(self, request: web.Request) -> web.Response:
-        wanted = codec.loads(WaitRequest, await request.read())
+        wanted = await read(request, WaitRequest)
         if wanted.level == "memory":
-            return _reply(await self._wait_sealed(wanted))
+            return reply(await self._wait_sealed(wanted))
         if wanted.level == "durable" and self._persister is not None:
-            reply = await self._persister.wait_durable(wanted.step, wanted.timeout_seconds)
-            return _reply(reply)
+            waited = await self._persister.wait_durable(wanted.step, wanted.timeout_seconds)
+            return reply(waited)
         reasons = {
             "durable": "no checkpoint path is set: checkpoints stay in memory",
             "replica": "this version keeps no replicas in other pods' memory",
@@ -134,7 +135,7 @@ class Checkpoints:
             raise errors.InputError(
                 f"level is {wanted.level!r}; allowed: 'memory', 'replica', 'durable'"
             )
-        return _reply(Acknowledged(done=False, reason=reasons[wanted.level]))
+        return reply(Acknowledged(done=False, reason=reasons[wanted.level]))
 
     async def _on_slot(self, request: web.Request) -> web.StreamResponse:
         local_rank, step = int(request.match_info["local_rank"]), int(request.match_info["step"])
@@ -188,13 +189,11 @@ class Checkpoints:
         except (errors.TornSnapshot, OSError) as overwritten:
             _log.info("no checksum of step %d: %s", sealed.step, overwritten)
         try:
-            reply = await self._peers.ask_coordinator(
-                names.PATH_COMMIT_SEALED, sealed, Acknowledged
-            )
+            told = await self._peers.ask_coordinator(names.PATH_COMMIT_SEALED, sealed, Acknowledged)
         except errors.RoverError as error:
             _log.warning("the coordinator does not know of step %d: %s", sealed.step, error)
             return
-        if reply.persist and self._persister is not None:
+        if told.persist and self._persister is not None:
             self._persister.wake(sealed.local_rank, sealed.step)
 
     def _find_seals(self) -> None:
@@ -205,7 +204,3 @@ class Checkpoints:
                 )
         if self._seals:
             self._news.set()
-
-
-def _reply(message: object) -> web.Response:
-    return web.Response(body=codec.dumps(message), content_type="application/json")

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import names
 from rover_kf.api.messages import (
     Acknowledged,
     Durable,
@@ -32,6 +32,7 @@ from rover_kf.checkpoint.storage import DirectoryStorage
 from rover_kf.sidecar.seal_account import SealAccount
 from rover_kf.sidecar.seams import Story
 from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.web import read, reply
 
 _log = logging.getLogger(__name__)
 
@@ -113,28 +114,28 @@ class Commits:
         ]
 
     async def _on_sealed(self, request: web.Request) -> web.Response:
-        sealed = codec.loads(Sealed, await request.read())
+        sealed = await read(request, Sealed)
         persist = self._seals.take(sealed, now=time.monotonic())
-        return _reply(Acknowledged(persist=persist and self._storage is not None))
+        return reply(Acknowledged(persist=persist and self._storage is not None))
 
     async def _on_durable(self, request: web.Request) -> web.Response:
-        durable = codec.loads(Durable, await request.read())
-        return _reply(await self._take_durable(durable))
+        durable = await read(request, Durable)
+        return reply(await self._take_durable(durable))
 
     async def _on_resolve(self, request: web.Request) -> web.Response:
-        asked = codec.loads(ResolveRequest, await request.read())
-        return _reply(await self._resolve(asked))
+        asked = await read(request, ResolveRequest)
+        return reply(await self._resolve(asked))
 
     async def _on_wait(self, request: web.Request) -> web.Response:
-        wanted = codec.loads(WaitRequest, await request.read())
+        wanted = await read(request, WaitRequest)
         try:
             async with self._changed:
                 durable = self._changed.wait_for(lambda: (self.durable_step or 0) >= wanted.step)
                 await asyncio.wait_for(durable, wanted.timeout_seconds)
         except asyncio.TimeoutError:
             reason = f"step {wanted.step} is not durable yet; the newest is {self.durable_step}"
-            return _reply(Acknowledged(done=False, reason=reason))
-        return _reply(Acknowledged())
+            return reply(Acknowledged(done=False, reason=reason))
+        return reply(Acknowledged())
 
     # -- commit ------------------------------------------------------------------------------
 
@@ -245,7 +246,3 @@ class Commits:
 
     def _warn(self, message: str) -> None:
         self._story.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)
-
-
-def _reply(message: object) -> web.Response:
-    return web.Response(body=codec.dumps(message), content_type="application/json")

@@ -46,6 +46,8 @@ class _Progress:
     """Step that the coordinator named."""
     not_before: float = 0.0
     """Monotonic seconds of the next attempt."""
+    told_at: float = float("-inf")
+    """Monotonic seconds of the last Warning: a flush that is asked for again and again tells one."""
 
 
 class Persister:
@@ -200,7 +202,11 @@ class Persister:
 
     def _postpone(self, local_rank: int, error: Exception) -> None:
         pause = max(_RETRY_SECONDS, self._settings.persist_seconds)
-        self._of(local_rank).not_before = time.monotonic() + pause
+        progress, now = self._of(local_rank), time.monotonic()
+        progress.not_before = now + pause
+        if now - progress.told_at < pause:
+            return
+        progress.told_at = now
         self._story.record(
             names.EVENT_CHECKPOINT_WARNING,
             f"local rank {local_rank}: {error}; checkpoints in memory go on, next attempt in "

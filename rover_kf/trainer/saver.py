@@ -143,6 +143,8 @@ def views(buffer: mmap.mmap, placed: Mapping[str, snapshot.Placed]) -> Mapping[s
 
 
 def _copy(targets: list[tuple[str, torch.Tensor]], sources: Mapping[str, torch.Tensor]) -> None:
+    if not targets:
+        return
     threads = torch.get_num_threads()
     if threads != 1:
         torch.set_num_threads(1)

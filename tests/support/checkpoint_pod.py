@@ -17,19 +17,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
-import aiohttp
 from aiohttp import web
 from tests_support import eventually
 
-from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import names
 from rover_kf.sidecar.checkpoints import Checkpoints
 from rover_kf.sidecar.commits import Commits
+from rover_kf.sidecar.peers import SidecarPeers
 from rover_kf.sidecar.settings import SidecarSettings
-
-_STATUS = {errors.InputError: 400, errors.ArenaTooSmall: 413}
+from rover_kf.sidecar.web import application
 
 
 def settings_of(home: pathlib.Path, **changes: object) -> SidecarSettings:
@@ -76,105 +74,34 @@ class Told:
                 file.write(json.dumps([reason, message, warning]) + "\n")
 
 
-@dataclasses.dataclass
-class _Stream:
-    response: aiohttp.ClientResponse
-
-    @property
-    def status(self) -> int:
-        return self.response.status
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return dict(self.response.headers)
-
-    async def chunks(self, size: int) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self.response.content.iter_chunked(size):
-                yield chunk
-        except aiohttp.ClientError as cause:
-            raise errors.ClusterUnavailable(str(cause)) from cause
-
-
-class HttpPeers:
-    """Peers over plain HTTP, without tokens."""
-
-    def __init__(self, coordinator: str) -> None:
-        self._coordinator = coordinator
-        self._session: aiohttp.ClientSession | None = None
-
-    def _http(self) -> aiohttp.ClientSession:
-        self._session = self._session or aiohttp.ClientSession()
-        return self._session
-
-    async def ask_coordinator(self, path, message, reply):
-        url = f"http://{self._coordinator}{path}"
-        for _ in range(200):
-            try:
-                async with self._http().post(url, data=codec.dumps(message)) as response:
-                    body = await response.read()
-            except aiohttp.ClientError:
-                await asyncio.sleep(0.05)
-                continue
-            if response.status != 200:
-                told = json.loads(body)
-                raise errors.CheckpointError(f"{told['error']}: {told['message']}")
-            return codec.loads(reply, body)
-        raise errors.ClusterUnavailable(url)
-
-    @contextlib.asynccontextmanager
-    async def get(self, address: str, path: str) -> AsyncIterator[_Stream]:
-        try:
-            async with self._http().get(f"http://{address}{path}") as response:
-                yield _Stream(response)
-        except aiohttp.ClientConnectionError as cause:
-            raise errors.ClusterUnavailable(str(cause)) from cause
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-
-
-@web.middleware
-async def tell_errors(request, handler):
-    try:
-        return await handler(request)
-    except errors.RoverError as error:
-        status = next((s for kind, s in _STATUS.items() if isinstance(error, kind)), 503)
-        body = {"error": type(error).__name__, "message": str(error)}
-        return web.json_response(body, status=status)
-
-
 async def _acknowledge(_: web.Request) -> web.Response:
     return web.json_response({"done": True})
 
 
-async def serve(settings: SidecarSettings, coordinator: str, story: Told) -> None:
+async def serve(settings: SidecarSettings, story: Told) -> None:
     """Serve a pod until the task is cancelled."""
-    peers = HttpPeers(coordinator)
+    peers = SidecarPeers(settings)
+    await peers.start()
     checkpoints = Checkpoints(settings, peers, story)
-    local = web.Application(middlewares=[tell_errors], client_max_size=64 << 20)
-    local.add_routes(checkpoints.local_routes())
-    local.router.add_post(names.PATH_SAMPLES, _acknowledge)
-    remote = web.Application(middlewares=[tell_errors])
-    remote.add_routes(checkpoints.peer_routes())
+    local = [*checkpoints.local_routes(), web.post(names.PATH_SAMPLES, _acknowledge)]
+    remote = checkpoints.peer_routes()
     if settings.is_coordinator:
         commits = Commits(settings, story)
         commits.first_generation()
-        remote.add_routes(commits.routes())
+        remote += commits.routes()
+    socket_path = settings.home / names.SOCKET
+    socket_path.parent.mkdir(parents=True, exist_ok=True)
+    socket_path.unlink(missing_ok=True)
     async with contextlib.AsyncExitStack() as stack:
-        socket_path = settings.home / names.SOCKET
-        socket_path.parent.mkdir(parents=True, exist_ok=True)
-        socket_path.unlink(missing_ok=True)
-        for app in (local, remote):
-            runner = web.AppRunner(app)
+        stack.push_async_callback(peers.stop)
+        for routes in (local, remote):
+            runner = web.AppRunner(application(routes, None))
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
-            if app is local:
+            if routes is local:
                 await web.UnixSite(runner, str(socket_path)).start()
             else:
                 await web.TCPSite(runner, settings.address, settings.port).start()
-        stack.push_async_callback(peers.close)
         await checkpoints.start()
         stack.push_async_callback(checkpoints.stop)
         (settings.home / "ready").touch()
@@ -184,7 +111,7 @@ async def serve(settings: SidecarSettings, coordinator: str, story: Told) -> Non
 def free_port() -> int:
     """A TCP port that nobody listens on now."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 
@@ -193,7 +120,6 @@ class Pod:
     """A running sidecar process."""
 
     settings: SidecarSettings
-    coordinator: str
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -201,9 +127,10 @@ class Pod:
         home = self.settings.home
         home.mkdir(parents=True, exist_ok=True)
         (home / "ready").unlink(missing_ok=True)
+        (home / "token").write_text("a token")
         spec = {key: _plain(value) for key, value in dataclasses.asdict(self.settings).items()}
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", __file__, json.dumps(spec), self.coordinator],
+            [sys.executable, "-W", "error", __file__, json.dumps(spec)],
             env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parent)},
         )
         eventually((home / "ready").exists, within=60, what="the pod's sidecar is up")
@@ -242,7 +169,7 @@ def pods(
     root: pathlib.Path, count: int, *, storage: pathlib.Path | None = None, **changes: object
 ) -> Iterator[list[Pod]]:
     """Start so many pods of one job, the first one with the coordinator; kill them afterwards."""
-    ports = [free_port() for _ in range(count)]
+    port, network = free_port(), f"127.77.{os.getpid() % 200 + 1}"
     started: list[Pod] = []
     try:
         for index in range(count):
@@ -250,13 +177,15 @@ def pods(
                 root / f"pod-{index}",
                 pod=f"demo-worker-{index}",
                 replica_index=index,
-                port=ports[index],
+                port=port,
+                address=f"{network}.{index + 1}",
+                coordinator_host=f"{network}.1",
                 checkpoint_path=storage,
                 nodes=count,
                 max_nodes=count,
                 **changes,
             )
-            pod = Pod(settings, f"127.0.0.1:{ports[0]}")
+            pod = Pod(settings)
             started.append(pod)
             pod.start()
         yield started
@@ -271,7 +200,7 @@ def main() -> None:
     for key in ("home", "token_home", "checkpoint_path"):
         spec[key] = pathlib.Path(spec[key]) if spec[key] else None
     settings = SidecarSettings(**spec)
-    asyncio.run(serve(settings, sys.argv[2], Told(settings.home / "events")))
+    asyncio.run(serve(settings, Told(settings.home / "events")))
 
 
 if __name__ == "__main__":

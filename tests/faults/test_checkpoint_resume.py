@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The digits sample killed again and again ends with the very result of a run without a crash."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import checkpoint_pod
+import pytest
+from tests_support import eventually
+
+from rover_kf.api import names
+from rover_kf.checkpoint.arena import Arena
+
+pytestmark = pytest.mark.torch
+
+ROOT = pathlib.Path(__file__).parents[2]
+STEPS = 60
+
+
+def _start(
+    pod: checkpoint_pod.Pod, result: pathlib.Path, round_: int, *options: str
+) -> subprocess.Popen[bytes]:
+    script = ROOT / "manifests" / "samples" / "digits.py"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **pod.environment(round_=round_)}
+    return subprocess.Popen(
+        [sys.executable, script, "--steps", str(STEPS), "--result", result, *options],
+        env=environment,
+    )
+
+
+def _reached(arena: Arena, step: int) -> bool:
+    return any(seal.step >= step for seal in arena.sealed())
+
+
+def test_resume_equals_no_crash(tmp_path):
+    """SIGKILL of the training process three times, and of the sidecar: bit-equal final state."""
+    files: list[bytes] = []
+    for name, kills in (("calm", ()), ("killed", (12, 24, 36))):
+        storage = tmp_path / f"{name}-pvc"
+        changes = {"checkpoint_every": 5, "storage": storage}
+        with checkpoint_pod.pods(tmp_path / name, 1, **changes) as (pod,):
+            arena = Arena(pod.settings.home / "arena" / "0")
+            result = tmp_path / f"{name}.json"
+            for round_, step in enumerate(kills, 1):
+                process = _start(pod, result, round_, "--samples-per-second", "2000")
+                eventually(functools.partial(_reached, arena, step), within=120)
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                if round_ == 2:
+                    pod.kill()
+                    pod.start()
+            assert _start(pod, result, len(kills) + 1).wait(120) == 0
+            told = json.loads(result.read_text())
+            assert told["restored_from"] == ("memory" if kills else "none")
+            assert len(pod.told(names.EVENT_RESTORED)) == len(kills)
+            folder = storage / "demo" / f"step-{STEPS:012d}-{len(kills) + 1}"
+            eventually((folder / "manifest.json").exists)
+            files.append((folder / "rank-00000.safetensors").read_bytes())
+    assert files[0] == files[1]

@@ -1,0 +1,193 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Persist and commit, stopped after each single system call: what is left is whole or nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import shutil
+
+import pytest
+
+from rover_kf import errors
+from rover_kf.api.messages import Durable
+from rover_kf.checkpoint import commit
+from rover_kf.checkpoint.files import Files
+from rover_kf.checkpoint.storage import DirectoryStorage
+
+_CALLS = (
+    "make_folder", "create", "write", "sync", "close", "rename", "sync_folder", "remove",
+    "remove_folder",
+)  # fmt: skip
+
+
+class Crash(BaseException):
+    """The process died here."""
+
+
+class Failing(Files):
+    """Real calls, until the one that ends the process (or is refused)."""
+
+    def __init__(self, last: int | None, failure: BaseException | None = None) -> None:
+        self.done = 0
+        self.trace: list[str] = []
+        self._last, self._failure = last, failure
+
+    def _call(self, name: str, *arguments: object) -> object:
+        dead = self._last is not None and self.done >= self._last
+        if dead and (self._failure is None or self.done == self._last) and name != "close":
+            self.done += 1
+            raise self._failure or Crash
+        self.done += 1
+        self.trace.append(name)
+        return getattr(super(), name)(*arguments)
+
+    def make_folder(self, path):
+        return self._call("make_folder", path)
+
+    def create(self, path):
+        return self._call("create", path)
+
+    def sync(self, descriptor):
+        return self._call("sync", descriptor)
+
+    def close(self, descriptor):
+        return self._call("close", descriptor)
+
+    def rename(self, source, target):
+        return self._call("rename", source, target)
+
+    def sync_folder(self, path):
+        return self._call("sync_folder", path)
+
+    def remove(self, path):
+        return self._call("remove", path)
+
+    def remove_folder(self, path):
+        return self._call("remove_folder", path)
+
+    def write(self, descriptor, data):
+        # In pieces, so that a crash falls between two writes of one file.
+        return self._call("write", descriptor, data[: max(len(data) // 3, 1)])
+
+
+def _content(step: int, rank: int) -> bytes:
+    return bytes([(step * 7 + rank) % 256]) * 3000
+
+
+def _persist(storage: DirectoryStorage, source: pathlib.Path, step: int, world: int = 2) -> None:
+    """What the sidecars of all ranks and the coordinator do for one step."""
+    ledger = commit.Ledger()
+    for rank in range(world):
+        source.write_bytes(_content(step, rank))
+        descriptor = os.open(source, os.O_RDONLY)
+        try:
+            file = storage.write_rank(storage.folder(step, 1), rank, descriptor, 3000)
+        finally:
+            os.close(descriptor)
+        verdict = commit.report(
+            ledger,
+            Durable(
+                "pod",
+                rank,
+                world,
+                1,
+                step,
+                replicated=False,
+                file=file.name,
+                file_bytes=file.length,
+                checksum=file.checksum,
+            ),
+            now=0.0,
+        )
+        ledger = verdict.ledger
+    assert verdict.manifest is not None
+    storage.write_manifest(verdict.manifest)
+    storage.collect(1, generation=1)
+
+
+def _restored(root: pathlib.Path) -> int:
+    """The step that a restore would take, its bytes checked."""
+    storage = DirectoryStorage(root)
+    for folder in reversed(storage.whole()):
+        manifest = storage.verify(folder)
+        for file in manifest.files:
+            assert (folder.path / file.name).read_bytes() == _content(manifest.step, file.rank)
+        return manifest.step
+    return 0
+
+
+def _calls(tmp_path: pathlib.Path) -> list[str]:
+    files = Failing(None)
+    root = tmp_path / "count"
+    _persist(DirectoryStorage(root), tmp_path / "slot", 1)
+    _persist(DirectoryStorage(root, files), tmp_path / "slot", 2)
+    assert set(files.trace) == set(_CALLS)
+    return files.trace
+
+
+def test_a_crash_after_any_call_leaves_a_whole_checkpoint(tmp_path):
+    """Step 1 is durable; persisting 2 stops after call n, for every n: 1 or 2 restores, whole."""
+    total = len(_calls(tmp_path))
+    found = []
+    for point in range(total + 1):
+        root = tmp_path / f"at-{point}"
+        _persist(DirectoryStorage(root), tmp_path / "slot", 1)
+        try:
+            _persist(DirectoryStorage(root, Failing(point)), tmp_path / "slot", 2)
+        except Crash:
+            assert point < total
+        found.append(_restored(root))
+        # Whatever was left, the next persist works and tidies it up.
+        _persist(DirectoryStorage(root), tmp_path / "slot", 3)
+        assert _restored(root) == 3
+        assert [folder.step for folder in DirectoryStorage(root).folders()] == [3]
+        assert not list(root.rglob("*.part"))
+        shutil.rmtree(root)
+    print(f"{total + 1} crash points, {found.count(1)} before the commit")
+    assert found == sorted(found)
+    assert set(found) == {1, 2}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_a_refusal_of_any_call_is_an_error_and_costs_nothing(tmp_path, number):
+    """Every call refused once: StorageFailed with the cause; what was durable stays restorable."""
+    calls = _calls(tmp_path)
+    for point in range(len(calls)):
+        root = tmp_path / f"at-{point}"
+        _persist(DirectoryStorage(root), tmp_path / "slot", 1)
+        failure = OSError(number, os.strerror(number))
+        files = Failing(point, failure)
+        if calls[point] == "close":
+            _persist(DirectoryStorage(root, files), tmp_path / "slot", 2)
+        else:
+            with pytest.raises(errors.StorageFailed) as refusal:
+                _persist(DirectoryStorage(root, files), tmp_path / "slot", 2)
+            assert refusal.value.__cause__ is failure
+        assert _restored(root) in (1, 2)
+        shutil.rmtree(root)
+
+
+def test_damaged_files_are_refused_and_named(tmp_path):
+    """Truncated at any of many places, any bit flipped, missing: TornSnapshot with the file."""
+    storage = DirectoryStorage(tmp_path / "job")
+    _persist(storage, tmp_path / "slot", 1)
+    (folder,) = storage.whole()
+    for path in sorted(folder.path.iterdir()):
+        content = path.read_bytes()
+        damaged = [content[:size] for size in range(0, len(content), 97)]
+        for place in range(0, len(content), 53):
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << (place % 8)
+            damaged.append(bytes(flipped))
+        for wrong in damaged:
+            path.write_bytes(wrong)
+            with pytest.raises(errors.TornSnapshot, match=path.name):
+                storage.verify(folder)
+        path.write_bytes(content)
+        storage.verify(folder)
+    (folder.path / "rank-00001.safetensors").unlink()
+    with pytest.raises(errors.TornSnapshot, match=r"rank-00001\.safetensors is missing"):
+        storage.load(folder)

@@ -1,0 +1,208 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Any state that is taken comes back as it was; any damage is noticed."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load as load_safetensors
+
+from rover_kf import errors
+from rover_kf.checkpoint import plain, snapshot
+from rover_kf.trainer import saver, state
+
+pytestmark = pytest.mark.torch
+
+_SETTINGS = settings(
+    deadline=None, derandomize=True, max_examples=150,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+
+_DTYPES = [
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32,
+    torch.int64, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
+    torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,
+    torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
+]  # fmt: skip
+
+_SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    | st.binary(max_size=8) | st.complex_numbers()
+)  # fmt: skip
+
+
+def _plain(leaves: st.SearchStrategy) -> st.SearchStrategy:
+    keys = st.text(max_size=6) | st.integers() | st.tuples(st.integers(), st.text(max_size=3))
+    return st.recursive(
+        leaves,
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(keys, inner, max_size=3)
+            | st.lists(inner, max_size=3).map(tuple)
+        ),
+        max_leaves=12,
+    )
+
+
+@st.composite
+def _tensors(draw: st.DrawFn) -> torch.Tensor:
+    dtype = draw(st.sampled_from(_DTYPES))
+    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
+    width = torch.empty(0, dtype=dtype).element_size()
+    size = math.prod(shape) * width
+    top = 1 if dtype is torch.bool else 255
+    content = bytes(draw(st.lists(st.integers(0, top), min_size=size, max_size=size)))
+    if not content:
+        return torch.empty(shape, dtype=dtype)
+    made = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(dtype).reshape(shape)
+    if draw(st.booleans()) and len(shape) > 1:
+        return made.transpose(0, 1)
+    return made
+
+
+def _same(left: object, right: object) -> bool:
+    if isinstance(left, torch.Tensor):
+        return (
+            isinstance(right, torch.Tensor)
+            and left.dtype == right.dtype
+            and left.shape == right.shape
+            and _bytes(left) == _bytes(right)
+        )
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(_same(left[key], right[key]) for key in left)
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, (float, complex)):
+        return repr(left) == repr(right)
+    return left == right
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).tolist())
+
+
+def _write(content: dict[str, object]) -> mmap.mmap:
+    """What the trainer does, into anonymous memory."""
+    parts = state.take_apart(content)
+    layout = snapshot.plan(parts.entries(), parts.metadata)
+    head = snapshot.header(layout, parts.metadata)
+    assert head is not None
+    buffer = mmap.mmap(-1, layout.length)
+    buffer[: len(head)] = head
+    targets = saver.views(buffer, {place.entry.name: place for place in layout.placed})
+    saver._copy(list(targets.items()), parts.tensors)
+    return buffer
+
+
+@_SETTINGS
+@given(_plain(_SCALARS))
+def test_plain_data_keeps_its_types(value):
+    """Through JSON and back: tuples, int keys, bytes, nan, -0.0, lone surrogates."""
+    text = json.dumps(plain.encode(value), allow_nan=False)
+    assert _same(plain.decode(json.loads(text), plain.refuse), value)
+
+
+@_SETTINGS
+@given(st.dictionaries(st.text(max_size=6), _plain(_SCALARS | _tensors()), max_size=4))
+def test_any_state_comes_back_bit_equal(content):
+    """Every dtype, empty, 0-d, non-contiguous, at any depth; names may be anything."""
+    buffer = _write(content)
+    found = snapshot.read(memoryview(buffer))
+    restored: dict[str, object] = {}
+    state.put_together(restored, found.metadata, saver.views(buffer, found.tensors))
+    assert _same(restored, content)
+
+
+@_SETTINGS
+@given(st.dictionaries(st.text("abc", min_size=1, max_size=6), _tensors(), max_size=4))
+def test_the_file_opens_with_plain_safetensors(content):
+    """All tensors by name; those of types that the format lacks as bytes; data starts aligned."""
+    buffer = _write(dict(content))
+    found = load_safetensors(bytes(buffer))
+    assert set(found) == set(content)
+    for name, tensor in content.items():
+        if tensor.dtype in state.DTYPES:
+            assert _same(found[name], tensor.contiguous())
+        else:
+            assert found[name].dtype == torch.uint8
+            assert bytes(found[name].tolist()) == _bytes(tensor)
+    assert (8 + int.from_bytes(buffer[:8], "little")) % snapshot.ALIGNMENT == 0
+
+
+def test_any_truncation_is_torn():
+    """No prefix of a snapshot passes for one, nor one with bytes after its end."""
+    whole = bytes(_write({"a": torch.arange(10), "b": {"c": torch.ones(3, dtype=torch.int8)}}))
+    snapshot.read(whole)
+    for size in range(len(whole)):
+        with pytest.raises(errors.TornSnapshot):
+            snapshot.read(whole[:size])
+    with pytest.raises(errors.TornSnapshot):
+        snapshot.read(whole + b"x")
+
+
+@_SETTINGS
+@given(st.binary(max_size=300), st.integers(0, 2**64 - 1))
+def test_random_bytes_are_torn_and_nothing_else(data, length):
+    """Whatever the bytes: TornSnapshot, no other error, no snapshot."""
+    for candidate in (data, length.to_bytes(8, "little") + data,
+                      len(data).to_bytes(8, "little") + data):  # fmt: skip
+        try:
+            found = snapshot.read(candidate)
+        except errors.TornSnapshot:
+            continue
+        assert found.length == len(candidate)
+        assert not found.tensors
+
+
+def test_headers_leave_room_for_counters_and_say_when_it_is_used_up():
+    """A growing number does not move the tensors; a growing log asks for a new layout."""
+    entry = snapshot.Entry("a", "F32", (4,), 4)
+    layout = snapshot.plan([entry], {"step": "9"})
+    assert len(snapshot.header(layout, {"step": "10" * 50}) or b"") == layout.data_begin
+    assert snapshot.header(layout, {"step": "1" * 10_000}) is None
+
+
+class _Mine:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (_Mine(), r"state\['a'\]\['b'\]\[1\] is a .*_Mine"),
+        ({1, 2}, "set"),
+        (torch.Size([1]), "Size"),
+        (torch.ones(2, device="meta"), "meta device"),
+        (torch.eye(2).to_sparse(), "layout"),
+        ({_Mine: 1}, "key"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_by_its_path(value, told):
+    """No pickle, no near miss: the path and the class are named."""
+    with pytest.raises(errors.UnsupportedState, match=told):
+        state.take_apart({"a": {"b": [0, value]}})
+
+
+def test_a_state_that_contains_itself_is_refused():
+    """Not a crash of the interpreter."""
+    endless: list[object] = []
+    endless.append(endless)
+    with pytest.raises(errors.UnsupportedState, match="contains itself"):
+        state.take_apart({"a": endless})
+
+
+def test_what_the_checkpoint_lacks_is_named():
+    """A module that was not saved is an error, not a module left at its random start."""
+    buffer = _write({"a": 1})
+    found = snapshot.read(memoryview(buffer))
+    with pytest.raises(errors.CheckpointError, match=r"state\['model'\] is not in the checkpoint"):
+        state.put_together({"model": torch.nn.Linear(1, 1)}, found.metadata, {})

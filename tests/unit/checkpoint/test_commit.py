@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which reports make a step durable, and which must not; what retention lets go."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+from rover_kf.api.messages import Durable
+from rover_kf.checkpoint import commit, manifest, retention
+from rover_kf.checkpoint.commit import Ledger
+from rover_kf.checkpoint.manifest import Folder
+
+BASE = Durable(
+    pod="p",
+    rank=0, world_size=2, round=3, step=10, replicated=False, file="rank-00000.safetensors",
+    file_bytes=5, checksum=1,
+)  # fmt: skip
+
+
+def _report(ledger: Ledger, **changes: object) -> commit.Verdict:
+    return commit.report(ledger, dataclasses.replace(BASE, **changes), now=7.0)
+
+
+def test_a_step_is_complete_with_the_last_rank():
+    """Nothing is committed before every rank reported; then the manifest names all files."""
+    first = _report(Ledger(), rank=1, file="rank-00001.safetensors", checksum=2)
+    assert (first.accepted, first.manifest) == (True, None)
+    last = _report(first.ledger)
+    assert last.manifest is not None
+    assert [(file.rank, file.checksum) for file in last.manifest.files] == [(0, 1), (1, 2)]
+    assert (last.manifest.step, last.manifest.generation, last.manifest.saved_at) == (10, 3, 7.0)
+
+
+def test_one_rank_is_enough_for_a_replicated_state():
+    """The file of whoever persisted stands for all ranks."""
+    verdict = _report(Ledger(), replicated=True, world_size=4)
+    assert verdict.manifest is not None
+    assert verdict.manifest.file_of(3) == verdict.manifest.file_of(0)
+
+
+def test_a_rank_that_reports_twice_does_not_stand_for_two():
+    """A duplicate replaces the report before; it completes nothing."""
+    verdict = _report(_report(Ledger()).ledger, checksum=9)
+    assert verdict.manifest is None
+    last = _report(verdict.ledger, rank=1)
+    assert last.manifest is not None
+    assert last.manifest.files[0].checksum == 9
+
+
+def test_late_and_stale_reports_are_refused_with_the_reason():
+    """Of a step behind the committed one, or of a round that is over."""
+    done = _report(_report(Ledger()).ledger, rank=1)
+    ledger = commit.commit(done.ledger, done.manifest)
+    assert not _report(ledger, step=9).accepted
+    assert "late" in _report(ledger).reason
+    assert _report(ledger, step=11).accepted
+    newer = commit.begin_round(ledger, 4)
+    assert "round 3 is over" in _report(newer, step=12).reason
+    assert _report(newer, step=9, round=4).accepted
+
+
+def test_a_new_round_forgets_unfinished_steps():
+    """A report of the old round and one of the new one never complete a step together."""
+    ledger = commit.begin_round(_report(Ledger()).ledger, 4)
+    assert _report(ledger, rank=1, round=4).manifest is None
+    assert commit.begin_round(ledger, 3) == ledger
+
+
+def test_ranks_of_different_worlds_do_not_mix():
+    """A report that names another world size is refused, as is a rank outside its world."""
+    ledger = _report(Ledger()).ledger
+    assert "another world" in _report(ledger, rank=2, world_size=3).reason
+    assert "not in a world" in _report(ledger, rank=2).reason
+
+
+def _folders(*keys: tuple[int, int]) -> list[Folder]:
+    return [
+        Folder(generation, step, pathlib.Path(manifest.folder_name(step, generation)))
+        for generation, step in keys
+    ]
+
+
+def test_retention_keeps_the_newest_good_ones():
+    """Older good ones go; unfinished ones of this round that are being written stay."""
+    folders = _folders((1, 10), (1, 20), (2, 15), (2, 30), (2, 40))
+    good = folders[:4]
+    gone = retention.doomed(folders, good, keep=2, generation=2)
+    assert [(f.generation, f.step) for f in gone] == [(1, 10), (1, 20)]
+
+
+def test_retention_never_removes_the_last_good_one():
+    """Also with keep=0, and with damaged ones of a higher step or an older generation around."""
+    folders = _folders((1, 10), (1, 90), (2, 5))
+    assert retention.doomed(folders, [folders[2]], keep=0, generation=2) == tuple(folders[:2])
+    assert retention.doomed(folders, [], keep=3, generation=9) == ()
+
+
+def test_leftovers_of_older_rounds_are_collected():
+    """A folder without a manifest goes once nobody can be writing it."""
+    folders = _folders((1, 99), (2, 10), (2, 20), (2, 30), (3, 1))
+    gone = retention.doomed(folders, [folders[2]], keep=3, generation=2)
+    assert [(f.generation, f.step) for f in gone] == [(1, 99), (2, 10)]

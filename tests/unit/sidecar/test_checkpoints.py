@@ -1,0 +1,194 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a pod's sidecar answers to trainers, launcher and other sidecars about checkpoints."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import threading
+import urllib.error
+import urllib.request
+import zlib
+
+import checkpoint_pod
+import crc32c
+import pytest
+from tests_support import eventually
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.messages import (
+    Acknowledged,
+    ArenaReply,
+    ArenaRequest,
+    RestoreReply,
+    RestoreRequest,
+    Sealed,
+)
+from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.control import Seal
+from rover_kf.trainer.link import Link
+
+
+class Trainer:
+    """The messages of a training process, without torch."""
+
+    def __init__(self, pod: checkpoint_pod.Pod, rank: int = 0, world: int = 1) -> None:
+        self.link = Link(pod.settings.home)
+        self.rank, self.world = rank, world
+        self.round = 1
+        self.arena = Arena(pod.settings.home / "arena" / "0")
+
+    def allocate(self, size: int) -> ArenaReply:
+        return self.link.ask(names.PATH_ARENA, ArenaRequest(0, size), ArenaReply, timeout=30)
+
+    def save(self, step: int, content: bytes) -> Seal:
+        self.allocate(len(content))
+        with self.arena.fill() as filling:
+            os.pwrite(filling.descriptor, content, 0)
+            seal = filling.seal(
+                step=step, length=len(content), rank=self.rank, world_size=self.world,
+                round_=self.round, replicated=True,
+            )  # fmt: skip
+        message = Sealed(0, self.rank, self.world, self.round, step, seal.slot, len(content), True)  # noqa: FBT003
+        self.link.ask(names.PATH_SEALED, message, Acknowledged, timeout=30)
+        return seal
+
+    def restore(self, round_: int) -> RestoreReply:
+        self.round = round_
+        request = RestoreRequest(0, self.rank, self.world, round_)
+        return self.link.ask(names.PATH_RESTORE, request, RestoreReply, timeout=60)
+
+    def flush(self) -> Acknowledged:
+        return self.link.ask(names.PATH_FLUSH, Acknowledged(), Acknowledged, timeout=60)
+
+
+def _content(reply: RestoreReply) -> bytes:
+    data = pathlib.Path(reply.path).read_bytes()[: reply.snapshot_bytes]
+    assert crc32c.crc32c(data) == reply.checksum
+    return data
+
+
+def test_a_slot_is_served_with_its_checksum(tmp_path):
+    """Another sidecar gets the sealed bytes and no more; a step that is not held is 404."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        trainer = Trainer(pod)
+        content = os.urandom(9 << 20)
+        trainer.save(5, content)
+        base = f"http://{pod.settings.address}:{pod.settings.port}{names.PATH_SLOTS}/0"
+        with urllib.request.urlopen(f"{base}/5") as response:
+            assert response.headers["X-Rover-Checksum"] == str(crc32c.crc32c(content))
+            assert response.headers["Content-Length"] == str(len(content))
+            assert response.read() == content
+        for missing in ("6", "5/6", "x"):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(f"{base}/{missing}")
+            assert refused.value.code == 404
+            refused.value.close()
+
+
+def test_damaged_memory_is_never_restored(tmp_path):
+    """A bit that flips after the seal costs the step, not the truth: the older one, a Warning."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        trainer = Trainer(pod)
+        trainer.save(1, b"older")
+        seal = trainer.save(2, b"newer")
+        eventually(lambda: trainer.arena.control.read_checksum(seal) is not None)
+        with trainer.arena.slot_path(seal.slot).open("r+b") as slot:
+            slot.write(b"X")
+        reply = trainer.restore(2)
+        assert (reply.step, reply.source, _content(reply)) == (1, "memory", b"older")
+        (warning,) = pod.told(names.EVENT_CHECKPOINT_WARNING)
+        assert "step 2" in warning
+        assert "CRC-32C" in warning
+
+
+def test_flush_makes_the_newest_step_durable(tmp_path):
+    """Whatever the pace of persists; a second flush has nothing to do."""
+    storage = tmp_path / "pvc"
+    with checkpoint_pod.pods(tmp_path, 1, storage=storage, persist_seconds=3600.0) as (pod,):
+        trainer = Trainer(pod)
+        assert trainer.flush() == Acknowledged(reason="nothing was saved")
+        for step in (1, 2, 3):
+            trainer.save(step, b"%d" % step)
+        assert trainer.flush() == Acknowledged()
+        file = storage / "demo" / "step-000000000003-1" / "rank-00000.safetensors"
+        assert file.read_bytes() == b"3"
+        assert trainer.flush() == Acknowledged()
+
+
+def test_flush_without_a_checkpoint_path_says_so(tmp_path):
+    """Memory only: done at once, with the reason."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        Trainer(pod).save(1, b"x")
+        reply = Trainer(pod).flush()
+        assert reply.done
+        assert "checkpoint path" in reply.reason
+
+
+def test_flush_tells_why_storage_refused_once(tmp_path):
+    """done=False with the reason; asked again and again it makes one event, then succeeds."""
+    storage = tmp_path / "pvc"
+    storage.write_text("in the way")
+    with checkpoint_pod.pods(tmp_path, 1, storage=storage, persist_seconds=3600.0) as (pod,):
+        trainer = Trainer(pod)
+        trainer.save(1, b"x")
+        for _ in range(3):
+            reply = trainer.flush()
+            assert not reply.done
+            assert "demo" in reply.reason
+        assert len(pod.told(names.EVENT_CHECKPOINT_WARNING)) == 1
+        storage.unlink()
+        assert trainer.flush().done
+
+
+def test_a_restored_step_that_is_not_durable_is_persisted_by_the_new_rank_0(tmp_path):
+    """Rank 0's pod dies before it persisted; the survivor becomes rank 0 and flushes the step."""
+    storage = tmp_path / "pvc"
+    with checkpoint_pod.pods(tmp_path, 2, storage=storage, persist_seconds=0.0) as (first, second):
+        trainers = [Trainer(first, 0, 2), Trainer(second, 1, 2)]
+        trainers[1].save(7, b"state")
+        survivor = Trainer(second, 0, 1)
+        reply = survivor.restore(2)
+        assert (reply.step, reply.source) == (7, "memory")
+        assert survivor.flush().done
+        assert (storage / "demo" / "step-000000000007-2" / "manifest.json").exists()
+
+
+def test_a_peer_that_disappears_is_an_error_not_a_hang(tmp_path):
+    """The chosen holder dies before it gave the bytes: the restore fails, the next one succeeds."""
+    with checkpoint_pod.pods(tmp_path, 2) as (first, second):
+        holder, newcomer = Trainer(second, 1, 2), Trainer(first, 0, 2)
+        holder.save(3, b"state")
+        pod = second.settings
+        second.settings = checkpoint_pod.dataclasses.replace(pod, address="127.77.255.254")
+        second.kill()
+        second.start()
+        second.settings = pod
+        # The holder's sidecar now names an address that nobody can fetch from.
+        os.truncate(holder.arena.slot_path(holder.arena.sealed()[0].slot), 2)
+        replies: list[RestoreReply] = []
+        asks = [
+            threading.Thread(target=lambda one=one: replies.append(one.restore(2)))
+            for one in (holder, newcomer)
+        ]
+        for ask in asks:
+            ask.start()
+        for ask in asks:
+            ask.join()
+        assert [reply.step for reply in replies] == [None, None]
+        assert pod.home.exists()
+
+
+def test_bad_requests_are_refused_by_name(tmp_path):
+    """A body that is no message, an unknown level, a negative size: InputError or MessageError."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        trainer = Trainer(pod)
+        with pytest.raises(errors.InputError, match="negative"):
+            trainer.allocate(-1)
+        with pytest.raises(errors.MessageError, match="local_rank"):
+            trainer.link.ask(names.PATH_ARENA, Acknowledged(), Acknowledged, timeout=10)
+        with pytest.raises(errors.ArenaTooSmall, match="checkpoint.arena"):
+            trainer.allocate(1 << 40)
+        assert zlib.crc32(b"") == 0
