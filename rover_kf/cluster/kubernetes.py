@@ -25,6 +25,7 @@ from rover_kf.cluster.kubernetes_transport import ApiProxy, PodNetwork, Transpor
 
 GROUP = f"/apis/{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
 LABELLED = {"labelSelector": f"{names.INJECT_LABEL}=true"}
+_PAUSE_SECONDS = 0.5
 _PLURALS = {names.PYTORCHJOB: names.PYTORCHJOBS, names.TFJOB: names.TFJOBS}
 
 
@@ -114,6 +115,7 @@ class KubernetesCluster:
     def _changes(self, version: str, deadline: float) -> Iterator[JobKey]:
         while (left := deadline - time.monotonic()) > 0:
             query: Query = {**LABELLED, "resourceVersion": version, "allowWatchBookmarks": True}
+            opened = time.monotonic()
             try:
                 path = _collection(None)
                 for change in self._api.watch(path, what="jobs", query=query, seconds=left):
@@ -124,6 +126,8 @@ class KubernetesCluster:
                 # What changed meanwhile is not known: every job may have.
                 version = self._version()
                 yield from (job.key for job in self.list_jobs())
+            if time.monotonic() - opened < _PAUSE_SECONDS:
+                time.sleep(_PAUSE_SECONDS)  # a server that ends streams at once is in trouble
 
     # -- pods --------------------------------------------------------------------------------------
 

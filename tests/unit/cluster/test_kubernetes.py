@@ -1,0 +1,322 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""KubernetesCluster's requests, and what becomes of the API server's refusals and failures.
+
+That it does what every cluster must is proven on a real one (tests/cluster).
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+
+import pytest
+from api_stand_in import failure, serving
+from job_manifests import make_job
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import Event, JobKey, Pod
+from rover_kf.api.messages import ScaleRequest
+from rover_kf.cluster import kubernetes_transport
+from rover_kf.cluster.kubernetes import KubernetesCluster, from_environment
+from rover_kf.cluster.kubernetes_transport import PodNetwork
+
+KEY = JobKey("team", "digits")
+JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+PODS = "/api/v1/namespaces/team/pods"
+
+
+@pytest.fixture
+def server():
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(server):
+    return KubernetesCluster(server.client())
+
+
+def pod(index=0, **status):
+    labels = {
+        names.JOB_NAME_LABEL: "digits",
+        names.REPLICA_TYPE_LABEL: "worker",
+        names.REPLICA_INDEX_LABEL: str(index),
+    }
+    return {
+        "metadata": {"name": f"digits-worker-{index}", "namespace": "team", "labels": labels},
+        "status": status,
+    }
+
+
+def test_a_job_is_created_read_patched_and_deleted(cluster, server):
+    """Requests go to the job's own path, patches as merge patches with the caller's token."""
+    made = cluster.create_job(make_job())
+    assert made.key == KEY
+    assert cluster.get_job(KEY).uid == made.uid
+    patch = {"metadata": {"annotations": {"a": "1"}}}
+    patched = cluster.patch_job(KEY, patch, resource_version=made.resource_version)
+    assert patched.annotations == {"a": "1"}
+    assert patched.labels == made.labels
+    method, path, _, body, headers = server.requests[-1]
+    assert (method, path) == ("PATCH", f"{JOBS}/digits")
+    assert body["metadata"] == {
+        "annotations": {"a": "1"},
+        "resourceVersion": made.resource_version,
+    }
+    assert headers["content-type"] == "application/merge-patch+json"
+    assert headers["authorization"] == "Bearer caller"
+    assert patch == {"metadata": {"annotations": {"a": "1"}}}
+    cluster.delete_job(KEY)
+    cluster.delete_job(KEY)
+    assert server.requests[-1][3] == {"propagationPolicy": "Background"}
+    assert server.objects == {}
+
+
+def test_refusals_become_errors_of_the_tree(cluster):
+    """Each refusal is the error that the protocol promises, with the server's own message."""
+    with pytest.raises(errors.JobNotFound, match="digits not found"):
+        cluster.get_job(KEY)
+    with pytest.raises(errors.JobNotFound, match="PyTorchJob team/digits"):
+        cluster.patch_job(KEY, {})
+    made = cluster.create_job(make_job())
+    with pytest.raises(errors.JobExists, match="digits already exists"):
+        cluster.create_job(make_job())
+    with pytest.raises(errors.Conflict, match="has been modified"):
+        cluster.patch_job(KEY, {}, resource_version="1")
+    assert cluster.get_job(KEY).resource_version == made.resource_version
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "message"),
+    [
+        (failure(400, "BadRequest", "denied: replicas"), errors.InputError, "denied: replicas"),
+        (failure(403, "Forbidden", "may not"), errors.InputError, "may not"),
+        (failure(422, "Invalid", "is invalid"), errors.InputError, "is invalid"),
+        (failure(429, "TooManyRequests", "slow"), errors.ClusterUnavailable, "slow"),
+        (failure(500, "InternalError", "broke"), errors.ClusterUnavailable, "broke"),
+        ((503, "no endpoints"), errors.ClusterUnavailable, "answered 503"),
+        ((404, "404 page not found"), errors.ClusterUnavailable, "Training Operator"),
+        (failure(404, "NotFound", 'namespaces "team" not found'), errors.InputError, "namespaces"),
+    ],
+)
+def test_what_the_server_answers_decides_the_error(cluster, server, reply, error, message):
+    """Bad input is the caller's, overload and crashes may be retried, a missing CRD is said."""
+    server.hooks.append(lambda *_: reply)
+    with pytest.raises(error, match=message):
+        cluster.create_job(make_job())
+
+
+def test_no_server_is_said(server):
+    """A refused connection is ClusterUnavailable."""
+    client = server.client()
+    client.configuration.host = "http://127.0.0.1:9"
+    with pytest.raises(errors.ClusterUnavailable, match="does not answer"):
+        KubernetesCluster(client).get_job(KEY)
+
+
+def test_lists_are_read_page_by_page(cluster, server):
+    """All labelled jobs of one or all namespaces, beyond one page; items get their kind back."""
+    for number in range(3):
+        item = make_job(name=f"j{number}")
+        del item["kind"], item["apiVersion"]
+        server.put(f"{JOBS}/j{number}", item)
+    asked = []
+
+    def small_pages(method, path):
+        asked.append((method, path))
+        server.requests[-1][2]["limit"] = "2"
+
+    server.hooks.append(small_pages)
+    assert [job.key.name for job in cluster.list_jobs()] == ["j0", "j1", "j2"]
+    assert asked == [("GET", "/apis/kubeflow.org/v1/pytorchjobs")] * 2
+    assert server.requests[0][2]["labelSelector"] == "rover-kf.io/inject=true"
+    assert [job.key.name for job in cluster.list_jobs("team")] == ["j0", "j1", "j2"]
+    assert cluster.list_jobs("other") == ()
+
+
+def change(kind, version, name="digits"):
+    metadata = {"name": name, "namespace": "team", "resourceVersion": str(version)}
+    return {"type": kind, "object": {"kind": "PyTorchJob", "metadata": metadata}}
+
+
+def test_a_watch_goes_on_where_it_stopped(cluster, server):
+    """A stream that the server ends is opened again from the last version seen."""
+    server.watches = [
+        [change("ADDED", 101), change("BOOKMARK", 150)],
+        [change("MODIFIED", 160, "other")],
+    ]
+    seen = []
+    for key in cluster.watch_jobs(1.5):
+        seen.append(key.name)
+        if len(seen) == 2:
+            break
+    assert seen == ["digits", "other"]
+    versions = [q["resourceVersion"] for _, _, q, _, _ in server.requests if "watch" in q]
+    assert versions == ["100", "150"]
+
+
+def test_a_watch_survives_an_expired_version(cluster, server):
+    """After 410 every job is told, since what changed meanwhile is not known."""
+    server.put(f"{JOBS}/digits", make_job())
+    gone = {"type": "ERROR", "object": {"code": 410, "message": "too old"}}
+    server.watches = [[gone], [change("MODIFIED", 200, "later")]]
+    seen = cluster.watch_jobs(5.0)
+    assert [next(seen).name, next(seen).name] == ["digits", "later"]
+
+
+def test_a_broken_watch_is_said(cluster, server):
+    """Any other error of the stream is ClusterUnavailable: the caller watches again."""
+    server.watches = [[{"type": "ERROR", "object": {"code": 500, "message": "etcd"}}]]
+    with pytest.raises(errors.ClusterUnavailable, match="etcd"):
+        list(cluster.watch_jobs(5.0))
+
+
+def test_pods_come_in_replica_order(cluster, server):
+    """Master first, then workers by number, with what the kubelet says of their containers."""
+    for index in (10, 2):
+        server.put(f"{PODS}/digits-worker-{index}", pod(index, phase="Pending"))
+    master = pod(0, phase="Running", podIP="10.0.0.1")
+    master["metadata"]["labels"][names.REPLICA_TYPE_LABEL] = "master"
+    master["spec"] = {"nodeName": "n1"}
+    ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    master["status"]["containerStatuses"] = [
+        {"name": "pytorch", "state": {"running": {}}, "lastState": ended, "restartCount": 2}
+    ]
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    master["status"]["initContainerStatuses"] = [
+        {"name": "rover-sidecar", "state": waiting, "lastState": {"terminated": {"exitCode": 1}}}
+    ]
+    server.put(f"{PODS}/digits-zmaster-0", master)
+    first, *rest = cluster.list_pods(KEY)
+    assert [item.replica_index for item in rest] == [2, 10]
+    assert (first.replica_type, first.address, first.node, first.phase) == (
+        "master",
+        "10.0.0.1",
+        "n1",
+        "Running",
+    )
+    sidecar, trainer = first.containers
+    assert (trainer.running, trainer.restarts, trainer.exit_code, trainer.reason) == (
+        True,
+        2,
+        137,
+        "OOMKilled",
+    )
+    assert (sidecar.running, sidecar.exit_code, sidecar.reason) == (False, 1, "CrashLoopBackOff")
+    selector = server.requests[-1][2]["labelSelector"]
+    assert selector.split(",") == [
+        "training.kubeflow.org/job-name=digits",
+        "training.kubeflow.org/operator-name=pytorchjob-controller",
+    ]
+
+
+def test_deleting_a_pod_that_is_gone_is_no_error(cluster, server):
+    """Twice is once."""
+    server.put(f"{PODS}/digits-worker-0", pod())
+    cluster.delete_pod(KEY, "digits-worker-0")
+    cluster.delete_pod(KEY, "digits-worker-0")
+    assert server.objects == {}
+
+
+def test_events_are_told_once(cluster, server):
+    """A line with a sequence is stored once however often it is told; one without, each time."""
+    job = cluster.create_job(make_job())
+    for _ in range(2):
+        cluster.emit(KEY, Event("Told", "counted", at=5.5, sequence=7, source="digits-worker-0"))
+        cluster.emit(KEY, Event("Told", "x" * 3000, warning=True))
+    stored = [item for path, item in server.objects.items() if "/events/" in path]
+    assert len(stored) == 3
+    (counted,) = [item for item in stored if item["message"] == "counted"]
+    assert counted["involvedObject"] == {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "namespace": "team",
+        "name": "digits",
+        "uid": job.uid,
+    }
+    assert counted["eventTime"] == "1970-01-01T00:00:05.500000Z"
+    assert counted["firstTimestamp"] == "1970-01-01T00:00:05Z"
+    assert counted["type"] == "Normal"
+    assert max(len(item["message"]) for item in stored) == 1024
+    found = cluster.list_events(KEY)
+    assert (found[0].message, found[0].at, found[0].source) == ("counted", 5.5, "digits-worker-0")
+    assert [event.warning for event in found] == [False, True, True]
+
+
+def test_the_coordinator_is_read_through_the_api_server(cluster, server):
+    """Without the pod network GET goes through the pod's proxy; what needs our token is refused."""
+    with pytest.raises(errors.ClusterUnavailable, match="no first pod"):
+        cluster.call_coordinator(KEY, "GET", "/v1/status")
+    server.put(f"{PODS}/digits-worker-0", pod(phase="Running", podIP="10.0.0.1"))
+    proxied = f"{PODS}/http:digits-worker-0:7411/proxy/v1/status"
+    server.hooks.append(lambda _, path: (200, {"step": 3}) if path == proxied else None)
+    assert json.loads(cluster.call_coordinator(KEY, "GET", "/v1/status?after=4")) == {"step": 3}
+    assert server.requests[-1][2] == {"after": "4"}
+    server.hooks[0] = lambda _, path: (503, "down") if path == proxied else None
+    with pytest.raises(errors.ClusterUnavailable):
+        cluster.call_coordinator(KEY, "GET", "/v1/status")
+    with pytest.raises(errors.ClusterUnavailable, match="pod network"):
+        cluster.call_coordinator(KEY, "POST", "/v1/scale", ScaleRequest(3))
+
+
+@pytest.fixture
+def sidecar(monkeypatch):
+    """A sidecar's port on the loopback; remembers what it was sent."""
+    got = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append((self.path, body, self.headers["Authorization"]))
+            code = 200 if b"3" in body else 409
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(b'{"done":true}')
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    monkeypatch.setattr(kubernetes_transport.names, "PORT", server.server_port)
+    yield got
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_pod_network_shows_the_newest_token(sidecar, tmp_path):
+    """Each request reads the token file again, since the kubelet renews it."""
+    token = tmp_path / "token"
+    network = PodNetwork(token)
+    pod_there = Pod("digits-worker-0", "u", "worker", 0, "Running", "127.0.0.1")
+    for text in ("one\n", "two"):
+        token.write_text(text)
+        assert network.request(KEY, pod_there, "POST", "/v1/scale", b"3") == b'{"done":true}'
+    assert [item[2] for item in sidecar] == ["Bearer one", "Bearer two"]
+    with pytest.raises(errors.ClusterUnavailable, match="refused POST /v1/scale: 409"):
+        network.request(KEY, pod_there, "POST", "/v1/scale", b"4")
+
+
+def test_the_pod_network_says_what_is_missing(tmp_path):
+    """No token, a pod that does not run, a port that nobody listens on: each is said."""
+    token = tmp_path / "token"
+    network = PodNetwork(token)
+    there = Pod("p", "u", "worker", 0, "Running", "127.0.0.1")
+    with pytest.raises(errors.ClusterUnavailable, match="token"):
+        network.request(KEY, there, "GET", "/v1/status", None)
+    token.write_text("t")
+    with pytest.raises(errors.ClusterUnavailable, match="is Pending"):
+        network.request(KEY, Pod("p", "u", "worker", 0, "Pending"), "GET", "/v1/status", None)
+    with pytest.raises(errors.ClusterUnavailable, match="does not answer"):
+        network.request(KEY, there, "GET", "/v1/status", None)
+
+
+def test_no_cluster_is_said(tmp_path):
+    """A kubeconfig that is not there names what to do."""
+    with pytest.raises(errors.ClusterUnavailable, match="KUBECONFIG"):
+        from_environment(kubeconfig=str(tmp_path / "none"))
