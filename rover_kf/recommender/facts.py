@@ -11,7 +11,7 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api.jobs import Manifest
 from rover_kf.api.records import JobSignature
-from rover_kf.injection import adapters, command, quantities, sizing
+from rover_kf.injection import adapters, command, quantities, sizing, structure
 from rover_kf.injection.policy import RoverPolicy
 
 ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu", "google.com/tpu")
@@ -42,13 +42,14 @@ def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
         InputError: it is neither, a policy annotation is wrong, or it has no trainer container.
     """
     adapter = adapters.adapter_for(manifest, source=source)
+    structure.check(manifest, adapter, source)
     metadata = manifest["metadata"]
     annotations = metadata.get("annotations") or {}
     policy = RoverPolicy.from_annotations(annotations, source=source)
     replicas = adapter.replicas(manifest)
     workers = adapter.workers(manifest)
     leader = next((item for item in replicas if item.kind == "worker"), replicas[0])
-    trainer = _trainer(adapter, leader, source)
+    trainer = adapter.trainer(leader)
     low, high = sizing.worker_bounds(manifest, policy, adapter)
     resources = _resources(trainer, source)
     signature = JobSignature(
@@ -71,17 +72,6 @@ def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
         states_every="every" in policy.checkpoint.model_fields_set,
         arena_bytes=policy.checkpoint.arena,
     )
-
-
-def _trainer(
-    adapter: adapters.JobAdapter, leader: adapters.Replica, source: str
-) -> Mapping[str, Any]:
-    try:
-        return adapter.trainer(leader)
-    except (StopIteration, KeyError) as cause:
-        key = f"{leader.path}.template.spec.containers"
-        allowed = f"a container named {adapter.container}"
-        raise errors.ManifestError(key, None, allowed=allowed, source=source) from cause
 
 
 def _resources(trainer: Mapping[str, Any], source: str) -> dict[str, float]:

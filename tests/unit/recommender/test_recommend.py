@@ -1,0 +1,180 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recommendations from history, profile, manifest and nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from rover_kf import errors
+from rover_kf.api.records import RunRecord
+from rover_kf.api.samples import Throughput
+from rover_kf.history.store import SqlHistory
+from rover_kf.recommender import facts as reading
+from rover_kf.recommender.profile import Profile
+from rover_kf.recommender.recommend import Constraints, combine, recommend
+
+MIB, GIB, DAY = 1 << 20, 1 << 30, 86400.0
+
+
+def manifest(*, resources=None, annotations=None, command=("python", "train.py"), workers=2):
+    container = {"name": "pytorch", "image": "digits:1", "command": list(command)}
+    if resources:
+        container["resources"] = {"requests": resources}
+    worker = {"replicas": workers, "template": {"spec": {"containers": [container]}}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "digits", "namespace": "team", "annotations": annotations or {}},
+        "spec": {
+            "elasticPolicy": {"minReplicas": 1, "maxReplicas": 8},
+            "pytorchReplicaSpecs": {"Worker": worker},
+        },
+    }
+
+
+FACTS = reading.of(manifest(resources={"cpu": "1500m", "memory": "4Gi"}))
+PLAIN = reading.of(manifest())
+
+
+def window(nodes, seconds, end):
+    return Throughput(end - 60, end, nodes, nodes, 60, 0, seconds, 64.0)
+
+
+def run(**changes):
+    record = RunRecord(
+        uid="u1",
+        signature=FACTS.signature,
+        started_at=0.0,
+        updated_at=2 * DAY,
+        outcome="succeeded",
+        requested={"replicas": 2.0, "cpu": 1.5, "memory": 4.0 * GIB},
+        peak={"memory": 1000.0 * MIB, "cpu": 1.2},
+        windows=tuple(window(k, 0.1 + 1.0 / k, 100.0 * k) for k in (1, 2, 3)),
+        snapshot_bytes=100 * MIB,
+        save_seconds=0.05,
+        restarts=1,
+    )
+    return dataclasses.replace(record, **changes)
+
+
+def test_history_is_believed_first():
+    """With a run of the same command and image, every quantity comes from what it measured."""
+    found = combine(FACTS, [run()])
+    bases = {item.name: item.basis for item in found.quantities}
+    assert bases == {
+        "replicas": "history",
+        "cpu": "history",
+        "memory": "history",
+        "arena": "history",
+        "checkpoint_every": "formula",
+    }
+    assert found.get("memory").target == 1200 * MIB
+    assert found.get("cpu").target == pytest.approx(1.38)
+    assert found.get("arena").target == 220 * MIB
+    assert all(item.effective_samples == pytest.approx(1.0) for item in found.quantities)
+
+
+def test_checkpoint_interval_is_young_and_daly():
+    """sqrt(2 * 0.05 s * (2 days seen + 1 day prior) / 2 failures) at the run's step time."""
+    every = combine(FACTS, [run()]).get("checkpoint_every")
+    seconds = (2 * 0.05 * (3 * DAY / 2)) ** 0.5
+    assert every.target == round(seconds / (0.1 + 1 / 3))
+    assert "50.0 ms" in every.why
+
+
+def test_replicas_by_the_same_model_as_scaling():
+    """A job that profits is begun larger, at most twice what was seen; one that does not, small."""
+    assert combine(FACTS, [run()]).get("replicas").target in (3, 4, 5, 6)
+    flat = run(windows=tuple(window(k, 1.0, 100.0 * k) for k in (1, 2, 4)))
+    found = combine(FACTS, [flat]).get("replicas")
+    assert found.target == 1
+    assert "measured" in found.why
+
+
+def test_other_scripts_do_not_count():
+    """A run of another command under another name says nothing."""
+    other = dataclasses.replace(FACTS.signature, command="python other.py", name="other")
+    found = combine(FACTS, [run(signature=other)])
+    assert {item.basis for item in found.quantities} <= {"manifest", "formula", "default"}
+
+
+def test_old_runs_count_less():
+    """Four weeks make a quarter of a run."""
+    found = combine(FACTS, [run()], now=2 * DAY + 28 * DAY)
+    assert found.get("cpu").effective_samples == pytest.approx(0.25)
+
+
+def test_run_killed_for_memory_raises_the_request():
+    """A run that ran out of memory with 4 GiB asks for more than 4.8 GiB."""
+    killed = run(peak={}, outcome="failed", verdict="OOMKilled")
+    assert combine(FACTS, [killed]).get("memory").target > 4.8 * GIB
+
+
+def test_profile_speaks_where_no_run_does():
+    """Without history a short real run gives memory and CPU."""
+    profile = Profile(seconds=10, ended=False, peak_memory=400 * MIB, cpu_seconds=15)
+    found = combine(FACTS, [], profile)
+    assert (found.get("memory").basis, found.get("memory").target) == ("profile", 500 * MIB)
+    assert found.get("cpu").target == pytest.approx(1.72, abs=0.01)
+
+
+def test_manifest_then_defaults():
+    """With neither, the manifest's requests stand; without those, wide defaults that say so."""
+    found = combine(FACTS, [])
+    assert found.get("memory").basis == "manifest"
+    assert found.get("cpu").target == 1.5
+    assert found.get("arena").target == 2 * GIB
+    assert found.get("replicas").target == 2
+    bare = combine(PLAIN, [])
+    assert bare.get("memory").basis == bare.get("cpu").basis == "default"
+    assert bare.get("checkpoint_every").target == 50
+
+
+def test_annotation_of_the_interval_is_kept_until_measured():
+    """A stated checkpoint.every is the manifest's word, not a default."""
+    stated = reading.of(manifest(annotations={"rover-kf.io/checkpoint.every": "7"}))
+    every = combine(stated, []).get("checkpoint_every")
+    assert (every.target, every.basis) == (7, "manifest")
+
+
+def test_constraints_cut_and_say_so():
+    """What may not be had is not recommended."""
+    found = combine(FACTS, [run()], None, Constraints(max_replicas=2, max_memory=GIB))
+    assert found.get("replicas").target <= 2
+    assert found.get("memory").target == GIB
+    assert "that may be had" in found.get("memory").why
+
+
+def test_recommend_reads_manifest_and_history(tmp_path):
+    """The whole way: a recorded run of this manifest changes the next recommendation."""
+    given = manifest(resources={"memory": "4Gi"})
+    with SqlHistory(f"sqlite:///{tmp_path}/h.db") as history:
+        assert recommend(given, history).get("memory").basis == "manifest"
+        history.upsert(run())
+        assert recommend(given, history).get("memory").basis == "history"
+
+
+def test_history_that_is_away_is_no_obstacle(tmp_path):
+    """An unusable database: sizes from the manifest."""
+    (tmp_path / "file").write_text("in the way")
+    with SqlHistory(f"sqlite:///{tmp_path}/file/h.db") as history:
+        assert recommend(manifest(), history).get("memory").basis == "default"
+
+
+def test_manifest_that_is_none_is_refused():
+    """A Deployment, a job without a trainer, a wrong quantity: refused by key and value."""
+    with pytest.raises(errors.ManifestError, match="kind is 'Deployment'"):
+        recommend({"kind": "Deployment", "metadata": {}, "spec": {}})
+    broken = manifest(resources={"memory": "much"})
+    with pytest.raises(errors.InputError, match="much"):
+        recommend(broken)
+    unnamed = manifest()
+    worker = unnamed["spec"]["pytorchReplicaSpecs"]["Worker"]
+    worker["template"]["spec"]["containers"][0]["name"] = "main"
+    with pytest.raises(errors.InputError, match="pytorch"):
+        recommend(unnamed)
+    with pytest.raises(errors.InputError):
+        recommend({"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob"})
