@@ -8,6 +8,7 @@ there, a volume or a variable that only a cluster has. Pure but for looking whet
 
 from __future__ import annotations
 
+import os
 import pathlib
 import posixpath
 import re
@@ -82,8 +83,19 @@ def _check_replica(
         if source not in _VOLUMES:
             allowed = f"{', '.join(_VOLUMES)} (embedded)"
             _refuse(manifest, f"{key}.template.spec.volumes[{index}]", source, allowed)
+        _check_volume(manifest, f"{key}.template.spec.volumes[{index}]", volume)
     for place, container in _containers(pod):
         _check_container(manifest, f"{key}.template.spec.{place}", container, pod, folder)
+
+
+def _check_volume(manifest: Manifest, key: str, volume: Mapping[str, Any]) -> None:
+    """A hostPath names a folder of this machine; one that is not there has to be made."""
+    if "hostPath" in volume:
+        path = pathlib.Path(volume["hostPath"]["path"])
+        place = next(parent for parent in (path, *path.parents) if parent.exists())
+        if place != path and not os.access(place, os.W_OK):
+            allowed = f"a folder that is there or can be made: {place} cannot be written"
+            _refuse(manifest, f"{key}.hostPath.path", str(path), allowed)
 
 
 def _check_container(

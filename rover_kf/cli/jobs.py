@@ -1,0 +1,166 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs of a job's life: submit, list, watch, status, scale, logs, events, report, delete."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+
+import click
+from rich.console import Console
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.jobs import JobKey
+from rover_kf.cli import show
+from rover_kf.cli.place import Place
+from rover_kf.client import RoverClient
+from rover_kf.cluster.local import LocalCluster
+from rover_kf.reconcilers.watch import watch as reconcile
+
+NAME = click.argument("name")
+NAMESPACE = click.option("-n", "--namespace", default="default", show_default=True)
+
+
+@click.command()
+@click.argument("file", metavar="JOB.yaml", type=click.Path(path_type=pathlib.Path))
+@click.option("--inject/--no-inject", default=True, help="Patch the job before it is created.")
+@click.pass_obj
+def submit(place: Place, file: pathlib.Path, inject: bool) -> None:  # noqa: FBT001 - click passes flags so
+    """Create a job on the cluster and return."""
+    with place.client() as rover:
+        if isinstance(rover.cluster, LocalCluster):
+            raise errors.InputError(
+                "an embedded job ends with its command: use rover-kf run, or --on kubernetes"
+            )
+        job = rover.submit(file, inject=inject)
+        click.echo(f"{job.key} created")
+
+
+@click.command("list")
+@click.option("-n", "--namespace", help="Only of this namespace.")
+@click.pass_obj
+def list_jobs(place: Place, namespace: str | None) -> None:
+    """List labelled jobs."""
+    with place.client() as rover:
+        Console().print(show.job_table(rover.list(namespace)))
+
+
+@click.command()
+@NAME
+@NAMESPACE
+@click.option(
+    "--reconcile/--look-only", "acting", default=False, help="Also decide, scale and record."
+)
+@click.pass_obj
+def watch(place: Place, name: str, namespace: str, acting: bool) -> int:  # noqa: FBT001 - click passes flags so
+    """Show a job's progress until it ends; with --reconcile do a controller's work for it."""
+    key = JobKey(namespace, name)
+    with place.client() as rover:
+        stop = threading.Event()
+        worker = _reconciler(rover, key, stop) if acting else None
+        try:
+            with show.Display(Console()) as display:
+                for progress in rover.watch(key):
+                    display.show(progress)
+        finally:
+            stop.set()
+            if worker is not None:
+                worker.join()
+        return 0 if progress.phase == "Succeeded" else 1
+
+
+def _reconciler(rover: RoverClient, key: JobKey, stop: threading.Event) -> threading.Thread:
+    arguments = {"stop": stop}
+    thread = threading.Thread(
+        target=reconcile, args=(rover.cluster, key, rover.history), kwargs=arguments
+    )
+    thread.start()
+    return thread
+
+
+@click.command()
+@NAME
+@NAMESPACE
+@click.option("--json", "as_json", is_flag=True, help="Print the coordinator's whole answer.")
+@click.pass_obj
+def status(place: Place, name: str, namespace: str, as_json: bool) -> None:  # noqa: FBT001 - click passes flags so
+    """Say where a job stands now."""
+    key = JobKey(namespace, name)
+    with place.client() as rover:
+        if as_json:
+            click.echo(codec.dumps(rover.status(key)).decode())
+        else:
+            click.echo(show.progress_line(rover.progress(key)))
+
+
+@click.command()
+@NAME
+@click.argument("workers", type=int)
+@NAMESPACE
+@click.pass_obj
+def scale(place: Place, name: str, workers: int, namespace: str) -> None:
+    """Set a job's number of worker replicas; no step is lost that need not be."""
+    with place.client() as rover:
+        job = rover.scale(JobKey(namespace, name), workers)
+        click.echo(f"{job.key} has {workers} worker replicas")
+
+
+@click.command()
+@NAME
+@click.argument("pod", required=False)
+@NAMESPACE
+@click.option("-c", "--container", default=names.PYTORCH_CONTAINER, show_default=True)
+@click.option("--tail", type=int, help="Only the last lines.")
+@click.pass_obj
+def logs(  # noqa: PLR0917 - click passes options by name
+    place: Place, name: str, pod: str | None, namespace: str, container: str, tail: int | None
+) -> None:
+    """Print what a pod printed so far, the first one if none is named."""
+    with place.client() as rover:
+        text = rover.logs(JobKey(namespace, name), pod, container=container, tail=tail)
+        click.echo(text, nl=False)
+
+
+@click.command()
+@NAME
+@NAMESPACE
+@click.pass_obj
+def events(place: Place, name: str, namespace: str) -> None:
+    """Print a job's story."""
+    with place.client() as rover:
+        key = rover.get(JobKey(namespace, name)).key
+        for event in rover.events(key):
+            click.echo(show.event_line(event))
+
+
+@click.command()
+@NAME
+@NAMESPACE
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=pathlib.Path),
+    help="File to write [default: NAME.html].",
+)
+@click.pass_obj
+def report(place: Place, name: str, namespace: str, output: pathlib.Path | None) -> None:
+    """Write a run's report, one HTML file that needs nothing else."""
+    with place.client() as rover:
+        target = output or pathlib.Path(f"{name}.html")
+        click.echo(str(rover.report(JobKey(namespace, name), target)))
+
+
+@click.command()
+@NAME
+@NAMESPACE
+@click.pass_obj
+def delete(place: Place, name: str, namespace: str) -> None:
+    """Delete a job with its pods; checkpoints on claims and its record stay."""
+    with place.client() as rover:
+        rover.delete(JobKey(namespace, name))
+        click.echo(f"{name} deleted")
+
+
+VERBS = (submit, list_jobs, watch, status, scale, logs, events, report, delete)

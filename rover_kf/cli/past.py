@@ -1,0 +1,50 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""``rover-kf history``: what past runs showed."""
+
+from __future__ import annotations
+
+import json
+
+import click
+from rich.console import Console
+
+from rover_kf import errors
+from rover_kf.api import codec
+from rover_kf.cli import show
+from rover_kf.cli.place import Place
+
+
+@click.group()
+def history() -> None:
+    """Look at recorded runs."""
+
+
+@history.command("list")
+@click.option("-n", "--namespace", help="Only of this namespace.")
+@click.option("--job", help="Only of this job.")
+@click.option("--limit", default=20, show_default=True)
+@click.pass_obj
+def list_runs(place: Place, namespace: str | None, job: str | None, limit: int) -> None:
+    """List runs, newest first."""
+    with place.embedded() as rover:
+        found = rover.history.list(namespace=namespace, name=job, limit=limit)
+    Console().print(show.run_table(found))
+
+
+@history.command("show")
+@click.argument("run")
+@click.pass_obj
+def show_run(place: Place, run: str) -> None:
+    """Print one run's record as JSON; RUN is its id or the beginning of it."""
+    with place.embedded() as rover:
+        found = [item for item in rover.history.list(limit=10_000) if item.uid.startswith(run)]
+    if len(found) != 1:
+        raise errors.InputError(
+            f"{run!r} names {len(found)} runs; allowed: the beginning of exactly one id of "
+            "rover-kf history list"
+        )
+    click.echo(json.dumps(codec.encode(found[0]), indent=2))
+
+
+VERBS = (history,)

@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where a command acts: the options before the verb, made into a client."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+from rover_kf.client import RoverClient, settings
+from rover_kf.client.settings import ClientSettings
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Options of the group."""
+
+    on: str | None = None
+    state: pathlib.Path | None = None
+    context: str | None = None
+
+    def read_settings(self) -> ClientSettings:
+        """The environment's settings with the options over them.
+
+        Raises:
+            InputError: a variable has a value that is not allowed.
+        """
+        told = settings.read(state=self.state)
+        return dataclasses.replace(told, place=self.on) if self.on else told
+
+    def embedded(self) -> RoverClient:
+        """A client of the embedded cluster, whatever the options say."""
+        return RoverClient(told=self.read_settings())
+
+    def client(self) -> RoverClient:
+        """A client of the place that was asked for.
+
+        Raises:
+            ClusterUnavailable: there is no such cluster.
+        """
+        told = self.read_settings()
+        if told.place == "embedded":
+            return RoverClient(told=told)
+        # Only here, so that embedded commands start without loading the Kubernetes client.
+        from rover_kf.cluster import kubernetes  # noqa: PLC0415
+
+        return RoverClient(kubernetes.from_environment(context=self.context), told=told)

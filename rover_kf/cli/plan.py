@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs before a run: patch and recommend. Nothing is created by them."""
+
+from __future__ import annotations
+
+import pathlib
+
+import click
+from rich.console import Console
+
+from rover_kf.api import codec
+from rover_kf.cli import show
+from rover_kf.cli.place import Place
+from rover_kf.client import manifests
+from rover_kf.injection import differences
+from rover_kf.injection.inject import inject
+
+FILE = click.argument("file", metavar="JOB.yaml", type=click.Path(path_type=pathlib.Path))
+
+
+@click.command()
+@FILE
+@click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="File to write.")
+@click.option("--diff", is_flag=True, help="Show what would change instead.")
+@click.pass_obj
+def patch(place: Place, file: pathlib.Path, output: pathlib.Path | None, diff: bool) -> None:  # noqa: FBT001 - click passes flags so
+    """Print the file with the job patched, ready for ``kubectl apply -f -``.
+
+    Patching a patched file changes nothing.
+    """
+    source = manifests.load(file)
+    done = inject(source.job, settings=place.read_settings().injection, source=source.name)
+    for event in done.warnings:
+        click.echo(f"warning: {event.message}", err=True)
+    text = source.with_job(done.manifest).to_yaml()
+    if diff:
+        text = differences.diff(source.job, done.manifest, source=source.name)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+@click.command()
+@FILE
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def recommend(place: Place, file: pathlib.Path, as_json: bool) -> None:  # noqa: FBT001 - click passes flags so
+    """Say which sizes to ask for, how sure that is, and why."""
+    with place.client() as rover:
+        found = rover.recommend(file)
+    if as_json:
+        click.echo(codec.dumps(found).decode())
+    else:
+        Console().print(show.recommendation_table(found))
+
+
+VERBS = (patch, recommend)

@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the client itself looks at before it acts: this machine's storage, a job's bounds."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import Manifest
+from rover_kf.client.manifests import Source
+from rover_kf.injection import sizing, storage, validation
+from rover_kf.injection.adapters import adapter_for
+
+
+def bounds(manifest: Manifest) -> tuple[int, int]:
+    """Fewest and most Worker replicas of a job.
+
+    Raises:
+        InputError: its annotations are wrong.
+    """
+    policy = validation.validate(manifest, allow_unmounted=True)
+    return sizing.worker_bounds(manifest, policy, adapter_for(manifest))
+
+
+def check_storage(source: Source) -> None:
+    """Refuse an embedded job whose checkpoint path is not on a volume and cannot be written here.
+
+    (Volumes are the embedded cluster's to look at.)
+
+    Raises:
+        PolicyError: with the path and why it cannot be written.
+    """
+    policy = validation.validate(source.job, source=source.name, allow_unmounted=True)
+    path = policy.checkpoint.path
+    if path is None:
+        return
+    adapter = adapter_for(source.job)
+    for replica in adapter.replicas(source.job):
+        if storage.covering_mount(adapter.trainer(replica), path) is None:
+            why = writable(pathlib.Path(path))
+            if why:
+                key = f"{names.PREFIX}checkpoint.path"
+                allowed = f"a folder on a volume or one that can be written here ({why})"
+                raise errors.PolicyError(key, path, allowed=allowed, source=source.name)
+
+
+def writable(folder: pathlib.Path) -> str:
+    """Why a folder cannot be made and written; empty if it can. Makes nothing."""
+    place = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not place.is_dir():
+        return f"{place} is no folder"
+    if not os.access(place, os.W_OK | os.X_OK):
+        return f"{place} is not to be written by this user"
+    if os.statvfs(place).f_flag & os.ST_RDONLY or str(place).startswith(("/proc", "/sys")):
+        return f"{place} is read-only"
+    return ""

@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Manifests from files, texts and mappings; called by client, CLI and components.
+
+A file may hold more than the job (its claim, a ConfigMap): those documents are kept as they are
+and in their order, so that a patched file can be applied whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import JobKey, Manifest
+from rover_kf.injection import differences
+
+KINDS = (names.PYTORCHJOB, names.TFJOB)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """A job and where it came from."""
+
+    job: Manifest
+    name: str
+    """File, or what stands for it in messages."""
+    folder: pathlib.Path
+    """Where relative scripts are looked for."""
+    before: tuple[Any, ...] = ()
+    """Documents of the file that stand before the job."""
+    after: tuple[Any, ...] = ()
+
+    @property
+    def key(self) -> JobKey:
+        """Where the job will be found."""
+        metadata = self.job["metadata"]
+        return JobKey(metadata.get("namespace", "default"), metadata["name"], self.job["kind"])
+
+    def with_job(self, job: Manifest) -> Source:
+        """The same file with another job in it."""
+        return dataclasses.replace(self, job=job)
+
+    def to_yaml(self) -> str:
+        """All documents."""
+        documents = (*self.before, self.job, *self.after)
+        return "---\n".join(differences.to_yaml(document) for document in documents)
+
+
+def load(given: Manifest | pathlib.Path | str) -> Source:
+    """Read a job from a mapping, a path, or a text of YAML or JSON.
+
+    A string is a text if it has more than one line or begins with a brace, else a path.
+
+    Raises:
+        InputError: no such file, no YAML.
+        ManifestError: it does not hold exactly one job.
+    """
+    if isinstance(given, Mapping):
+        return _pick([given], "manifest", pathlib.Path.cwd())
+    if isinstance(given, str) and ("\n" in given or given.lstrip().startswith("{")):
+        return _pick(_parse(given, "manifest"), "manifest", pathlib.Path.cwd())
+    path = pathlib.Path(given)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as cause:
+        raise errors.InputError(f"{path} cannot be read: {cause}") from cause
+    return _pick(_parse(text, str(path)), str(path), path.absolute().parent)
+
+
+def _parse(text: str, name: str) -> list[Any]:
+    try:
+        return [document for document in yaml.safe_load_all(text) if document is not None]
+    except yaml.YAMLError as cause:
+        raise errors.InputError(f"{name} is not YAML: {' '.join(str(cause).split())}") from cause
+
+
+def _pick(documents: list[Any], name: str, folder: pathlib.Path) -> Source:
+    kinds = [
+        document.get("kind") if isinstance(document, Mapping) else None for document in documents
+    ]
+    jobs = [index for index, kind in enumerate(kinds) if kind in KINDS]
+    if len(jobs) != 1:
+        allowed = f"exactly one {' or '.join(KINDS)} beside other documents"
+        value = kinds[0] if len(kinds) == 1 else kinds
+        raise errors.ManifestError("kind", value, allowed=allowed, source=name)
+    place = jobs[0]
+    job = documents[place]
+    if not isinstance(job.get("metadata"), Mapping) or not job["metadata"].get("name"):
+        found = (job.get("metadata") or {}).get("name") if "metadata" in job else None
+        raise errors.ManifestError("metadata.name", found, allowed="the job's name", source=name)
+    return Source(job, name, folder, tuple(documents[:place]), tuple(documents[place + 1 :]))

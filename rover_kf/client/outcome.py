@@ -1,0 +1,42 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is left of a run when it is over: its record, its report, why it ended so."""
+
+from __future__ import annotations
+
+import pathlib
+
+from rover_kf import errors
+from rover_kf.api.jobs import JobKey, ObservedJob
+from rover_kf.api.records import RunRecord
+from rover_kf.history.protocol import HistoryStore
+
+
+def newest_run(history: HistoryStore, key: JobKey) -> RunRecord | None:
+    """The history's newest record of a job."""
+    found = history.list(namespace=key.namespace, name=key.name, limit=1)
+    return found[0] if found else None
+
+
+def write_report(history: HistoryStore, key: JobKey, path: pathlib.Path) -> pathlib.Path:
+    """Write the newest run's report.
+
+    Raises:
+        JobNotFound: the history has no run of that job.
+    """
+    from rover_kf.report.page import render  # noqa: PLC0415 - templates load slowly
+
+    record = newest_run(history, key)
+    if record is None:
+        raise errors.JobNotFound(f"the history has no run of {key}; rover-kf history list")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(record), encoding="utf-8")
+    return path
+
+
+def verdict(job: ObservedJob, record: RunRecord | None) -> str:
+    """Why a job ended as it did: the coordinator's words, else the operator's."""
+    if record is not None and record.uid == job.uid and record.verdict:
+        return record.verdict
+    conditions = (job.manifest.get("status") or {}).get("conditions") or [{}]
+    return str(conditions[-1].get("message", ""))

@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job's progress as one value, for terminals and notebooks; pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rover_kf.api.jobs import Event, ObservedJob, Pod
+from rover_kf.api.messages import CoordinatorStatus
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a job stands."""
+
+    job: str
+    phase: str
+    """The Training Operator's last condition."""
+    activity: str
+    """The coordinator's word: waiting, training, draining, recovering, finished, failed."""
+    replicas: int
+    """Pods that the job wants."""
+    running: int
+    """Pods that run."""
+    nodes: int
+    """Pods in the current world."""
+    step: int
+    total_steps: int | None
+    samples_per_second: float
+    sealed_step: int | None
+    """Newest step in memory."""
+    durable_step: int | None
+    """Newest step on storage."""
+    restarts: int
+    verdict: str = ""
+    events: tuple[Event, ...] = ()
+    """New since the last look, oldest first."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the Training Operator has given its final verdict."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+def progress_of(
+    job: ObservedJob,
+    pods: Sequence[Pod],
+    status: CoordinatorStatus | None,
+) -> Progress:
+    """Fold what is seen of a job into one value; status None if the coordinator is silent."""
+    return Progress(
+        job=job.key.name,
+        phase=job.phase,
+        activity=status.phase if status else "",
+        replicas=job.nodes,
+        running=sum(pod.phase == "Running" and not pod.deleting for pod in pods),
+        nodes=status.nodes if status else 0,
+        step=status.step if status else 0,
+        total_steps=status.total_steps if status else None,
+        samples_per_second=status.samples_per_second if status else 0.0,
+        sealed_step=status.sealed_step if status else None,
+        durable_step=status.durable_step if status else None,
+        restarts=status.restarts if status else 0,
+        verdict=status.verdict if status else "",
+    )
+
+
+def carried(now: Progress, before: Progress | None) -> Progress:
+    """The progress with what the coordinator said before, if it is silent now."""
+    if before is None or now.activity:
+        return now
+    return dataclasses.replace(
+        before,
+        phase=now.phase,
+        activity="" if now.finished else before.activity,
+        replicas=now.replicas,
+        running=now.running,
+        samples_per_second=0.0,
+    )

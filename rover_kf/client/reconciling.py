@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The reconcilers in threads of the client's process, for jobs that no controller looks after.
+
+Used by RoverClient for embedded jobs. The same reconcilers as the controller's, over the same
+protocol: one thread a job, which ends when the job's run is recorded.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from rover_kf.api.jobs import JobKey
+from rover_kf.cluster.protocol import Cluster
+from rover_kf.history.protocol import HistoryStore
+from rover_kf.reconcilers.job import Reconcilers
+from rover_kf.reconcilers.watch import Watch
+
+LOOK_SECONDS = 0.5
+"""Between two looks at a job here: its coordinator is a loopback call away."""
+
+
+class Background:
+    """Looks after chosen jobs until it is closed.
+
+    Args:
+        cluster: where the jobs are.
+        history: where their runs are recorded.
+    """
+
+    def __init__(self, cluster: Cluster, history: HistoryStore) -> None:
+        self._cluster, self._history = cluster, history
+        self._stopping = threading.Event()
+        self._threads: dict[JobKey, threading.Thread] = {}
+
+    def add(self, key: JobKey) -> None:
+        """Look after a job from now on."""
+        watch = Watch(Reconcilers(self._cluster, self._history), key, every=LOOK_SECONDS)
+        thread = threading.Thread(
+            target=watch.run, args=(self._stopping,), name=f"watch {key.name}", daemon=True
+        )
+        self._threads[key] = thread
+        thread.start()
+
+    def settle(self, key: JobKey, seconds: float) -> bool:
+        """Wait until a finished job is recorded; False if it took longer or is not looked after."""
+        thread = self._threads.get(key)
+        if thread is None:
+            return False
+        thread.join(seconds)
+        return not thread.is_alive()
+
+    def close(self) -> None:
+        """Stop after the looks that are under way."""
+        self._stopping.set()
+        for thread in self._threads.values():
+            thread.join()

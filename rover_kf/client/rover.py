@@ -1,0 +1,286 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""RoverClient: one object for a job's whole life, embedded or on Kubernetes.
+
+Called by CLI, notebooks and components. Every method reads afresh; nothing is cached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import final
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.decisions import Recommendation
+from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob
+from rover_kf.api.messages import CoordinatorStatus, ScaleRequest
+from rover_kf.api.records import RunRecord
+from rover_kf.client import admission, manifests, outcome, settings
+from rover_kf.client.progress import Progress, carried, progress_of
+from rover_kf.client.reconciling import Background
+from rover_kf.cluster.local import LocalCluster
+from rover_kf.cluster.protocol import Cluster
+from rover_kf.history.store import SqlHistory
+from rover_kf.injection.inject import Injected, inject
+from rover_kf.recommender.recommend import recommend
+
+POLL_SECONDS = 0.2
+SETTLE_SECONDS = 10.0
+"""How long a finished job's record is waited for; the history may be away."""
+
+
+@final
+class RoverClient:
+    """Submits, watches, scales and reports jobs.
+
+    **Usage**::
+
+        with RoverClient() as rover:                      # embedded: jobs end with the block
+            job = rover.submit("manifests/samples/digits.yaml")
+            rover.wait(job.key, until="Succeeded", timeout=120)
+            rover.report(job.key, "report.html")
+
+    Args:
+        cluster: where jobs are; an embedded one in the settings' state folder by default.
+        told: settings; the environment's by default.
+    """
+
+    def __init__(
+        self, cluster: Cluster | None = None, *, told: settings.ClientSettings | None = None
+    ) -> None:
+        self.settings = told or settings.read()
+        self.cluster: Cluster = cluster or LocalCluster(self.settings.state)
+        self.history = SqlHistory(self.settings.history)
+        self._background: Background | None = None
+
+    def __enter__(self) -> RoverClient:
+        if isinstance(self.cluster, LocalCluster):
+            self.cluster.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End embedded jobs and everything that this object has started."""
+        if self._background is not None:
+            self._background.close()
+            self._background = None
+        if isinstance(self.cluster, LocalCluster):
+            self.cluster.close()
+        self.history.close()
+
+    # -- before a run ------------------------------------------------------------------------------
+
+    def patch(self, given: Manifest | pathlib.Path | str) -> Injected:
+        """Inject a job without submitting it.
+
+        Raises:
+            InputError: it cannot be used; the message names file, key, value and what is allowed.
+        """
+        return self._inject(manifests.load(given))
+
+    def recommend(self, given: Manifest | pathlib.Path | str) -> Recommendation:
+        """Sizes for a job from the history of its like, else from its manifest.
+
+        Raises:
+            InputError: the manifest cannot be used.
+        """
+        source = manifests.load(given)
+        return recommend(source.job, self.history, source=source.name)
+
+    def submit(self, given: Manifest | pathlib.Path | str, *, inject: bool = True) -> ObservedJob:
+        """Create a job; embedded it runs, and is looked after, in this process.
+
+        Args:
+            given: mapping, path, or text of YAML or JSON.
+            inject: patch it first; a job that is patched already is not changed by that.
+
+        Raises:
+            InputError: refused before anything started.
+            JobExists: a job of that name is there; it is left alone.
+        """
+        source = manifests.load(given)
+        injected = self._inject(source) if inject else Injected(dict(source.job))
+        if not isinstance(self.cluster, LocalCluster):
+            job = self.cluster.create_job(injected.manifest)
+        else:
+            job = self.cluster.create_job(injected.manifest, folder=source.folder)
+        for event in injected.warnings:
+            self.cluster.emit(job.key, event)
+        if inject and isinstance(self.cluster, LocalCluster):
+            self.look_after(job.key)
+        return job
+
+    # -- while it runs -----------------------------------------------------------------------------
+
+    def get(self, key: JobKey | str) -> ObservedJob:
+        """Read one job; a name alone is a PyTorchJob in the namespace ``default``."""
+        return self.cluster.get_job(_key(key))
+
+    def list(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
+        """Labelled jobs of a namespace, or of all."""
+        return self.cluster.list_jobs(namespace)
+
+    def wait(
+        self, key: JobKey | str, until: str = "Succeeded", timeout: float | None = None
+    ) -> ObservedJob:
+        """Wait until the job's phase is ``until``.
+
+        Raises:
+            JobFailed: it ended otherwise; the message holds the verdict.
+            StillRunning: it did not get there in ``timeout`` seconds; it goes on.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            job = self.get(key)
+            if job.phase == until:
+                self._settle(job)
+                return job
+            if job.finished:
+                self._settle(job)
+                raise errors.JobFailed(f"{job.key} is {job.phase}: {self.verdict(job.key)}")
+            if deadline is not None and time.monotonic() > deadline:
+                raise errors.StillRunning(
+                    f"{job.key} is {job.phase or 'new'}, not {until}, after {timeout} s; it goes on"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def status(self, key: JobKey | str, *, after: int = 0) -> CoordinatorStatus:
+        """What the job's coordinator knows; events with a sequence above ``after``.
+
+        Raises:
+            ClusterUnavailable: it does not answer (not started yet, ended, being replaced).
+        """
+        path = f"{names.PATH_STATUS}?after={after}"
+        answer = self.cluster.call_coordinator(_key(key), "GET", path)
+        return codec.loads(CoordinatorStatus, answer)
+
+    def progress(self, key: JobKey | str) -> Progress:
+        """Where the job stands; never fails because the coordinator is silent."""
+        try:
+            status = self.status(key)
+        except errors.ClusterUnavailable:
+            status = None
+        job = self.get(key)
+        return progress_of(job, self.cluster.list_pods(job.key), status)
+
+    def watch(self, key: JobKey | str, *, every: float = 0.5) -> Iterator[Progress]:
+        """Progress every so many seconds, with what was told meanwhile, until the job's end."""
+        seen: set[Event] = set()
+        last: Progress | None = None
+        while True:
+            progress = self.progress(key)
+            if progress.finished:
+                self._settle(self.get(key))
+            fresh = tuple(event for event in self.events(key) if event not in seen)
+            seen.update(fresh)
+            # The coordinator goes before the job does: what it said last still stands.
+            last = dataclasses.replace(carried(progress, last), events=fresh)
+            yield last
+            if last.finished:
+                return
+            time.sleep(every)
+
+    def events(self, key: JobKey | str) -> tuple[Event, ...]:
+        """Events of the job, oldest first."""
+        return self.cluster.list_events(_key(key))
+
+    def logs(
+        self,
+        key: JobKey | str,
+        pod: str | None = None,
+        *,
+        container: str = names.PYTORCH_CONTAINER,
+        tail: int | None = None,
+    ) -> str:
+        """What a container of a pod (the first by default) printed so far.
+
+        Raises:
+            JobNotFound: there is no such pod.
+        """
+        pods = self.cluster.list_pods(self.get(key).key)
+        if pod is None and not pods:
+            raise errors.JobNotFound(f"{key} has no pod yet")
+        return self.cluster.read_log(_key(key), pod or pods[0].name, container, tail=tail)
+
+    def scale(self, key: JobKey | str, workers: int) -> ObservedJob:
+        """Set Worker replicas; the world re-forms without losing a step where it can.
+
+        Raises:
+            InputError: outside of what the job allows.
+        """
+        job = self.get(key)
+        low, high = admission.bounds(job.manifest)
+        if not low <= workers <= high:
+            raise errors.InputError(
+                f"{job.key}: {workers} worker replicas; allowed: {low} to {high} "
+                "(scaling.min and scaling.max, else spec.elasticPolicy)"
+            )
+        request = ScaleRequest(job.nodes - job.replicas.get("worker", 0) + workers, "by hand")
+        with contextlib.suppress(errors.ClusterUnavailable):
+            # Not running yet, or not to be reached from here: then it sees who comes and goes.
+            self.cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, request)
+        patch = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": workers}}}}
+        return self.cluster.patch_job(job.key, patch, resource_version=job.resource_version)
+
+    def delete(self, key: JobKey | str) -> None:
+        """Delete the job with its pods; checkpoints on claims stay."""
+        self.cluster.delete_job(_key(key))
+
+    def look_after(self, key: JobKey) -> None:
+        """Run the reconcilers for a job in this process until ``close``."""
+        if self._background is None:
+            self._background = Background(self.cluster, self.history)
+        self._background.add(key)
+
+    # -- after a run -------------------------------------------------------------------------------
+
+    def record(self, key: JobKey | str) -> RunRecord | None:
+        """What the history keeps of the job's newest run."""
+        return outcome.newest_run(self.history, _key(key))
+
+    def report(self, key: JobKey | str, path: pathlib.Path | str) -> pathlib.Path:
+        """Write the run's report, one self-contained HTML file.
+
+        Raises:
+            JobNotFound: the history has no run of that job.
+        """
+        return outcome.write_report(self.history, _key(key), pathlib.Path(path))
+
+    def verdict(self, key: JobKey | str) -> str:
+        """Why a job ended as it did, in the best words there are."""
+        return outcome.verdict(self.get(key), self.record(key))
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _inject(self, source: manifests.Source) -> Injected:
+        embedded = isinstance(self.cluster, LocalCluster)
+        if embedded:
+            admission.check_storage(source)
+        return inject(
+            source.job,
+            settings=self.settings.injection,
+            source=source.name,
+            allow_unmounted=embedded,
+        )
+
+    def _settle(self, job: ObservedJob) -> None:
+        """Have the end of a job recorded before anyone asks the history for it."""
+        if self._background is not None:
+            self._background.settle(job.key, SETTLE_SECONDS)
+
+
+def _key(key: JobKey | str) -> JobKey:
+    return key if isinstance(key, JobKey) else JobKey("default", key)

@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What client and CLI are told by the environment; read here and nowhere else.
+
+| variable | meaning | default |
+|---|---|---|
+| ROVER_KF_STATE | folder of embedded jobs, their logs and claims | ``~/.rover-kf`` |
+| ROVER_KF_HISTORY | SQLAlchemy URL of the history | a SQLite file in the state folder |
+| ROVER_KF_ON | ``embedded`` or ``kubernetes``: where the CLI's verbs act | ``embedded`` |
+| ROVER_SIDECAR_IMAGE | image of init container and sidecar | ``rover-kf-sidecar:<version>`` |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+
+import rover_kf
+from rover_kf import errors
+from rover_kf.injection.settings import InjectionSettings
+
+PLACES = ("embedded", "kubernetes")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """One field for each variable above."""
+
+    state: pathlib.Path
+    history: str
+    place: str
+    sidecar_image: str
+
+    @property
+    def injection(self) -> InjectionSettings:
+        """What injection needs of this place."""
+        return InjectionSettings(sidecar_image=self.sidecar_image)
+
+
+def read(
+    environment: Mapping[str, str] | None = None, *, state: pathlib.Path | None = None
+) -> ClientSettings:
+    """Read the settings.
+
+    Args:
+        environment: the process's own by default.
+        state: goes before ROVER_KF_STATE.
+
+    Raises:
+        InputError: a variable has a value that is not allowed.
+    """
+    told = os.environ if environment is None else environment
+    place = told.get("ROVER_KF_ON", PLACES[0])
+    if place not in PLACES:
+        raise errors.InputError(f"ROVER_KF_ON is {place!r}; allowed: {' or '.join(PLACES)}")
+    home = pathlib.Path(told.get("ROVER_KF_STATE") or pathlib.Path.home() / ".rover-kf")
+    folder = (state or home).expanduser().absolute()
+    return ClientSettings(
+        state=folder,
+        history=told.get("ROVER_KF_HISTORY") or f"sqlite:///{folder / 'history.db'}",
+        place=place,
+        sidecar_image=told.get("ROVER_SIDECAR_IMAGE") or f"rover-kf-sidecar:{rover_kf.__version__}",
+    )
