@@ -52,4 +52,7 @@ def main() -> None:
     form = "%(asctime)s %(levelname)s %(name)s %(message)s"
     logging.basicConfig(level=told.log_level, format=form)
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else one line for each change
-    kopf.run(clusterwide=True, standalone=True, memo=kopf.Memo(rover=Rover(told)))
+    # kopf would ask the system for the user's name, which an image need not know.
+    identity: Any = told.account
+    memo = kopf.Memo(rover=Rover(told))
+    kopf.run(clusterwide=True, standalone=True, identity=identity, memo=memo)
