@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
@@ -29,6 +29,7 @@ from rover_kf.checkpoint import commit
 from rover_kf.checkpoint.manifest import Manifest
 from rover_kf.checkpoint.resolve import Stored, resolve
 from rover_kf.checkpoint.storage import DirectoryStorage
+from rover_kf.sidecar.common_step import CommonStep
 from rover_kf.sidecar.seal_account import SealAccount
 from rover_kf.sidecar.seams import Story
 from rover_kf.sidecar.settings import SidecarSettings
@@ -36,6 +37,7 @@ from rover_kf.sidecar.web import read, reply
 
 _log = logging.getLogger(__name__)
 
+_TELL_SECONDS = 10.0
 RESOLVE_SECONDS = 120.0
 """How long a rank waits for the others of its round to ask."""
 
@@ -52,15 +54,16 @@ class Commits:
     def __init__(
         self, settings: SidecarSettings, story: Story, *, resolve_seconds: float = RESOLVE_SECONDS
     ) -> None:
-        self._settings, self._story, self._resolve_seconds = settings, story, resolve_seconds
+        self._settings, self._story = settings, story
         path = settings.checkpoint_path
         self._storage = DirectoryStorage(path / settings.job) if path else None
         self._ledger = commit.Ledger()
         self._seals = SealAccount(persist_seconds=settings.persist_seconds)
-        self._asked: dict[int, dict[int, ResolveRequest]] = {}
-        self._plans: dict[int, asyncio.Future[Mapping[int, ResolveReply]]] = {}
+        self._common = CommonStep(self._choose, self._begin_round, seconds=resolve_seconds)
         self._changed = asyncio.Condition()
         self._writing = asyncio.Lock()
+        self._waiters = 0
+        self._told_at = float("-inf")
 
     @property
     def sealed_step(self) -> int | None:
@@ -123,11 +126,11 @@ class Commits:
         return reply(await self._take_durable(durable))
 
     async def _on_resolve(self, request: web.Request) -> web.Response:
-        asked = await read(request, ResolveRequest)
-        return reply(await self._resolve(asked))
+        return reply(await self._common.ask(await read(request, ResolveRequest)))
 
     async def _on_wait(self, request: web.Request) -> web.Response:
         wanted = await read(request, WaitRequest)
+        self._waiters += 1
         try:
             async with self._changed:
                 durable = self._changed.wait_for(lambda: (self.durable_step or 0) >= wanted.step)
@@ -135,6 +138,8 @@ class Commits:
         except asyncio.TimeoutError:
             reason = f"step {wanted.step} is not durable yet; the newest is {self.durable_step}"
             return reply(Acknowledged(done=False, reason=reason))
+        finally:
+            self._waiters -= 1
         return reply(Acknowledged())
 
     # -- commit ------------------------------------------------------------------------------
@@ -154,14 +159,14 @@ class Commits:
     ) -> None:
         folder = await asyncio.to_thread(storage.write_manifest, manifest)
         self._ledger = commit.commit(self._ledger, manifest)
-        async with self._changed:
-            self._changed.notify_all()
         size = sum(file.length for file in manifest.files)
-        self._story.record(
-            names.EVENT_DURABLE,
+        self._tell(
             f"step {manifest.step} is durable in {folder.path.name}: {len(manifest.files)} "
             f"file(s), {size} bytes, written in {persist_seconds:.2f} s",
+            now=time.monotonic(),
         )
+        async with self._changed:
+            self._changed.notify_all()
         try:
             await asyncio.to_thread(
                 storage.collect, self._settings.checkpoint_keep, generation=manifest.generation
@@ -169,60 +174,27 @@ class Commits:
         except errors.StorageFailed as error:
             self._warn(f"old checkpoints stay: {error}")
 
-    # -- the common step ---------------------------------------------------------------------
+    def _tell(self, message: str, *, now: float) -> None:
+        # A small state is durable many times a second: the story needs no more than now and then,
+        # and the step that somebody waits for.
+        if self._waiters or now - self._told_at >= _TELL_SECONDS:
+            self._told_at = now
+            self._story.record(names.EVENT_DURABLE, message)
 
-    async def _resolve(self, asked: ResolveRequest) -> ResolveReply:
-        if asked.round < self._ledger.generation:
-            raise errors.CheckpointError(
-                f"round {asked.round} is over, round {self._ledger.generation} runs; this process "
-                "belongs to the old one and must end"
-            )
-        if not 0 <= asked.rank < asked.world_size:
-            raise errors.InputError(f"rank {asked.rank} is not in a world of {asked.world_size}")
-        if asked.round > self._ledger.generation:
-            self._begin_round(asked.round)
-        plan = self._plans.setdefault(asked.round, asyncio.get_running_loop().create_future())
-        requests = self._asked.setdefault(asked.round, {})
-        complete_before = len(requests) == asked.world_size
-        requests[asked.rank] = asked
-        if len(requests) == asked.world_size and not complete_before:
-            await self._make_plan(plan, list(requests.values()))
-        try:
-            return (await asyncio.wait_for(asyncio.shield(plan), self._resolve_seconds))[asked.rank]
-        except asyncio.TimeoutError as cause:
-            missing = sorted(set(range(asked.world_size)) - set(requests))
-            raise errors.CheckpointError(
-                f"ranks {missing} of round {asked.round} did not ask for a checkpoint in "
-                f"{self._resolve_seconds:g} s; every rank has to call restore"
-            ) from cause
+    # -- the common step ---------------------------------------------------------------------
 
     def _begin_round(self, number: int) -> None:
         self._ledger = commit.begin_round(self._ledger, number)
-        for plan in self._plans.values():
-            if not plan.done():
-                plan.set_exception(errors.CheckpointError(f"round {number} has begun"))
-                plan.exception()  # Whoever waited got it; nobody waiting is no mistake.
-        self._plans.clear()
-        self._asked.clear()
 
-    async def _make_plan(
-        self, plan: asyncio.Future[Mapping[int, ResolveReply]], requests: list[ResolveRequest]
-    ) -> None:
-        try:
-            held = (h.step for request in requests for h in request.holdings)
-            stored = await asyncio.to_thread(self._newest_stored, max(held, default=0))
-            replies = resolve(requests, stored)
-        except errors.RoverError as error:
-            if not plan.done():
-                plan.set_exception(error)
-                plan.exception()
-            return
+    async def _choose(self, requests: Sequence[ResolveRequest]) -> Mapping[int, ResolveReply]:
+        held = (holding.step for request in requests for holding in request.holdings)
+        stored = await asyncio.to_thread(self._newest_stored, max(held, default=0))
+        replies = resolve(requests, stored)
         step = replies[0].step
         self._seals.restart(step)
         if self.durable_step is not None and step is not None and step < self.durable_step:
             self._ledger = commit.forget_committed(self._ledger)
-        if not plan.done():
-            plan.set_result(replies)
+        return replies
 
     def _newest_stored(self, above: int) -> Stored | None:
         """The newest checkpoint that is whole to the last byte, if newer than ``above``."""

@@ -47,7 +47,7 @@ class _Progress:
     not_before: float = 0.0
     """Monotonic seconds of the next attempt."""
     told_at: float = float("-inf")
-    """Monotonic seconds of the last Warning: a flush that is asked for again and again tells one."""
+    """Monotonic seconds of the last Warning: a flush that is asked for ever anew tells one."""
 
 
 class Persister:
@@ -154,6 +154,12 @@ class Persister:
             file = await asyncio.to_thread(self._write, local_rank, seal, assignment)
         except errors.TornSnapshot as error:
             _log.info("not persisted: %s", error)
+            return
+        except errors.StorageFailed as error:
+            if assignment == self._assignment(local_rank, seal):
+                raise
+            # The new round's retention has removed the old one's unfinished folder.
+            _log.info("given up with round %d: %s", assignment.round, error)
             return
         durable = Durable(
             pod=self._settings.pod,

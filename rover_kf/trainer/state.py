@@ -29,6 +29,9 @@ DTYPES: Mapping[torch.dtype, str] = {
 }  # fmt: skip
 """Those that the file format knows; others are stored as bytes under torch's own name."""
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor))
+"""Classes whose values are their bytes and nothing else; Buffer is new in torch 2.5."""
+
 _BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
 
@@ -105,7 +108,7 @@ def take_apart(state: Mapping[str, object]) -> Parts:
 
 def _checked(tensor: torch.Tensor, path: str) -> torch.Tensor:
     reason = ""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+    if type(tensor) not in _PLAIN:
         reason = f"of class {type(tensor).__name__}; pass its local or full tensor"
     elif tensor.layout is not torch.strided or tensor.is_quantized:
         reason = f"of layout {tensor.layout}; pass it dense and not quantized"

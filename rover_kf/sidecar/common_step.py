@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""All ranks of a round ask what to restore; when the last one has, each gets its answer.
+
+The coordinator's commits own one. A rank may ask again (its sidecar or the connection was lost) and
+gets the same answer. Whoever asks for a round that is over must end: it belongs to an old world.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from rover_kf import errors
+from rover_kf.api.messages import ResolveReply, ResolveRequest
+
+Plan = Mapping[int, ResolveReply]
+"""Each rank's answer."""
+
+Choose = Callable[[Sequence[ResolveRequest]], Awaitable[Plan]]
+
+
+class CommonStep:
+    """The newest round's asks and their answer.
+
+    Args:
+        choose: called once a round, with one request of each rank.
+        begin: told the number of a round when its first rank asks.
+        seconds: how long a rank waits for the others.
+    """
+
+    def __init__(self, choose: Choose, begin: Callable[[int], None], *, seconds: float) -> None:
+        self._choose, self._begin, self._seconds = choose, begin, seconds
+        self._number = 0
+        self._asked: dict[int, ResolveRequest] = {}
+        self._plan: asyncio.Future[Plan] | None = None
+
+    async def ask(self, asked: ResolveRequest) -> ResolveReply:
+        """Answer a rank; waits for the others.
+
+        Raises:
+            InputError: the rank is not in the world that it names.
+            CheckpointError: the round is over, ranks did not ask in time, or nothing fits.
+        """
+        if asked.round < self._number:
+            raise errors.CheckpointError(
+                f"round {asked.round} is over, round {self._number} runs; this process belongs to "
+                "the old one and must end"
+            )
+        if not 0 <= asked.rank < asked.world_size:
+            raise errors.InputError(f"rank {asked.rank} is not in a world of {asked.world_size}")
+        if self._plan is None or asked.round > self._number:
+            self._start(asked.round)
+        plan, waiting = self._future(), len(self._asked) < asked.world_size
+        self._asked[asked.rank] = asked
+        if waiting and len(self._asked) == asked.world_size:
+            await self._answer(plan, tuple(self._asked.values()))
+        try:
+            answers = await asyncio.wait_for(asyncio.shield(plan), self._seconds)
+        except asyncio.TimeoutError as cause:
+            missing = sorted(set(range(asked.world_size)) - set(self._asked))
+            raise errors.CheckpointError(
+                f"ranks {missing} of round {asked.round} did not ask for a checkpoint in "
+                f"{self._seconds:g} s; every rank has to call restore"
+            ) from cause
+        if asked.rank not in answers:
+            raise errors.InputError(f"round {asked.round} has no rank {asked.rank}")
+        return answers[asked.rank]
+
+    def _start(self, number: int) -> None:
+        if self._plan is not None and not self._plan.done():
+            _refuse(self._plan, errors.CheckpointError(f"round {number} has begun"))
+        self._number, self._asked, self._plan = number, {}, None
+        self._begin(number)
+
+    def _future(self) -> asyncio.Future[Plan]:
+        if self._plan is None:
+            self._plan = asyncio.get_running_loop().create_future()
+        return self._plan
+
+    async def _answer(self, plan: asyncio.Future[Plan], requests: Sequence[ResolveRequest]) -> None:
+        try:
+            answers = await self._choose(requests)
+        except errors.RoverError as error:
+            if not plan.done():
+                _refuse(plan, error)
+        else:
+            if not plan.done():
+                plan.set_result(answers)
+
+
+def _refuse(plan: asyncio.Future[Plan], error: errors.RoverError) -> None:
+    plan.set_exception(error)
+    plan.exception()  # Whoever waits gets it; that nobody does is no mistake.

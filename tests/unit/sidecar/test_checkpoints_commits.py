@@ -1,0 +1,214 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator's half of checkpoints, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import pathlib
+
+import checkpoint_pod
+import crc32c
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from rover_kf.api import codec, names
+from rover_kf.api.messages import (
+    Acknowledged,
+    Durable,
+    Holding,
+    ResolveReply,
+    ResolveRequest,
+    Sealed,
+    WaitRequest,
+)
+from rover_kf.checkpoint.manifest import Folder, folder_name
+from rover_kf.checkpoint.storage import DirectoryStorage
+from rover_kf.sidecar.commits import Commits
+from rover_kf.sidecar.web import application
+
+
+class Coordinator:
+    """Commits behind its routes."""
+
+    def __init__(self, home: pathlib.Path, **changes: object) -> None:
+        self.story = checkpoint_pod.Told()
+        settings = checkpoint_pod.settings_of(home, **changes)
+        self.commits = Commits(settings, self.story, resolve_seconds=2.0)
+        self.root = home / "pvc" / "demo"
+        self._client: TestClient | None = None
+
+    async def __aenter__(self):
+        self._client = TestClient(TestServer(application(self.commits.routes(), None)))
+        await self._client.start_server()
+        return self
+
+    async def __aexit__(self, *_):
+        await self._client.close()
+
+    async def ask(self, path: str, message: object, reply: type = Acknowledged) -> object:
+        async with self._client.post(path, data=codec.dumps(message)) as response:
+            data = await response.read()
+            return codec.loads(reply, data) if response.status == 200 else json.loads(data)
+
+    async def resolve(self, rank: int, *held: Holding, round_: int = 1, world: int = 2) -> object:
+        return await self.ask(
+            names.PATH_COMMIT_RESOLVE, ResolveRequest(round_, rank, world, held), ResolveReply
+        )
+
+    def durable(self, step: int, *, round_: int = 1, content: bytes = b"state") -> Durable:
+        """Write rank 0's file as its sidecar does."""
+        folder = self.root / folder_name(step, round_)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "rank-00000.safetensors").write_bytes(content)
+        return Durable(
+            pod="demo-worker-0", rank=0, world_size=2, round=round_, step=step, replicated=True,
+            file="rank-00000.safetensors", file_bytes=len(content),
+            checksum=crc32c.crc32c(content),
+        )  # fmt: skip
+
+
+HELD = Holding("p", "10.0.0.1:7411", 0, 0, 2, 20, replicated=True, snapshot_bytes=1, checksum=1)
+
+
+def test_all_ranks_get_one_answer(tmp_path):
+    """The answer comes when the last rank has asked, also to a rank that asks again."""
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path) as coordinator:
+            first = asyncio.create_task(coordinator.resolve(0, HELD))
+            done, _ = await asyncio.wait({first}, timeout=0.2)
+            assert not done
+            second = await coordinator.resolve(1)
+            assert (await first).source == "memory"
+            assert (second.step, second.source, second.holding) == (20, "peer", HELD)
+            assert await coordinator.resolve(1) == second
+            assert coordinator.commits.sealed_step == 20
+
+    asyncio.run(scene())
+
+
+def test_a_rank_that_never_asks_is_named(tmp_path):
+    """After the limit the others get an error that says which ranks did not call restore."""
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path) as coordinator:
+            refused = await coordinator.resolve(0, world=3)
+            assert refused["error"] == "CheckpointError"
+            assert "ranks [1, 2] of round 1" in refused["message"]
+
+    asyncio.run(scene())
+
+
+def test_asks_of_an_older_round_are_refused(tmp_path):
+    """Those that wait are told at once that a new round began; later ones are refused, too."""
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path) as coordinator:
+            waiting = asyncio.create_task(coordinator.resolve(0, world=2))
+            await asyncio.wait({waiting}, timeout=0.2)
+            assert (await coordinator.resolve(0, round_=2, world=1)).source == "none"
+            assert "round 2 has begun" in (await waiting)["message"]
+            assert "round 1 is over" in (await coordinator.resolve(1))["message"]
+            assert (await coordinator.resolve(5, round_=3))["error"] == "InputError"
+
+    asyncio.run(scene())
+
+
+def test_a_durable_report_is_committed_and_told(tmp_path):
+    """The manifest is there before the answer; waiters are woken; a stale report is refused."""
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path, checkpoint_path=tmp_path / "pvc") as coordinator:
+            wait = WaitRequest(5, "durable", 30.0)
+            waiting = asyncio.create_task(coordinator.ask(names.PATH_COMMIT_WAIT, wait))
+            report = coordinator.durable(5)
+            assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, report)).done
+            assert (await waiting).done
+            storage = DirectoryStorage(coordinator.root)
+            assert storage.verify(storage.whole()[0]).step == 5
+            assert coordinator.commits.durable_step == 5
+            assert [line[0] for line in coordinator.story.lines] == [names.EVENT_DURABLE]
+            again = await coordinator.ask(names.PATH_COMMIT_DURABLE, report)
+            assert (again.done, again.reason) == (False, "late: step 5 is committed already")
+            await coordinator.resolve(0, HELD, round_=3, world=1)
+            stale = await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(9))
+            assert "round 1 is over" in stale.reason
+            short = WaitRequest(9, "durable", 0.05)
+            assert not (await coordinator.ask(names.PATH_COMMIT_WAIT, short)).done
+
+    asyncio.run(scene())
+
+
+def test_a_report_of_a_file_that_is_not_there_is_no_commit(tmp_path):
+    """The coordinator looks for itself: a missing or shorter file is StorageFailed."""
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path, checkpoint_path=tmp_path / "pvc") as coordinator:
+            report = coordinator.durable(5)
+            longer = dataclasses.replace(report, file_bytes=6)
+            refused = await coordinator.ask(names.PATH_COMMIT_DURABLE, longer)
+            assert refused["error"] == "StorageFailed"
+            gone = dataclasses.replace(report, step=6)
+            assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, gone))["error"] == (
+                "StorageFailed"
+            )
+            assert coordinator.commits.durable_step is None
+            assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, report)).done
+
+    asyncio.run(scene())
+
+
+def test_rounds_start_above_everything_on_storage(tmp_path):
+    """Also above unfinished folders of a crash; what is committed is known at once."""
+    storage = DirectoryStorage(tmp_path / "pvc" / "demo")
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path, checkpoint_path=tmp_path / "pvc") as coordinator:
+            assert coordinator.commits.first_generation() == 1
+            await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(5))
+
+    asyncio.run(scene())
+    (storage.root / folder_name(8, 6)).mkdir()
+    settings = checkpoint_pod.settings_of(tmp_path, checkpoint_path=tmp_path / "pvc")
+    successor = Commits(settings, checkpoint_pod.Told())
+    assert successor.first_generation() == 7
+    assert successor.durable_step == 5
+    assert storage.folders()[-1] == Folder(6, 8, storage.root)
+
+
+def test_unreadable_storage_is_a_warning_and_memory_goes_on(tmp_path):
+    """The first generation and a resolve without a storage: told, not failed."""
+    (tmp_path / "pvc").mkdir()
+    (tmp_path / "pvc" / "demo").symlink_to(tmp_path / "pvc" / "demo")
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path, checkpoint_path=tmp_path / "pvc") as coordinator:
+            assert coordinator.commits.first_generation() == 1
+            assert (await coordinator.resolve(0, HELD, world=1)).source == "memory"
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("replicated", [True, False])
+def test_seals_are_counted_by_steps_with_the_slowest_rank(tmp_path, replicated):
+    """Two ranks of one step are one save; a sharded step counts when all ranks sealed it, and is
+    named for persisting once."""
+
+    async def scene() -> None:
+        changes = {"checkpoint_path": tmp_path / "pvc", "persist_seconds": 3600.0}
+        async with Coordinator(tmp_path, **changes) as coordinator:
+            commits, persists = coordinator.commits, []
+            for step in (10, 20):
+                for rank, seconds in ((0, 0.25), (1, 0.5)):
+                    sealed = Sealed(0, rank, 2, 1, step, 0, 99, replicated, seconds)
+                    told = await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
+                    persists.append(told.persist)
+                    expected = step if replicated or rank else (step - 10 or None)
+                    assert commits.sealed_step == expected
+            assert (commits.saves, commits.save_seconds, commits.snapshot_bytes) == (2, 1.0, 99)
+            assert persists == [not replicated] * 2 + [False] * 2
+
+    asyncio.run(scene())
