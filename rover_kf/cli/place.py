@@ -25,8 +25,7 @@ class Place:
         Raises:
             InputError: a variable has a value that is not allowed.
         """
-        told = settings.read(state=self.state)
-        return dataclasses.replace(told, place=self.on) if self.on else told
+        return settings.read(state=self.state).over(self.on or "")
 
     def embedded(self) -> RoverClient:
         """A client of the embedded cluster, whatever the options say."""
@@ -38,10 +37,5 @@ class Place:
         Raises:
             ClusterUnavailable: there is no such cluster.
         """
-        told = self.read_settings()
-        if told.place == "embedded":
-            return RoverClient(told=told)
-        # Only here, so that embedded commands start without loading the Kubernetes client.
-        from rover_kf.cluster import kubernetes  # noqa: PLC0415
-
-        return RoverClient(kubernetes.from_environment(context=self.context), told=told)
+        state = str(self.state) if self.state else ""
+        return RoverClient.at(self.on or "", state=state, context=self.context or "")

@@ -17,6 +17,7 @@ import yaml
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.api.decisions import Recommendation
 from rover_kf.api.jobs import JobKey, Manifest
 from rover_kf.injection import differences
 
@@ -71,6 +72,24 @@ def load(given: Manifest | pathlib.Path | str) -> Source:
     except (OSError, UnicodeDecodeError) as cause:
         raise errors.InputError(f"{path} cannot be read: {cause}") from cause
     return _pick(_parse(text, str(path)), str(path), path.absolute().parent)
+
+
+def sized(source: Source, recommendation: Recommendation) -> Source:
+    """The source with the Worker replicas that runs alike have shown to be best.
+
+    A size that comes from the manifest itself or from a default changes nothing.
+    """
+    found = recommendation.get("replicas")
+    worker = (source.job["spec"].get("pytorchReplicaSpecs") or {}).get("Worker")
+    if found is None or found.basis not in ("history", "profile") or worker is None:
+        return source
+    specs = {
+        **source.job["spec"]["pytorchReplicaSpecs"],
+        "Worker": {**worker, "replicas": round(found.target)},
+    }
+    return source.with_job(
+        {**source.job, "spec": {**source.job["spec"], "pytorchReplicaSpecs": specs}}
+    )
 
 
 def _parse(text: str, name: str) -> list[Any]:

@@ -7,9 +7,11 @@ from __future__ import annotations
 import pathlib
 
 from rover_kf import errors
+from rover_kf.api.decisions import Recommendation
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.api.records import RunRecord
 from rover_kf.history.protocol import HistoryStore
+from rover_kf.report.page import render
 
 
 def newest_run(history: HistoryStore, key: JobKey) -> RunRecord | None:
@@ -18,19 +20,19 @@ def newest_run(history: HistoryStore, key: JobKey) -> RunRecord | None:
     return found[0] if found else None
 
 
-def write_report(history: HistoryStore, key: JobKey, path: pathlib.Path) -> pathlib.Path:
-    """Write the newest run's report.
+def write_report(
+    history: HistoryStore, key: JobKey, path: pathlib.Path, following: Recommendation | None
+) -> pathlib.Path:
+    """Write the newest run's report, with sizes for the ``following`` one if there are any.
 
     Raises:
         JobNotFound: the history has no run of that job.
     """
-    from rover_kf.report.page import render  # noqa: PLC0415 - templates load slowly
-
     record = newest_run(history, key)
     if record is None:
         raise errors.JobNotFound(f"the history has no run of {key}; rover-kf history list")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(record), encoding="utf-8")
+    path.write_text(render(record, recommendation=following), encoding="utf-8")
     return path
 
 

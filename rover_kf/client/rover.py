@@ -59,6 +59,30 @@ class RoverClient:
         self.history = SqlHistory(self.settings.history)
         self._background: Background | None = None
 
+    @classmethod
+    def at(
+        cls, place: str = "", *, state: str = "", history: str = "", context: str = ""
+    ) -> RoverClient:
+        """A client by names alone, for command lines and pipeline steps.
+
+        Args:
+            place: ``embedded`` or ``kubernetes``; empty: what ROVER_KF_ON says.
+            state: folder of embedded jobs; empty: the settings'.
+            history: SQLAlchemy URL; empty: the settings'.
+            context: of the kubeconfig; empty: in a pod its own cluster, else the current one.
+
+        Raises:
+            InputError: there is no such place.
+            ClusterUnavailable: there is no cluster to talk to.
+        """
+        told = settings.read(state=pathlib.Path(state) if state else None).over(place, history)
+        if told.place == "embedded":
+            return cls(told=told)
+        # Only here, so that embedded work starts without loading the Kubernetes client.
+        from rover_kf.cluster import kubernetes  # noqa: PLC0415
+
+        return cls(kubernetes.from_environment(context=context or None), told=told)
+
     def __enter__(self) -> RoverClient:
         if isinstance(self.cluster, LocalCluster):
             self.cluster.__enter__()
@@ -257,7 +281,12 @@ class RoverClient:
         Raises:
             JobNotFound: the history has no run of that job.
         """
-        return outcome.write_report(self.history, _key(key), pathlib.Path(path))
+        wanted, target = _key(key), pathlib.Path(path)
+        try:
+            following = recommend(self.get(wanted).manifest, self.history)
+        except errors.RoverError:  # deleted, or not ours: the run is still told
+            following = None
+        return outcome.write_report(self.history, wanted, target, following)
 
     def verdict(self, key: JobKey | str) -> str:
         """Why a job ended as it did, in the best words there are."""

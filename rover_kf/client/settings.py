@@ -38,6 +38,16 @@ class ClientSettings:
         """What injection needs of this place."""
         return InjectionSettings(sidecar_image=self.sidecar_image)
 
+    def over(self, place: str = "", history: str = "") -> ClientSettings:
+        """These settings with what is given in their place.
+
+        Raises:
+            InputError: there is no such place.
+        """
+        if place and place not in PLACES:
+            raise errors.InputError(f"place is {place!r}; allowed: {' or '.join(PLACES)}")
+        return dataclasses.replace(self, place=place or self.place, history=history or self.history)
+
 
 def read(
     environment: Mapping[str, str] | None = None, *, state: pathlib.Path | None = None

@@ -42,6 +42,8 @@ class _Run:
     pods: dict[tuple[str, int], LocalPod] = dataclasses.field(default_factory=dict)
     started_at: float = 0.0
     shown: tuple[Pod, ...] = ()
+    seen: tuple[str, bool, tuple[Pod, ...]] | None = None
+    """What the last look was based on."""
 
 
 class Operator:
@@ -127,6 +129,11 @@ class Operator:
         record = self._store.read(run.key)
         for place in [place for place, pod in run.pods.items() if pod.gone]:
             del run.pods[place]
+        views = tuple(pod.view() for pod in run.pods.values())
+        seen = (record.resource_version, record.deleting, views)
+        if seen == run.seen and not _has_deadline(record):
+            return  # looked at already, and nothing followed from it
+        run.seen = seen
         suspended = bool((record.manifest["spec"].get("runPolicy") or {}).get("suspend"))
         if record.deleting:
             self._end_pods(run)
@@ -261,6 +268,10 @@ def ended_with_process(record: Record) -> Record:
     """A job whose process has ended: failed, unless it had finished before."""
     message = "the process that ran it ended; durable checkpoints are kept: delete it and run again"
     return with_condition(record, verdict.Verdict("Failed", "PyTorchJobFailed", message))
+
+
+def _has_deadline(record: Record) -> bool:
+    return "activeDeadlineSeconds" in (record.manifest["spec"].get("runPolicy") or {})
 
 
 def _conditions(record: Record) -> list[tuple[str, str]]:

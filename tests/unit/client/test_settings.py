@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What client and CLI are told by the environment."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from rover_kf import errors
+from rover_kf.client import settings
+
+
+def test_defaults_stand_in_the_home_folder():
+    """Without variables everything is embedded, in one folder of the user's."""
+    told = settings.read({})
+    assert told.place == "embedded"
+    assert told.state == pathlib.Path.home() / ".rover-kf"
+    assert told.history == f"sqlite:///{told.state}/history.db"
+    assert told.injection.sidecar_image.startswith("rover-kf-sidecar:")
+
+
+def test_variables_go_before_defaults_and_arguments_before_variables(tmp_path):
+    """Each variable is read; a state folder given by the caller wins."""
+    told = settings.read(
+        {
+            "ROVER_KF_STATE": "/elsewhere",
+            "ROVER_KF_HISTORY": "postgresql://db/x",
+            "ROVER_KF_ON": "kubernetes",
+            "ROVER_SIDECAR_IMAGE": "mine:1",
+        },
+        state=tmp_path,
+    )
+    assert told == settings.ClientSettings(tmp_path, "postgresql://db/x", "kubernetes", "mine:1")
+    assert told.over("embedded", "sqlite://").place == "embedded"
+
+
+def test_an_unknown_place_is_refused():
+    """A place that does not exist is named with those that do."""
+    with pytest.raises(errors.InputError, match=r"moon.*embedded or kubernetes"):
+        settings.read({"ROVER_KF_ON": "moon"})
+    with pytest.raises(errors.InputError, match=r"moon.*embedded or kubernetes"):
+        settings.read({}).over("moon")
