@@ -85,7 +85,9 @@ class Steward:
         world, limits = self.world, self.world.limits
         for seat in list(world.seats.values()):
             lease = limits.stop_lease if seat.state is State.STOPPING else limits.lease
-            silent = now - seat.seen >= lease
+            # While its request is open it waits for us, however long we were away ourselves;
+            # a connection that leads nowhere shows when the answer is followed by nothing.
+            silent = seat.ticket is None and now - seat.seen >= lease
             closed = seat.suspect is not None and now - seat.suspect >= limits.grace
             # A running member's connection may close because its sidecar restarts: only when
             # its peers noticed too (the round broke) is the closed connection a death.
@@ -152,6 +154,7 @@ class Steward:
         for seat in self.world.seats.values():
             if seat.ticket is None or now - seat.asked < self.world.limits.poll:
                 continue
+            seat.seen = now
             if seat.state is State.RUNNING:
                 self.world.reply(seat, WatchReply(action="none", drain_at=self.world.drain_at))
             else:

@@ -93,6 +93,9 @@ class World:
 
     def remove(self, seat: Seat) -> None:
         """Forget a member; nobody waits for its rank until it joins again."""
+        if seat.state is State.RUNNING:
+            self.reply(seat, WatchReply(action="restart", reason="it was taken for lost"))
+        self.reply(seat, JoinReply(action="retry", reason="it was taken for lost"))
         self.seats.pop(seat.member.pod, None)
         self.awaited.discard(seat.member.node_rank)
 

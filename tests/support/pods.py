@@ -22,7 +22,7 @@ from rover_kf.api.messages import CoordinatorStatus
 
 _networks = itertools.count()
 
-TRAINING = '''
+TRAINING = """
 import os, sys, time
 import torch, torch.distributed as dist
 from rover_kf import Checkpointer
@@ -42,7 +42,7 @@ while step < last:
     checkpointer.step(step, state, samples=8, total_steps=last)
 checkpointer.close()
 dist.destroy_process_group()
-'''
+"""
 
 
 def network() -> str:
@@ -137,7 +137,7 @@ class Job:
         self.pods: dict[int, Pod] = {}
         (self.folder / "token").write_text("a shared token")
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Job:  # noqa: PYI034 - Self needs Python 3.11
         return self
 
     def __exit__(self, *_: object) -> None:

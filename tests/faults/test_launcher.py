@@ -1,0 +1,232 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Launchers, sidecars and training processes for real, killed in every way."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+import time
+
+import pytest
+from pods import Job, kill, show
+from tests_support import eventually
+
+from rover_kf.api import codec, names
+from rover_kf.api.messages import Acknowledged, ScaleRequest
+
+pytestmark = pytest.mark.torch
+
+PLAIN = """
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+ones = torch.ones(1)
+for step in range(1, int(sys.argv[1]) + 1):
+    ones.fill_(1)
+    dist.all_reduce(ones)
+    time.sleep(0.02)
+    print("step", step, "rank", dist.get_rank(), "of", int(ones.item()), "pid", os.getpid(),
+          "round", os.environ["ROVER_ROUND"], "at", time.time(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_all_ends_with_zero():
+    """Two pods form one world, train to the end, store the last step, and both exit 0."""
+    with Job(2) as job:
+        job.start(job.script(), "30", "0.01")
+        assert [pod.wait(120) for pod in job.pods.values()] == [0, 0]
+        for pod in job.pods.values():
+            assert [line["step"] for line in pod.steps()] == list(range(1, 31))
+        status = job.status()
+        assert (status.phase, status.step, status.durable_step) == ("finished", 30, 30)
+        assert status.goodput.total == pytest.approx(status.now - status.started_at, abs=0.01)
+        metrics = job.ask(names.PATH_METRICS).decode()
+        assert 'rover_kf_step{job="train"} 30.0' in metrics
+
+
+def test_killed_process():
+    """SIGKILL of a training process: all ranks step again from memory, no launcher restarts."""
+    with Job(2) as job:
+        job.start(job.script(), "100000", "0.02")
+        job.stepping(0, 1)
+        eventually(lambda: (job.status().sealed_step or 0) >= 10)
+        last = job.pods[1].steps()[-1]
+        killed_at = time.time()
+        kill(last["pid"])
+        seconds = job.stepping(0, 1, after=killed_at + 0.05) - killed_at
+        show("kill_process_seconds", round(seconds, 3))
+        assert seconds < 10
+        again = next(s for s in job.pods[1].steps() if s["pid"] != last["pid"])
+        assert again["step"] > last["step"] - 5 - 1
+        assert all(pod.launcher and pod.launcher.poll() is None for pod in job.pods.values())
+        assert "RoverError" not in job.pods[0].text()
+        status = job.status()
+        assert status.restarts == 1
+        assert {names.EVENT_PROCESS_FAILED, names.EVENT_WORLD_FORMED} <= set(job.events())
+        eventually(lambda: names.EVENT_RECOVERED in job.events())
+
+
+def test_third_joins_live():
+    """A newcomer joins while the others train; they lose no step, and it restores from a peer."""
+    with Job(2) as job:
+        job.start(job.script(), "100000", "0.02")
+        job.stepping(0, 1)
+        job.add(2, job.script(), "100000", "0.02")
+        job.stepping(0, 1, 2)
+        steps = job.pods[0].steps()
+        before = [line for line in steps if line["of"] == 2]
+        after = [line for line in steps if line["of"] == 3]
+        show("scale_up_pause_seconds", round(after[0]["at"] - before[-1]["at"], 3))
+        assert after[0]["step"] == before[-1]["step"] + 1
+        assert after[0]["at"] - before[-1]["at"] < 10
+        status = job.status()
+        assert (status.nodes, status.expected_nodes, status.restarts) == (3, 3, 0)
+        assert status.goodput.recovery == 0
+
+
+def test_scale_down_drains():
+    """An announced scale-down drains: no step is lost; the pod idles, and SIGTERM ends it 143."""
+    with Job(3) as job:
+        job.start(job.script(), "100000", "0.02")
+        job.stepping(0, 1, 2)
+        eventually(lambda: job.status().step > 0)
+        reply = codec.loads(Acknowledged, job.ask(names.PATH_SCALE, ScaleRequest(2, "test")))
+        assert reply.done
+        job.stepping(0, 1)
+        steps = job.pods[0].steps()
+        before, after = ([s for s in steps if s["of"] == size] for size in (3, 2))
+        show("scale_down_pause_seconds", round(after[0]["at"] - before[-1]["at"], 3))
+        assert after[0]["step"] == before[-1]["step"] + 1
+        drained = job.pods[2]
+        eventually(lambda: "idle until SIGTERM" in drained.text())
+        assert drained.launcher is not None
+        kill(drained.launcher.pid, signal.SIGTERM)
+        assert drained.wait() == names.EXIT_DRAINED
+        assert job.pods[0].steps()[-1]["of"] == 2
+
+
+def test_sigterm_leaves():
+    """SIGTERM to one launcher: it exits 143, its processes are gone, the others go on."""
+    with Job(3) as job:
+        job.start(job.script(), "100000", "0.02")
+        job.stepping(0, 1, 2)
+        leaver = job.pods[2]
+        assert leaver.launcher is not None
+        left_at = time.time()
+        kill(leaver.launcher.pid, signal.SIGTERM)
+        assert leaver.wait() == names.EXIT_DRAINED
+        seconds = job.stepping(0, 1, after=left_at) - left_at
+        show("sigterm_seconds", round(seconds, 3))
+        eventually(lambda: _gone(leaver.steps()[-1]["pid"]))
+        assert names.EVENT_MEMBER_LEFT in job.events()
+
+
+def test_killed_launcher_returns():
+    """kill -9 of a launcher ends its processes; the rest goes on; it returns and is taken in."""
+    with Job(2) as job:
+        command = (job.script(), "100000", "0.02")
+        job.start(*command)
+        job.stepping(0, 1)
+        victim = job.pods[1]
+        worker = victim.steps()[-1]["pid"]
+        assert victim.launcher is not None
+        killed_at = time.time()
+        kill(victim.launcher.pid)
+        victim.wait()
+        show("kill_launcher_seconds", round(job.stepping(0, after=killed_at) - killed_at, 3))
+        assert _gone(worker)
+        victim.start_launcher(*command)
+        job.stepping(0, 1, after=time.time())
+
+
+def test_coordinator_restarts():
+    """The coordinator's sidecar is killed and comes back: the same processes train on, and the
+    round is known again, so that a later death is still repaired."""
+    with Job(2) as job:
+        job.start(job.script(), "100000", "0.02")
+        job.stepping(0, 1)
+        number = job.status().round
+        pids = {pod.steps()[-1]["pid"] for pod in job.pods.values()}
+        first = job.pods[0]
+        assert first.sidecar is not None
+        first.sidecar.kill()
+        first.sidecar.wait()
+        first.start_sidecar()
+        back_at = time.time()
+        eventually(lambda: all(pod.steps()[-1]["at"] > back_at + 4 for pod in job.pods.values()))
+        assert {pod.steps()[-1]["pid"] for pod in job.pods.values()} == pids
+        eventually(lambda: (job.status().round, job.status().nodes) == (number, 2))
+        killed_at = time.time()
+        kill(job.pods[1].steps()[-1]["pid"])
+        job.stepping(0, 1, after=killed_at + 0.05)
+        assert job.status().round > number
+
+
+def test_zygote_killed():
+    """The process that others are forked from is killed: another is started, training resumes."""
+    with Job(2) as job:
+        job.start(job.script(), "100000", "0.02")
+        job.stepping(0, 1)
+        launcher = job.pods[1].launcher
+        assert launcher is not None
+        children = pathlib.Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
+        zygote = int(children.read_text().split()[0])
+        killed_at = time.time()
+        kill(zygote)
+        job.stepping(0, 1, after=killed_at + 0.1, within=120)
+        assert launcher.poll() is None
+
+
+def test_user_error_ends_the_job():
+    """An ImportError ends the whole job at once: exit 1 everywhere, the traceback told."""
+    with Job(2) as job:
+        script = job.script("import nowhere_to_be_found\n")
+        job.start(script)
+        assert [pod.wait(60) for pod in job.pods.values()] == [names.EXIT_USER_ERROR] * 2
+        assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in job.pods[0].text()
+        assert "runpy" not in job.pods[0].text()
+        status = job.status()
+        assert (status.phase, status.round) == ("failed", 1)
+        assert "nowhere_to_be_found" in status.verdict
+        told = [event for event in status.events if event.reason == names.EVENT_JOB_FAILED]
+        assert "train.py" in told[0].message
+
+
+def test_budget_ends_a_crash_loop():
+    """A script that always fails is restarted as often as allowed, then the job fails with why."""
+    with Job(1, restarts=2) as job:
+        job.start(job.script("raise ValueError('always')\n"))
+        assert job.pods[0].wait(60) == names.EXIT_USER_ERROR
+        assert job.pods[0].text().count("\nValueError: always\n") == 3
+        assert "budget of 2 restarts" in job.status().verdict
+
+
+def test_script_without_rover():
+    """A stock script that reports nothing runs, survives a kill, and grows by a plain restart."""
+    with Job(2) as job:
+        command = ("--nproc-per-node", "2", job.script(PLAIN), "100000")
+        job.start(*command)
+        job.stepping(0, 1, world=4)
+        killed_at = time.time()
+        kill(job.pods[0].steps()[-1]["pid"])
+        job.stepping(0, 1, world=4, after=killed_at + 0.05)
+        job.add(2, *command)
+        job.stepping(0, 1, 2, world=6)
+
+
+def test_missing_script():
+    """A script that is not there is refused with its name, and nothing is tried again."""
+    with Job(1) as job:
+        job.start("nothing.py")
+        assert job.pods[0].wait(60) == names.EXIT_USER_ERROR
+        assert "there is no script nothing.py" in job.pods[0].text()
+
+
+def _gone(pid: float) -> bool:
+    try:
+        stat = pathlib.Path(f"/proc/{int(pid)}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True

@@ -1,0 +1,206 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Launchers and a coordinator in simulated time, with a network that loses and doubles messages."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf.api.messages import (
+    Failure,
+    JoinReply,
+    JoinRequest,
+    LeaveRequest,
+    Member,
+    Round,
+    WatchReply,
+    WatchRequest,
+)
+from rover_kf.elastic.effects import Answer, Effect, Formed
+from rover_kf.elastic.limits import Limits
+from rover_kf.elastic.rendezvous import Rendezvous
+
+
+@dataclasses.dataclass
+class SimulatedLauncher:
+    """What session.py and agent.py do, without processes."""
+
+    rank: int
+    incarnation: int = 0
+    alive: bool = False
+    last_round: int = 0
+    world: Round | None = None
+    """The round that its processes train in."""
+    tell_world: bool = False
+    drain_at: int = 0
+    step: int = 0
+    ticket: int | None = None
+    broken: bool = False
+    """A process has died; not reported yet."""
+
+    @property
+    def pod(self) -> str:
+        """Its pod's name: stable, as a replaced pod's is."""
+        return f"pod-{self.rank}"
+
+    @property
+    def member(self) -> Member:
+        """As it introduces itself."""
+        return Member(self.pod, f"i{self.incarnation}", self.rank, 1)
+
+    def start(self) -> None:
+        """A new process."""
+        fresh = SimulatedLauncher(self.rank, self.incarnation + 1, alive=True)
+        self.__dict__.update(fresh.__dict__)
+
+
+class SimulatedJob:
+    """All of it; every round that was ever formed is kept by number."""
+
+    def __init__(self, limits: Limits, pods: int) -> None:
+        self.limits = limits
+        self.now = 100.0
+        self.rendezvous = Rendezvous(limits)
+        self.launchers = [SimulatedLauncher(rank) for rank in range(pods)]
+        self.rounds: dict[int, Round] = {}
+        self._tickets = 0
+
+    def send(self, launcher: SimulatedLauncher, *, lost: bool = False, times: int = 1) -> None:
+        """The launcher's next request, unless one is open."""
+        if not launcher.alive or launcher.ticket is not None:
+            return
+        self._tickets += 1
+        ticket = launcher.ticket = self._tickets
+        if lost:
+            launcher.ticket = None
+            return
+        for _ in range(times):
+            self.apply(self._request(launcher, ticket))
+            self._tickets += 1
+            ticket = self._tickets  # the copy's answer finds nobody
+
+    def disconnect(self, launcher: SimulatedLauncher, *, noticed: bool) -> None:
+        """The connection of its open request is gone; its answer is lost."""
+        ticket, launcher.ticket = launcher.ticket, None
+        if noticed and ticket is not None:
+            self.apply(self.rendezvous.disconnected(ticket, self.now))
+
+    def kill(self, launcher: SimulatedLauncher, *, noticed: bool) -> None:
+        """The launcher and its processes are gone; its peers' collectives fail."""
+        launcher.alive = False
+        self.disconnect(launcher, noticed=noticed)
+        self._hurt_peers(launcher)
+        launcher.world = None
+
+    def kill_process(self, launcher: SimulatedLauncher) -> None:
+        """A training process dies."""
+        if launcher.alive and launcher.world:
+            launcher.broken = True
+            self._hurt_peers(launcher)
+
+    def leave(self, launcher: SimulatedLauncher) -> None:
+        """SIGTERM."""
+        if launcher.alive:
+            self.disconnect(launcher, noticed=True)
+            request = LeaveRequest(launcher.pod, launcher.member.incarnation, "SIGTERM")
+            self.apply(self.rendezvous.leave(request, self.now))
+            self._hurt_peers(launcher)
+            launcher.alive, launcher.world = False, None
+
+    def restart_coordinator(self) -> None:
+        """Its memory is gone; the storage knows the newest round."""
+        first = max(self.rounds, default=0) + 1
+        self.rendezvous = Rendezvous(dataclasses.replace(self.limits, first_round=first))
+        for launcher in self.launchers:
+            launcher.ticket = None
+
+    def advance(self, seconds: float) -> None:
+        """Time passes; processes step, all ranks of a whole world together."""
+        self.now += seconds
+        self._train()
+        self.apply(self.rendezvous.tick(self.now))
+
+    def apply(self, effects: tuple[Effect, ...]) -> None:
+        """Deliver what the coordinator wants done."""
+        for effect in effects:
+            if isinstance(effect, Formed):
+                number = effect.round.number
+                known = self.rounds.setdefault(number, effect.round)
+                assert known == effect.round, f"round {number} was formed twice"
+                ranks = [member.node_rank for member in effect.round.members]
+                assert ranks == sorted(set(ranks)), f"ranks out of order: {ranks}"
+                assert self.limits.min_nodes <= len(ranks) <= self.limits.max_nodes
+            elif isinstance(effect, Answer):
+                self._deliver(effect)
+
+    def describe(self) -> str:
+        """For a failed assertion."""
+        world = self.rendezvous.world
+        seats = [(seat.member.pod, seat.state.value) for seat in world.seats.values()]
+        told = [(one.pod, one.alive, one.last_round, one.broken) for one in self.launchers]
+        return f"{seats} awaited {world.awaited} of {world.expected}, {world.closed}, {told}"
+
+    def _request(self, launcher: SimulatedLauncher, ticket: int) -> tuple[Effect, ...]:
+        member = launcher.member
+        if launcher.broken and launcher.world:
+            failure = Failure(
+                member.pod,
+                member.incarnation,
+                launcher.world.number,
+                launcher.rank,
+                "peer_lost",
+                "process",
+                "restart",
+                1,
+                "a peer was lost",
+                counts=False,
+            )
+            return self.rendezvous.failure(failure, ticket, self.now)
+        if launcher.world:
+            world = launcher.world if launcher.tell_world else None
+            request = WatchRequest(
+                member.pod, member.incarnation, launcher.world.number, launcher.drain_at, world
+            )
+            return self.rendezvous.watch(request, ticket, self.now)
+        join = JoinRequest(member, "host", 1000 + launcher.rank, launcher.last_round)
+        return self.rendezvous.join(join, ticket, self.now)
+
+    def _deliver(self, effect: Answer) -> None:
+        launcher = next((one for one in self.launchers if one.ticket == effect.ticket), None)
+        if launcher is None:
+            return
+        launcher.ticket, reply = None, effect.reply
+        launcher.tell_world = reply.action == "report"
+        if isinstance(reply, JoinReply) and reply.action == "start" and launcher.world is None:
+            assert reply.round is not None
+            launcher.world, launcher.last_round = reply.round, reply.round.number
+            launcher.drain_at, launcher.step, launcher.broken = 0, 0, False
+        elif isinstance(reply, WatchReply) and reply.action == "restart":
+            self._hurt_peers(launcher)
+            launcher.world, launcher.broken = None, False
+        elif isinstance(reply, WatchReply) and reply.drain_at:
+            launcher.drain_at = reply.drain_at
+
+    def _hurt_peers(self, launcher: SimulatedLauncher) -> None:
+        for peer in self.launchers:
+            if peer is not launcher and peer.world and peer.world == launcher.world:
+                peer.broken = True
+
+    def _train(self) -> None:
+        for number in {one.world.number for one in self.launchers if one.world}:
+            crew = [one for one in self.launchers if one.world and one.world.number == number]
+            whole = len(crew) == len(self.rounds[number].members)
+            if not whole or any(one.broken for one in crew):
+                continue
+            step = crew[0].step + 1
+            for one in crew:
+                one.step = step
+            self.apply(
+                self.rendezvous.observe(number, step, seconds=0.1, at=self.now, now=self.now)
+            )
+            drains = [one.drain_at for one in crew]
+            if all(drains) and step >= max(drains):
+                for one in crew:
+                    # Its request is a watch: the launcher gives it up to join.
+                    self.disconnect(one, noticed=True)
+                    one.world = None
