@@ -28,7 +28,7 @@ from testcluster.foreign import ForeignCluster
 from testcluster.images import Images
 from testcluster.objects import apply
 
-CONTROLLER_NAMESPACE = "rover-kf"
+CONTROLLER_NAMESPACE = "rover-kf-system"
 _USED = pytest.StashKey[list[str]]()
 
 

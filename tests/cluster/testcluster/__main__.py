@@ -42,15 +42,15 @@ def _act(options: argparse.Namespace) -> int:
     if options.verb == "build":
         binaries.build()
     elif options.verb == "images":
-        archives = Images(settings.cache()).project()
+        images = Images(settings.cache()).project()
         running = cluster.current()
         if running:
-            running.load(archives)
-        print(*archives, sep="\n")
+            running.load(images)
+        print(*(image.name for image in images), sep="\n")
     elif options.verb == "up":
         print(cluster.up(nodes=options.nodes, root=options.dir).kubeconfig)
     elif options.verb == "load":
-        _running().load(options.archive)
+        _running().load_archives(options.archive)
     elif options.verb == "status":
         print(_running().kubectl("get", "nodes,pods", "-A", "-o", "wide"), end="")
     else:

@@ -121,9 +121,10 @@ class Store:
         found = run(self._command("pull", "-q", f"docker-archive:{archive}")).strip()
         run(self._command("tag", found, image))
 
-    def prune(self) -> None:
-        """Drop layers that no named image needs any more."""
-        run(self._command("rmi", "--prune"))
+    def publish(self, image: str, layout: pathlib.Path, reference: str) -> None:
+        """Add the image to an OCI layout; layers that are there already are not compressed again."""
+        layout.mkdir(parents=True, exist_ok=True)
+        run(self._command("push", "-q", image, f"oci:{layout}:{reference}"))
 
     def _command(self, verb: str, *words: str | pathlib.Path) -> list[str]:
         places = ["--root", str(self.directory / "root"), "--runroot", str(self.directory / "run")]

@@ -16,13 +16,14 @@ import fcntl
 import json
 import pathlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from testcluster import binaries, cleanup, network, operator, pki, settings
 from testcluster.commands import run
 from testcluster.control_plane import ControlPlane
 from testcluster.errors import ClusterError
 from testcluster.images import Images
+from testcluster.layout import Image
 from testcluster.node import Node
 from testcluster.processes import Registry
 
@@ -75,10 +76,17 @@ class Cluster:
         command = [self.binaries["kubectl"], "--kubeconfig", self.kubeconfig, *words]
         return run(command, text=text, timeout=timeout)
 
-    def load(self, archives: list[pathlib.Path]) -> None:
-        """Import image archives on every running node, nodes side by side."""
+    def load(self, images: Sequence[Image]) -> None:
+        """Import images on every running node, nodes side by side."""
+        self._on_nodes(lambda node: node.load(images))
+
+    def load_archives(self, archives: Sequence[pathlib.Path]) -> None:
+        """Import archives that something else made."""
+        self._on_nodes(lambda node: [node.load_archive(archive) for archive in archives])
+
+    def _on_nodes(self, action: Callable[[Node], object]) -> None:
         with concurrent.futures.ThreadPoolExecutor(max_workers=self.size) as pool:
-            work = [pool.submit(_load, node, archives) for node in self.nodes if node.running]
+            work = [pool.submit(action, node) for node in self.nodes if node.running]
             for item in work:
                 item.result()
 
@@ -87,12 +95,12 @@ class Cluster:
         self.root.mkdir(parents=True, exist_ok=True)
         (self.root / cleanup.MARKER).touch()
         (self.root / "cluster.json").write_text(json.dumps({"nodes": self.size}))
-        archives = Images(settings.cache()).cluster(self.binaries)
+        images = Images(settings.cache()).cluster(self.binaries)
         network.create(self.size)
         pki.create(self.root, self.size)
         control_plane = ControlPlane(self.root, self.binaries, self.registry)
         with concurrent.futures.ThreadPoolExecutor(max_workers=self.size + 1) as pool:
-            booted = [pool.submit(_boot, node, archives) for node in self.nodes]
+            booted = [pool.submit(_boot, node, images) for node in self.nodes]
             manifest = pool.submit(operator.render, self.binaries["kubectl"], self.root)
             control_plane.start()
             joined = [
@@ -210,14 +218,9 @@ def _exclusive() -> Iterator[None]:
         yield
 
 
-def _load(node: Node, archives: list[pathlib.Path]) -> None:
-    for archive in archives:
-        node.load(archive)
-
-
-def _boot(node: Node, archives: list[pathlib.Path]) -> None:
+def _boot(node: Node, images: Sequence[Image]) -> None:
     node.boot()
-    _load(node, archives)
+    node.load(images)
 
 
 def _join_after(boot: concurrent.futures.Future[None], node: Node) -> None:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which images the cluster needs, as archives in the cache, each named by what it is made of.
+"""Which images the cluster needs, in one OCI layout in the cache, each named by what it is made of.
 
 The project's own come from controller/Dockerfile, on a base that debootstrap makes once; a change
 of our code makes only their last layer anew.
@@ -12,12 +12,13 @@ import dataclasses
 import os
 import pathlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from testcluster import binaries as programs
 from testcluster import settings
 from testcluster.buildah import Store
 from testcluster.commands import run
+from testcluster.layout import Image, prune
 from testcluster.node import PAUSE_IMAGE
 
 OPERATOR_IMAGE = f"localhost/training-operator:{programs.TRAINING_OPERATOR}"
@@ -42,7 +43,7 @@ _NEEDLESS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Images:
-    """Archives of all images; made where the cache lacks them.
+    """All images; built where the cache lacks them.
 
     Args:
         cache: the cache's folder.
@@ -50,15 +51,15 @@ class Images:
     """
 
     cache: pathlib.Path
-    report: object = print
+    report: Callable[[str], None] = print
 
     @property
     def store(self) -> Store:
         """The buildah store inside the cache."""
         return Store.open(self.cache / "buildah")
 
-    def cluster(self, binaries: Mapping[str, pathlib.Path]) -> list[pathlib.Path]:
-        """Archives that do not depend on this project: pause, operator, toolbox, trainer."""
+    def cluster(self, binaries: Mapping[str, pathlib.Path]) -> list[Image]:
+        """Images that do not depend on this project: pause, operator, toolbox, trainer."""
         self.base()
         return [
             self._scratch(PAUSE_IMAGE, {"/pause": binaries["pause"]}, entry="/pause"),
@@ -69,8 +70,8 @@ class Images:
             self._scratch(TRAINER_IMAGE, {"/pause": binaries["pause"]}, entry="/pause"),
         ]
 
-    def project(self) -> list[pathlib.Path]:
-        """Archives of controller and sidecar, from the working tree as it stands."""
+    def project(self) -> list[Image]:
+        """Images of controller and sidecar, from the working tree as it stands."""
         return [
             self._project("controller", CONTROLLER_IMAGE),
             self._project("sidecar", SIDECAR_IMAGE),
@@ -128,41 +129,34 @@ class Images:
             programs.publish(partial, folder)
         return folder
 
-    def _scratch(
-        self, image: str, files: Mapping[str, pathlib.Path], *, entry: str = ""
-    ) -> pathlib.Path:
+    def _scratch(self, image: str, files: Mapping[str, pathlib.Path], *, entry: str = "") -> Image:
         key = programs.key_of(
             image, entry, *(f"{target}={_identity(source)}" for target, source in files.items())
         )
-        archive = self._archive(image, key)
-        with self.store.locked():
-            if not archive.exists():
-                self.store.commit(image, files, entry=entry)
-                self.store.export(image, archive)
-                _drop_older(archive)
-        return archive
+        return self._published(image, key, lambda: self.store.commit(image, files, entry=entry))
 
-    def _project(self, target: str, image: str) -> pathlib.Path:
-        base = self.base()
-        tree = settings.REPOSITORY
+    def _project(self, target: str, image: str) -> Image:
+        base, tree = self.base(), settings.REPOSITORY
+        dockerfile = tree / "controller" / "Dockerfile"
+
+        def build() -> None:
+            self.report(f"building {image}")
+            self.store.build(image, context=tree, dockerfile=dockerfile, target=target, base=base)
+
         key = programs.key_of(base, target, *_contents(tree, ("rover_kf", "controller")))
-        archive = self._archive(image, key)
-        with self.store.locked():
-            if not archive.exists():
-                self.report(f"building {image}")
-                self.store.build(
-                    image,
-                    context=tree,
-                    dockerfile=tree / "controller" / "Dockerfile",
-                    target=target,
-                    base=base,
-                )
-                self.store.export(image, archive)
-                _drop_older(archive)
-        return archive
+        return self._published(image, key, build)
 
-    def _archive(self, image: str, key: str) -> pathlib.Path:
-        return self.cache / "images" / f"{image.rpartition('/')[2].replace(':', '-')}@{key}.tar"
+    def _published(self, name: str, key: str, build: Callable[[], None]) -> Image:
+        """The image of exactly these contents in the layout, built if it is not there."""
+        layout = self.cache / "images"
+        reference = f"{name.rpartition('/')[2].replace(':', '-')}--{key}"
+        image = Image(layout, name, reference)
+        with self.store.locked():
+            if image.descriptor is None:
+                build()
+                self.store.publish(name, layout, reference)
+                prune(layout)
+        return image
 
 
 # Not wget: the static build ends with a segmentation fault when it looks up a name.
@@ -207,10 +201,3 @@ def _contents(tree: pathlib.Path, folders: tuple[str, ...]) -> list[bytes]:
                 path = pathlib.Path(place, name)
                 parts += [str(path.relative_to(tree)).encode(), path.read_bytes()]
     return parts
-
-
-def _drop_older(archive: pathlib.Path) -> None:
-    """Keep the two newest archives of an image: the one in use elsewhere may be the last one."""
-    family = archive.parent.glob(f"{archive.name.partition('@')[0]}@*.tar")
-    for old in sorted(family, key=lambda path: path.stat().st_mtime)[:-2]:
-        old.unlink(missing_ok=True)

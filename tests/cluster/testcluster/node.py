@@ -12,13 +12,15 @@ import dataclasses
 import json
 import pathlib
 import signal
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from testcluster import cgroups, network
 from testcluster.commands import run, succeeds
 from testcluster.control_plane import start_proxy
-from testcluster.errors import ClusterError
+from testcluster.errors import ClusterError, CommandFailed
+from testcluster.layout import Image
 from testcluster.processes import Registry, children, command_line, wait_ended
 
 PAUSE_IMAGE = "localhost/pause:1"
@@ -108,7 +110,24 @@ class Node:
             prefix=self._enter(),
         )
 
-    def load(self, archive: pathlib.Path) -> None:
+    def load(self, images: Sequence[Image]) -> None:
+        """Import images, sending only the layers that the node does not have."""
+        for image in images:
+            try:
+                self._load(image, without=self._content())
+            except CommandFailed:
+                # What it had was collected as garbage in between: it belonged to the image's last version.
+                self._load(image, without=())
+
+    def _load(self, image: Image, *, without: Collection[str]) -> None:
+        with tempfile.NamedTemporaryFile(dir=self.home, suffix=".tar") as archive:
+            image.write_archive(pathlib.Path(archive.name), without=without)
+            self.load_archive(pathlib.Path(archive.name))
+
+    def _content(self) -> set[str]:
+        return set(run(["ctr", "-a", self.socket, "-n", "k8s.io", "content", "ls", "-q"]).split())
+
+    def load_archive(self, archive: pathlib.Path) -> None:
         """Import an image archive (docker-archive or oci-archive)."""
         run(["ctr", "-a", self.socket, "-n", "k8s.io", "images", "import", archive])
 
