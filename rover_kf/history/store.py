@@ -9,7 +9,9 @@ costs records of that while and nothing else. Every failure is a HistoryUnavaila
 from __future__ import annotations
 
 import contextlib
+import logging
 import pathlib
+import sqlite3
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -22,8 +24,13 @@ from rover_kf.api import codec
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.history import tables
 
+LOG = logging.getLogger(__name__)
+
 CANDIDATES = 500
 """Newest runs of a namespace among which similar ones are looked for."""
+
+MIGRATION_LOCK = 0x726F766572
+"""Key of PostgreSQL's advisory lock around migrations."""
 
 LOCK_SECONDS = 10.0
 """How long a SQLite writer waits for another one."""
@@ -171,6 +178,7 @@ class SqlHistory:
                 engine = _engine(self._url)
                 try:
                     with engine.begin() as connection:
+                        _alone(connection)
                         tables.migrate(connection)
                 except BaseException:
                     engine.dispose()
@@ -197,12 +205,26 @@ def _engine(url: str) -> sa.Engine:
     return engine
 
 
+def _alone(connection: sa.Connection) -> None:
+    """Let one process at a time make or migrate the tables, until its transaction ends."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    elif connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+
+
 def _write_ahead(connection: Any, _: object) -> None:
     """Readers and the one writer do not wait for each other; a killed writer loses nothing."""
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.close()
+    try:
+        if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            cursor.execute("PRAGMA journal_mode=WAL")
+    except sqlite3.OperationalError:
+        # Another process is making the switch at this moment; either mode is safe.
+        LOG.info("the history's journal mode is being changed by another process")
+    finally:
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        cursor.close()
 
 
 def _row(record: RunRecord) -> dict[str, Any]:

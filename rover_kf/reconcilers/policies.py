@@ -11,6 +11,9 @@ from rover_kf.injection import adapters, sizing
 from rover_kf.injection.policy import RoverPolicy
 from rover_kf.scaling.policy import WatchPolicy
 
+EMBEDDED_RESTART_SECONDS = 5.0
+"""On one machine a replica more costs a process start, which the others train through."""
+
 PolicyOf = Callable[[ObservedJob], WatchPolicy]
 
 
@@ -36,3 +39,12 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
         cooldown_seconds=policy.scaling.cooldown,
         restart_prior_seconds=restart_prior_seconds,
     )
+
+
+def embedded(job: ObservedJob) -> WatchPolicy:
+    """The watch policy of a job that runs on this machine.
+
+    Raises:
+        PolicyError: an annotation was edited into something that is not allowed.
+    """
+    return of(job, restart_prior_seconds=EMBEDDED_RESTART_SECONDS)

@@ -62,7 +62,7 @@ class Watch:
             delay: float | None = self._every
             try:
                 tick = self._reconcilers.tick(self._key)
-            except errors.ClusterUnavailable as error:
+            except errors.RoverError as error:  # the loop's top: the next look may do better
                 LOG.warning("%s: %s", self._key, error)
             else:
                 if tick.job is None:

@@ -61,7 +61,8 @@ def decide(
     if len(case.windows) < policy.settle_windows:
         have = f"{len(case.windows)} of {policy.settle_windows} windows"
         return case.stay(f"{have} measured at {observation.replicas} replicas"), state
-    if case.windows[-1].ended_at <= state.seen_until:
+    # Half a window of slack: the same window may come with a slightly other time (clock skew).
+    if case.windows[-1].ended_at <= state.seen_until + policy.window_seconds / 2:
         return case.stay("no new window since the last look"), state
     state = dataclasses.replace(state, seen_until=case.windows[-1].ended_at)
     return _optimise(dataclasses.replace(case, state=state))

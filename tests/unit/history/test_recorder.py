@@ -1,0 +1,130 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Folding looks at a job into its record."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf.api.decisions import ScaleDecision
+from rover_kf.api.jobs import Event, JobKey, ObservedJob
+from rover_kf.api.messages import CoordinatorStatus
+from rover_kf.api.records import JobSignature
+from rover_kf.api.samples import Goodput, Throughput
+from rover_kf.history import recorder
+
+JOB = ObservedJob(
+    JobKey("team", "digits"), "u1", "1", {"metadata": {}}, {"worker": 2}, "Running", created_at=5.0
+)
+SIGNATURE = JobSignature("team", "digits", "PyTorchJob", "img", "python t.py", 1, 0)
+
+
+def status(**changes):
+    made = CoordinatorStatus(
+        job="digits",
+        phase="training",
+        round=1,
+        nodes=2,
+        expected_nodes=2,
+        world_size=2,
+        step=100,
+        total_steps=500,
+        sealed_step=90,
+        durable_step=50,
+        samples_per_second=10.0,
+        restarts=1,
+        windows=(window(0), window(1)),
+        goodput=Goodput(waiting=3, productive=50),
+        events=(Event("WorldFormed", "", at=9.0, sequence=1),),
+        started_at=5.0,
+        now=60.0,
+        restart_seconds=0.5,
+        saves=10,
+        save_seconds=0.2,
+        snapshot_bytes=1000,
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def window(i):
+    return Throughput(10.0 * i, 10.0 * i + 10, 2, 2, 10, 640, 1.0, 64.0)
+
+
+def decision(at, action="stay", **changes):
+    return ScaleDecision(at, action, 2, 3, f"because {at}", 1, 2, 1, **changes)
+
+
+def begun():
+    return recorder.begin(JOB, signature=SIGNATURE, requested={"replicas": 2.0}, every=10)
+
+
+def test_look_is_folded_in():
+    """Steps, windows, events, save cost and goodput are taken over; a mean is a mean."""
+    found = recorder.advance(begun(), JOB, status())
+    assert (found.steps, found.total_steps, found.restarts) == (100, 500, 1)
+    assert found.windows == (window(0), window(1))
+    assert found.save_seconds == 0.02
+    assert found.goodput.productive == 50
+    assert [event.reason for event in found.events] == ["WorldFormed"]
+
+
+def test_same_look_twice_changes_nothing():
+    """Idempotent: windows and events are known by themselves, not by counting."""
+    once = recorder.advance(begun(), JOB, status(), decision=decision(1.0))
+    assert recorder.advance(once, JOB, status(), decision=decision(1.0)) == once
+
+
+def test_new_coordinator_takes_nothing_away():
+    """A replaced first pod begins its account at nought: the record keeps what it had."""
+    old = recorder.advance(begun(), JOB, status())
+    fresh = status(
+        step=90,
+        restarts=0,
+        windows=(window(7),),
+        goodput=Goodput(productive=1),
+        events=(),
+        saves=0,
+        save_seconds=0.0,
+        snapshot_bytes=0,
+        restart_seconds=0.0,
+        total_steps=None,
+    )
+    found = recorder.advance(old, JOB, fresh)
+    assert found.windows == (window(0), window(1), window(7))
+    assert dataclasses.replace(found, windows=old.windows) == old
+
+
+def test_stays_in_a_row_are_two():
+    """Of many decisions to stay, the first and the newest; an action is never dropped."""
+    found = begun()
+    for at in range(1, 20):
+        kind = "scale" if at == 10 else "stay"
+        found = recorder.advance(found, JOB, None, decision=decision(float(at), kind))
+    assert [item.at for item in found.decisions] == [1, 9, 10, 11, 19]
+
+
+def test_applied_decision_replaces_its_intention():
+    """The decision is first intended and then applied: one entry, applied."""
+    found = recorder.advance(begun(), JOB, None, decision=decision(1.0, "scale"))
+    found = recorder.advance(found, JOB, None, decision=decision(1.0, "scale", applied=True))
+    assert [item.applied for item in found.decisions] == [True]
+
+
+def test_outcome_follows_the_operator():
+    """Only the Training Operator's word ends a run; deletion is its own outcome."""
+    assert recorder.advance(begun(), JOB, status()).outcome == "running"
+    done = dataclasses.replace(JOB, phase="Succeeded")
+    assert recorder.advance(begun(), done, None).outcome == "succeeded"
+    assert recorder.deleted(begun(), 9.0).outcome == "deleted"
+
+
+def test_record_is_bounded():
+    """A week of windows and events keeps its beginning and its end."""
+    found = begun()
+    for i in range(0, 6000, 50):
+        rows = tuple(window(j) for j in range(i, i + 50))
+        events = tuple(Event("CheckpointDurable", "", at=float(j)) for j in range(i, i + 50))
+        found = recorder.advance(found, JOB, status(windows=rows, events=events))
+    assert len(found.windows) <= recorder.MAX_WINDOWS
+    assert len(found.events) <= recorder.MAX_EVENTS
+    assert (found.windows[0], found.windows[-1]) == (window(0), window(5999))
