@@ -33,9 +33,11 @@ def patch(place: Place, file: pathlib.Path, output: pathlib.Path | None, diff: b
     done = inject(source.job, settings=place.read_settings().injection, source=source.name)
     for event in done.warnings:
         click.echo(f"warning: {event.message}", err=True)
-    text = source.with_job(done.manifest).to_yaml()
+    # Equal but for the order of keys is equal: a patched file comes out as it went in.
+    job = source.job if done.manifest == source.job else done.manifest
+    text = source.with_job(job).to_yaml()
     if diff:
-        text = differences.diff(source.job, done.manifest, source=source.name)
+        text = differences.diff(source.job, job, source=source.name)
     if output is None:
         click.echo(text, nl=False)
     else:
