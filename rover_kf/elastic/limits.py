@@ -25,6 +25,8 @@ class Limits:
     """A member not heard of for so long is lost."""
     stop_lease: float = 6.0
     """The same for one that was told to kill its processes: killing may take a while."""
+    acknowledge: float = 1.5
+    """One that was told so and says nothing at all is lost already after this."""
     grace: float = 0.2
     """A closed connection counts as a death after so long, if the round broke or none runs."""
     poll: float = 1.0

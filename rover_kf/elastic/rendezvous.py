@@ -40,6 +40,7 @@ class Rendezvous:
 
     def join(self, request: JoinRequest, ticket: int, now: float) -> tuple[Effect, ...]:
         """A launcher is ready; answered at once or by a later effect for the ticket."""
+        self.world.now = now
         world, member = self.world, request.member
         if world.closed:
             return self._closed_join(ticket)
@@ -72,6 +73,7 @@ class Rendezvous:
 
     def watch(self, request: WatchRequest, ticket: int, now: float) -> tuple[Effect, ...]:
         """A launcher whose processes run asks for news."""
+        self.world.now = now
         world = self.world
         if world.closed:
             code, verdict = world.closed.exit_code, world.closed.verdict
@@ -93,6 +95,7 @@ class Rendezvous:
 
     def failure(self, failure: Failure, ticket: int, now: float) -> tuple[Effect, ...]:
         """A launcher's training process died; it has killed the rest and will join."""
+        self.world.now = now
         world = self.world
         seat = self._member(failure.pod, failure.incarnation, failure.round, now)
         if world.closed is None and seat:
@@ -108,6 +111,7 @@ class Rendezvous:
 
     def finish(self, request: FinishRequest, ticket: int, now: float) -> tuple[Effect, ...]:
         """All processes of a member ended with 0; a barrier over the round."""
+        self.world.now = now
         world = self.world
         if world.closed:
             return self._closed_join(ticket)
@@ -124,6 +128,7 @@ class Rendezvous:
 
     def leave(self, request: LeaveRequest, now: float) -> tuple[Effect, ...]:
         """A member goes for good; the rest re-forms without it."""
+        self.world.now = now
         seat = self.world.seats.get(request.pod)
         if seat and seat.member.incarnation == request.incarnation:
             if self.world.closed is None:
@@ -135,6 +140,7 @@ class Rendezvous:
 
     def disconnected(self, ticket: int, now: float) -> tuple[Effect, ...]:
         """The connection of an open request has closed: its member may be dead."""
+        self.world.now = now
         for seat in self.world.seats.values():
             if seat.ticket == ticket:
                 seat.ticket, seat.suspect = None, now
@@ -168,6 +174,7 @@ class Rendezvous:
         return self._advance(now)
 
     def _advance(self, now: float) -> tuple[Effect, ...]:
+        self.world.now = now
         self.steward.advance(now)
         return self.world.flush()
 

@@ -39,6 +39,8 @@ class Seat:
     """When that request came."""
     suspect: float | None = None
     """When its request's connection closed, if nothing was heard since."""
+    told_at: float | None = None
+    """When it was told to stop, until it says anything."""
     store_host: str = ""
     store_port: int = 0
     drain_known: int = 0
@@ -51,7 +53,7 @@ class Seat:
 
     def hear(self, now: float) -> None:
         """It has said something: it lives."""
-        self.seen, self.suspect = now, None
+        self.seen, self.suspect, self.told_at = now, None, None
 
     def wait(self, request: JoinRequest, now: float) -> None:
         """It is ready for a round."""

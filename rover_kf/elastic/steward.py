@@ -88,10 +88,11 @@ class Steward:
             # While its request is open it waits for us, however long we were away ourselves;
             # a connection that leads nowhere shows when the answer is followed by nothing.
             silent = seat.ticket is None and now - seat.seen >= lease
+            deaf = seat.told_at is not None and now - seat.told_at >= limits.acknowledge
             closed = seat.suspect is not None and now - seat.suspect >= limits.grace
             # A running member's connection may close because its sidecar restarts: only when
             # its peers noticed too (the round broke) is the closed connection a death.
-            if silent or (closed and not world.in_round(seat)):
+            if silent or deaf or (closed and not world.in_round(seat)):
                 cause = "its connection closed" if closed else "it fell silent"
                 why = f"{seat.member.pod} was lost: {cause}"
                 world.tell(names.EVENT_MEMBER_LOST, why, warning=True)

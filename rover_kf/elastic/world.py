@@ -32,6 +32,8 @@ class World:
         self.drain_deadline = 0.0
         self.progress = Progress()
         self.closed: Closed | None = None
+        self.now = 0.0
+        """Of the request or tick that is being worked on."""
         self._effects: list[Effect] = []
 
     @property
@@ -76,7 +78,11 @@ class World:
         return JoinReply(action="start", round=self.round)
 
     def break_round(self, why: str, *, planned: bool) -> None:
-        """End the active round: whoever runs is told to stop and join again."""
+        """End the active round: whoever runs is told to stop and join again.
+
+        An order can go to a launcher that died a moment ago, so its first word is waited for
+        only shortly (``told_at``).
+        """
         if not self.active:
             return
         members = self.members()
@@ -89,7 +95,7 @@ class World:
                 self.reply(seat, JoinReply(action="retry", reason=why))
             else:
                 continue
-            seat.state = State.STOPPING
+            seat.state, seat.told_at = State.STOPPING, max(self.now, seat.seen)
 
     def remove(self, seat: Seat) -> None:
         """Forget a member; nobody waits for its rank until it joins again."""

@@ -146,6 +146,9 @@ class Session:
             return None
         reply: Any = event.value
         if reply.action in ("restart", "closed"):
+            if reply.action == "restart":
+                # A word at once: whoever is silent now is taken for dead soon.
+                self._ask(current)
             self.crew.kill(self.errands)
             return Ended(closed=reply if reply.action == "closed" else None)
         if reply.drain_at and reply.drain_at != self.drain_at:
