@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The rendezvous in plain stories; the faults are in tests/properties."""
+
+from __future__ import annotations
+
+import pytest
+from simulated_job import SimulatedJob
+
+from rover_kf import errors
+from rover_kf.api.messages import Failure, FinishRequest
+from rover_kf.elastic.effects import Answer, Closed
+from rover_kf.elastic.limits import Limits
+from rover_kf.elastic.rendezvous import Rendezvous
+
+
+def make(nodes: int, *, min_nodes: int = 1, restarts: int = 3) -> SimulatedJob:
+    limits = Limits(nodes=nodes, min_nodes=min_nodes, max_nodes=4, restarts=restarts)
+    return SimulatedJob(limits, 4)
+
+
+def run(job: SimulatedJob, seconds: float) -> None:
+    for _ in range(round(seconds * 20)):
+        for launcher in job.launchers:
+            job.send(launcher)
+        job.advance(0.05)
+
+
+def test_forms_at_once():
+    """When the last expected member joins, the round starts without waiting."""
+    job = make(3)
+    for launcher in job.launchers[:3]:
+        launcher.start()
+        job.send(launcher)
+    assert job.rendezvous.world.round_number == 1
+    assert all(launcher.world for launcher in job.launchers[:3])
+
+
+def test_starts_with_fewer_after_patience():
+    """Pods that never come are waited for only so long, if the fewest allowed are there."""
+    job = make(3, min_nodes=2)
+    for launcher in job.launchers[:2]:
+        launcher.start()
+    run(job, 10)
+    assert job.rendezvous.world.round is None
+    run(job, 6)
+    assert len(job.rounds[1].members) == 2
+
+
+def test_newcomer_drains_the_world():
+    """A newcomer costs no step: the others stop together at a step to come."""
+    job = make(2)
+    job.launchers[0].start()
+    job.launchers[1].start()
+    run(job, 2)
+    job.launchers[2].start()
+    run(job, 2)
+    assert [member.node_rank for member in job.rounds[2].members] == [0, 1, 2]
+    assert job.rendezvous.steward.failures == 0
+
+
+def test_new_coordinator_adopts():
+    """A coordinator that knows nothing takes over the round that runs, under its number."""
+    job = make(2)
+    job.launchers[0].start()
+    job.launchers[1].start()
+    run(job, 1)
+    job.rendezvous = Rendezvous(job.limits)
+    for launcher in job.launchers:
+        launcher.ticket = None
+    run(job, 5)
+    world = job.rendezvous.world
+    assert (world.active, world.round_number, list(job.rounds)) == (True, 1, [1])
+
+
+def test_scale_is_bounded():
+    """A scale beyond the job's bounds is refused with the bounds."""
+    with pytest.raises(errors.InputError, match="1 to 4"):
+        make(2).rendezvous.scale(5, "", 0.0)
+
+
+def test_failures_count_once_a_round():
+    """Two reports of one round spend the budget once; beyond it the job closes with the reason."""
+    job = make(2, restarts=1)
+    job.launchers[0].start()
+    job.launchers[1].start()
+    run(job, 1)
+    closed = []
+    for expected in (False, True):
+        number = job.rendezvous.world.round_number
+        for launcher in job.launchers[:2]:
+            failure = Failure(
+                launcher.pod,
+                launcher.member.incarnation,
+                number,
+                launcher.rank,
+                "error",
+                "process",
+                "restart",
+                1,
+                "it broke",
+            )
+            effects = job.rendezvous.failure(failure, 0, job.now)
+            closed += [effect for effect in effects if isinstance(effect, Closed)]
+            launcher.world, launcher.ticket = None, None
+        assert bool(closed) == expected
+        run(job, 1)
+    assert closed[0].exit_code == 1
+    assert "it broke" in closed[0].verdict
+
+
+def test_finish_is_a_barrier():
+    """The first that finishes waits; with the last the job closes with 0 for all."""
+    job = make(2)
+    job.launchers[0].start()
+    job.launchers[1].start()
+    run(job, 1)
+    replies = []
+    for ticket, launcher in enumerate(job.launchers[:2], start=9000):
+        request = FinishRequest(launcher.pod, launcher.member.incarnation, 1)
+        effects = job.rendezvous.finish(request, ticket, job.now)
+        replies.append(
+            [e.reply.action for e in effects if isinstance(e, Answer) and e.ticket >= 9000]
+        )
+    assert replies == [[], ["closed", "closed"]]

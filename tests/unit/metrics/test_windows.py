@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Windows of throughput from the ranks' reports."""
+
+from __future__ import annotations
+
+from rover_kf.api.samples import StepReport, StepSample
+from rover_kf.metrics.windows import WARM_UP_STEPS, Windows
+
+
+def report(rank: int, step: int, seconds: float, *, round_number: int = 1) -> StepReport:
+    sample = StepSample(step, 100 + step * 0.5, seconds, samples=8, save_seconds=0.1)
+    return StepReport(rank, 2, round_number, (sample,))
+
+
+def test_window_of_steady_steps():
+    """Warm-up is dropped, the slowest rank decides, samples of all ranks count."""
+    windows = Windows(2.0)
+    windows.begin(1, nodes=2, world_size=2)
+    for step in range(1, 5 + WARM_UP_STEPS):
+        windows.observe(report(0, step, 0.4))
+        windows.observe(report(1, step, 0.5))
+    (window,) = windows.closed
+    assert (window.nodes, window.world_size, window.steps, window.samples) == (2, 2, 4, 64)
+    assert (window.step_seconds, window.global_batch) == (0.5, 16)
+    assert window.samples_per_second == 32
+    assert round(window.save_seconds, 6) == 0.4
+
+
+def test_change_drops_the_open_window():
+    """A window never spans two worlds; reports of another round are ignored."""
+    windows = Windows(1.0)
+    windows.begin(1, nodes=2, world_size=2)
+    for step in range(1, 5):
+        windows.observe(report(0, step, 0.5))
+        windows.observe(report(1, step, 0.5))
+    windows.begin(2, nodes=2, world_size=2)
+    assert windows.observe(report(0, 9, 0.5)) == ()
+    assert windows.observe(report(1, 9, 0.5)) == ()
+    assert windows.closed == ()
+    assert windows.samples_per_second == 0
+
+
+def test_step_needs_every_rank():
+    """A step that one rank has not reported does not count; a report that comes twice counts once."""
+    windows = Windows(1.0)
+    windows.begin(1, nodes=2, world_size=2)
+    assert windows.observe(report(0, 1, 0.5)) == ()
+    assert windows.observe(report(0, 1, 0.5)) == ()
+    (whole,) = windows.observe(report(1, 1, 0.7))
+    assert (whole.seconds, whole.samples) == (0.7, 16)

@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who may ask a sidecar over TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import pathlib
+import time
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from rover_kf import errors
+from rover_kf.sidecar import settings as sidecar_settings
+from rover_kf.sidecar.identity import ServiceAccounts, SharedToken, belongs, make_gate
+from rover_kf.sidecar.peers import Token
+
+
+def make(folder: pathlib.Path, **changes: Any) -> sidecar_settings.SidecarSettings:
+    variables = {
+        "ROVER_JOB": "train",
+        "ROVER_NAMESPACE": "team",
+        "ROVER_POD_NAME": "train-worker-0",
+        "ROVER_POD_UID": "u",
+        "ROVER_POD_IP": "127.0.0.1",
+        "ROVER_REPLICA_TYPE": "worker",
+        "ROVER_REPLICA_INDEX": "0",
+        "ROVER_COORDINATOR": "127.0.0.1",
+        "ROVER_NODES": "1",
+        "ROVER_MIN_NODES": "1",
+        "ROVER_MAX_NODES": "1",
+        "ROVER_ARENA_BYTES": "1",
+        "ROVER_TOKEN_HOME": str(folder),
+    }
+    return dataclasses.replace(sidecar_settings.read(variables), **changes)
+
+
+def claims(pod: str = "train-worker-1", namespace: str = "team") -> dict[str, Any]:
+    return {
+        "sub": f"system:serviceaccount:{namespace}:default",
+        "aud": ["rover-kf"],
+        "exp": time.time() + 600,
+        "kubernetes.io": {"namespace": namespace, "pod": {"name": pod}},
+    }
+
+
+def test_shared_token(tmp_path):
+    """Only the very token opens; none and another do not."""
+    (tmp_path / "token").write_text("secret\n")
+    gate = SharedToken(Token(tmp_path / "token"))
+    given = ["Bearer secret", "bearer secret", "Bearer secre", "secret", "", "Bearer "]
+    found = [asyncio.run(gate.admit(header)) for header in given]
+    assert found == [True, True, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("found", "good"),
+    [
+        (claims(), True),
+        (claims("train-master-0"), True),
+        (claims("train-worker-1-evil"), False),
+        (claims("other-worker-1"), False),
+        (claims(namespace="elsewhere"), False),
+        ({"sub": "system:serviceaccount:kubeflow:rover-kf"}, True),
+        ({"sub": "system:serviceaccount:team:rover-kf"}, False),
+    ],
+)
+def test_belongs(tmp_path, found, good):
+    """Pods of this job in this namespace belong, and the controller's account; nobody else."""
+    assert belongs(found, make(tmp_path, controller_account="kubeflow:rover-kf")) is good
+
+
+def test_signed_tokens(tmp_path):
+    """A token is good if the cluster signed it for rover-kf and it has not expired."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    gate = ServiceAccounts(make(tmp_path))
+    public = jwt.PyJWK(
+        {**jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": "k"}, "RS256"
+    )
+    gate._keys, gate._fetched = {"k": public}, time.monotonic()
+
+    def admitted(body: dict[str, Any], signer: rsa.RSAPrivateKey = key, kid: str = "k") -> bool:
+        token = jwt.encode(body, signer, algorithm="RS256", headers={"kid": kid})
+        return asyncio.run(gate.admit(f"Bearer {token}"))
+
+    assert admitted(claims())
+    assert admitted(claims())
+    assert not admitted(claims(), other)
+    assert not admitted(claims(), kid="unheard-of")
+    assert not admitted(claims() | {"aud": ["api"]})
+    assert not admitted(claims() | {"exp": time.time() - 5})
+    assert not admitted(claims("stranger-worker-0"))
+    assert not asyncio.run(gate.admit("Bearer rubbish"))
+
+
+def test_unknown_auth(tmp_path):
+    """A setting that names no way is refused with those there are."""
+    with pytest.raises(errors.InputError, match="serviceaccount"):
+        make_gate(make(tmp_path, auth="none"))
