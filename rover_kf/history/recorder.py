@@ -9,6 +9,7 @@ coordinator that was replaced and begins its own account anew takes nothing away
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -117,14 +118,26 @@ def _larger(old: Goodput, new: Goodput) -> Goodput:
 def _with_decision(
     kept: tuple[ScaleDecision, ...], decision: ScaleDecision | None
 ) -> tuple[ScaleDecision, ...]:
-    """Actions are all kept; of decisions to stay in a row only the first and the newest."""
+    """Actions are all kept; of decisions to stay between two of them, two of a kind."""
     if decision is None or (kept and kept[-1] == decision):
         return kept
-    if decision.action == "stay" and [item.action for item in kept[-2:]] == ["stay", "stay"]:
-        kept = kept[:-1]
+    if decision.action == "stay":
+        alike = []
+        for index in range(len(kept) - 1, -1, -1):
+            if kept[index].action != "stay":
+                break
+            if _kind(kept[index]) == _kind(decision):
+                alike.append(index)
+        if len(alike) > 1:
+            kept = (*kept[: alike[0]], *kept[alike[0] + 1 :])
     if decision.applied and kept and _same_move(kept[-1], decision):
         kept = kept[:-1]
     return _thinned((*kept, decision), MAX_DECISIONS)
+
+
+def _kind(decision: ScaleDecision) -> str:
+    """The reason without its numbers."""
+    return re.sub(r"[\d.]+", "#", decision.reason)
 
 
 def _same_move(one: ScaleDecision, other: ScaleDecision) -> bool:

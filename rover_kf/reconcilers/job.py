@@ -158,19 +158,27 @@ class Reconcilers:
             case Tell(event):
                 self._cluster.emit(job.key, event)
                 return job
-            case Announce(nodes, reason):
-                body = ScaleRequest(nodes, reason)
-                reply = self._cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, body)
-                answer = codec.loads(Acknowledged, reply)
-                if not answer.done:
-                    message = f"the coordinator does not take {nodes} pods: {answer.reason}"
-                    raise errors.ClusterUnavailable(message)
+            case Announce():
+                self._announce(job, effect)
                 return job
             case Remember(memory):
                 return self._patch(job, _annotation(memory, now))
             case Resize(replicas, memory):
                 specs = {"pytorchReplicaSpecs": {"Worker": {"replicas": replicas}}}
                 return self._patch(job, {**_annotation(memory, now), "spec": specs})
+
+    def _announce(self, job: ObservedJob, effect: Announce) -> None:
+        body = ScaleRequest(effect.nodes, effect.reason)
+        try:
+            reply = self._cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, body)
+            answer = codec.loads(Acknowledged, reply)
+        except (errors.InputError, errors.ClusterUnavailable) as error:
+            answer = Acknowledged(done=False, reason=str(error))
+        if not answer.done:
+            message = f"the coordinator does not take {effect.nodes} pods: {answer.reason}"
+            if effect.must:
+                raise errors.ClusterUnavailable(message)
+            LOG.warning("%s: %s", job.key, message)
 
     def _patch(self, job: ObservedJob, patch: dict[str, object]) -> ObservedJob:
         """Patch the version that was planned for, or one that differs only in the operator's part.

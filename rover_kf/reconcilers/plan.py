@@ -52,6 +52,8 @@ class Announce:
 
     nodes: int
     reason: str
+    must: bool = True
+    """Whether what follows depends on it; a coordinator may refuse a size out of its bounds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

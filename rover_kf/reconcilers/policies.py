@@ -11,8 +11,8 @@ from rover_kf.injection import adapters, sizing
 from rover_kf.injection.policy import RoverPolicy
 from rover_kf.scaling.policy import WatchPolicy
 
-EMBEDDED_RESTART_SECONDS = 5.0
-"""On one machine a replica more costs a process start, which the others train through."""
+EMBEDDED_RESTART_SECONDS = 1.0
+"""On one machine a newcomer warms up while the others train; the switch takes well below that."""
 
 PolicyOf = Callable[[ObservedJob], WatchPolicy]
 

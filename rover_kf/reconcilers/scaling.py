@@ -17,7 +17,7 @@ from rover_kf.api.messages import CoordinatorStatus
 from rover_kf.api.samples import Throughput
 from rover_kf.reconcilers.plan import Announce, Observed, Plan, Remember, Resize, Tell
 from rover_kf.scaling import policy as policies
-from rover_kf.scaling.decide import decide
+from rover_kf.scaling.decide import NOTHING_NEW, decide
 from rover_kf.scaling.state import Move, Observation, ScalingState
 
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -102,12 +102,16 @@ def _follow(plan: Plan, seen: Observed) -> Plan:
     status, nodes = seen.status, seen.job.nodes
     if status is None or status.phase not in ACTIVE or status.expected_nodes == nodes:
         return plan
-    return plan.then(Announce(nodes, f"the job asks for {nodes} pods"), status=plan.status)
+    return plan.then(
+        Announce(nodes, f"the job asks for {nodes} pods", must=False), status=plan.status
+    )
 
 
 def _stay(
     plan: Plan, seen: Observed, decision: ScaleDecision, state: ScalingState, now: float
 ) -> Plan:
+    if decision.reason == NOTHING_NEW:
+        return _follow(plan, seen)
     verified = plan.status.scaling.move
     plan = _decided(_follow(plan, seen), decision, state)
     if verified is None or state.move is not None or seen.job.replicas["worker"] != verified.target:
@@ -140,8 +144,10 @@ def _carry_on(plan: Plan, seen: Observed, move: Move, now: float, *, allowed: bo
     """Bring a change that is written down one step further; also after any crash."""
     job, status = seen.job, seen.status
     workers = job.replicas["worker"]
-    if workers not in (move.origin, move.target) or not allowed:
+    late = now - move.decided_at > ABANDON_SECONDS
+    if workers not in (move.origin, move.target) or not allowed or late:
         # Someone else set the replicas, or took the permission back: theirs is the last word.
+        # Late: the coordinator has refused all the while.
         return _follow(_abandoned(plan), seen)
     name = names.EVENT_SCALE_ROLLED_BACK if move.rolls_back else names.EVENT_SCALE_DECISION
     event = Event(name, move.reason, warning=move.rolls_back, at=now)

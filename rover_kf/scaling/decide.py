@@ -24,6 +24,9 @@ from rover_kf.scaling.case import ROLL_BACK, SCALE, Case
 from rover_kf.scaling.policy import WatchPolicy
 from rover_kf.scaling.state import Move, Observation, ScalingState
 
+NOTHING_NEW = "no new window since the last look"
+"""Reason of a decision that repeats the last one; callers need not keep it."""
+
 TOLERANCE = 0.02
 """Noise allowed below the throughput that a changed world needed."""
 
@@ -63,7 +66,7 @@ def decide(
         return case.stay(f"{have} measured at {observation.replicas} replicas"), state
     # Half a window of slack: the same window may come with a slightly other time (clock skew).
     if case.windows[-1].ended_at <= state.seen_until + policy.window_seconds / 2:
-        return case.stay("no new window since the last look"), state
+        return case.stay(NOTHING_NEW), state
     state = dataclasses.replace(state, seen_until=case.windows[-1].ended_at)
     return _optimise(dataclasses.replace(case, state=state))
 

@@ -72,6 +72,7 @@ class MemoryCluster:
         self.step = 0
         self.calls, self.kill_at, self.kill_after = 0, None, None
         self.operator_touches = False
+        self.most = 100
 
     # -- the protocol ----------------------------------------------------------------------------
 
@@ -120,6 +121,8 @@ class MemoryCluster:
             return codec.dumps(self._status(after))
         self._point("post")
         request = codec.decode(ScaleRequest, codec.encode(body))
+        if request.nodes > self.most:
+            raise errors.ClusterUnavailable(f"400: at most {self.most} pods")
         self.posts.append(request.nodes)
         self.expected = request.nodes
         self._point("posted")

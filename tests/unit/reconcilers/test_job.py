@@ -152,6 +152,28 @@ def test_conflict_with_a_person_is_planned_anew(cluster, history):
     assert cluster.manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] in (1, 2)
 
 
+def test_order_that_the_coordinator_refuses_is_given_up(cluster, history):
+    """A coordinator with tighter bounds: no patch of replicas, and the change is dropped."""
+    cluster.most = 2
+    look(cluster, history, times=4)
+    assert remembered(cluster)["scaling"]["move"]["target"] == 3
+    cluster.clock.now += 301
+    controller(cluster, history).reconcile(KEY)
+    assert remembered(cluster)["scaling"]["move"] is None
+    assert cluster.resizes == []
+
+
+def test_size_beyond_the_coordinators_bounds_does_not_stop_the_looks(clock, history):
+    """Replicas set by hand above what the coordinator takes: all else goes on."""
+    cluster = MemoryCluster(clock, manifest(annotations={f"{names.PREFIX}scaling.mode": "off"}))
+    cluster.most = 2
+    look(cluster, history)
+    cluster.edit({"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 4}}}})
+    cluster.happen("WorldFormed")
+    controller(cluster, history).reconcile(KEY)
+    assert remembered(cluster)["last_event"] == 1
+
+
 def test_manual_scale_is_announced(clock, history):
     """Replicas that a person sets are made known to the coordinator, also with scaling off."""
     cluster = MemoryCluster(clock, manifest(annotations={f"{names.PREFIX}scaling.mode": "off"}))
