@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 import pytest
 from testcluster import cluster as clusters
-from testcluster import logs, packages, settings, trainer
+from testcluster import deployment, logs, packages, settings, trainer
 from testcluster.cluster import Cluster
 from testcluster.faults import Faults
 from testcluster.foreign import ForeignCluster
@@ -120,6 +120,36 @@ def project_images(cluster) -> None:
         cluster.load(Images(settings.cache()).project())
 
 
+@pytest.fixture(scope="session")
+def controller(cluster, project_images, tmp_path_factory) -> str:
+    """The controller as `kubectl apply -k manifests/overlays/standalone` deploys it; its namespace.
+
+    On a cluster of our own the overlay's images are those just built; on a foreign one they are as
+    the manifests name them.
+    """
+    overlay = settings.REPOSITORY / "manifests" / "overlays" / "standalone"
+    if isinstance(cluster, Cluster):
+        folder = tmp_path_factory.mktemp("overlay")
+        overlay = deployment.overlay(folder, overlay, Images(settings.cache()).project())
+    cluster.kubectl("apply", "-k", str(overlay))
+    deployment.wait(cluster, CONTROLLER_NAMESPACE)
+    return CONTROLLER_NAMESPACE
+
+
+@pytest.fixture
+def controller_down(cluster, controller):
+    """Take the controller away when called; it is back after the test."""
+    taken: list[str] = []
+
+    def take() -> None:
+        taken.append(controller)
+        deployment.scale(cluster, controller, 0)
+
+    yield take
+    if taken:
+        deployment.scale(cluster, controller, 1)
+
+
 @pytest.fixture
 def make_namespace(cluster, request):
     """Make namespaces under a pod-security profile; each is deleted afterwards, and waited for."""
@@ -161,13 +191,23 @@ def host_python(cluster, namespace):
 
 
 @pytest.fixture
-def checkpoints(cluster, namespace) -> pathlib.Path:
-    """The folder behind the claim ``checkpoints``, which every pod of the namespace may write."""
+def shared_claim(cluster, namespace):
+    """Make a claim that every pod of the namespace may write; returns the folder behind it."""
     if isinstance(cluster, ForeignCluster):
         pytest.skip("a foreign cluster's storage is not known; not supported yet")
-    folder = _shared_folder(cluster, namespace)
-    apply(cluster, trainer.shared_volume(namespace, folder))
-    return folder
+
+    def make(claim: str = trainer.CHECKPOINT_CLAIM) -> pathlib.Path:
+        folder = _shared_folder(cluster, namespace) / claim
+        apply(cluster, trainer.shared_volume(namespace, folder, claim=claim))
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def checkpoints(shared_claim) -> pathlib.Path:
+    """The folder behind the claim ``checkpoints``."""
+    return shared_claim()
 
 
 def _shared_folder(cluster: Cluster, namespace: str) -> pathlib.Path:

@@ -16,6 +16,7 @@ import pathlib
 import re
 import signal
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from testcluster import cgroups, network
 from testcluster.cluster import Cluster
@@ -91,20 +92,23 @@ class Faults:
         with self._filtered(name, peers, loss):
             yield
 
-    def processes(self, namespace: str, pod: str, *, matching: str = "") -> list[PodProcess]:
-        """The pod's processes whose command line matches the expression, oldest first.
+    def processes(
+        self, namespace: str, pod: str, *, matching: str = "", container: str = ""
+    ) -> list[PodProcess]:
+        """The pod's (or one container's) processes whose command line matches, oldest first.
 
         Raises:
             ClusterError: there is no such pod.
         """
         found = json.loads(self.cluster.kubectl("-n", namespace, "get", "pod", pod, "-o", "json"))
         uid = found["metadata"]["uid"]
+        wanted = _container_id(found, container) if container else ""
         listed = []
         for pid in cgroups.processes(found["spec"]["nodeName"]):
-            container = _container_of(pid, uid)
+            holder = _container_of(pid, uid)
             command = command_line(pid)
-            if container and command and re.search(matching, command):
-                listed.append(PodProcess(pid, container, command))
+            if holder and holder.startswith(wanted) and command and re.search(matching, command):
+                listed.append(PodProcess(pid, holder, command))
         return sorted(listed, key=lambda process: start_time(process.pid) or 0)
 
     def kill(
@@ -112,7 +116,8 @@ class Faults:
         namespace: str,
         pod: str,
         *,
-        matching: str,
+        matching: str = "",
+        container: str = "",
         number: signal.Signals = signal.SIGKILL,
         count: int = 1,
     ) -> list[PodProcess]:
@@ -121,7 +126,7 @@ class Faults:
         Raises:
             ClusterError: fewer than that match; the message lists what runs.
         """
-        found = self.processes(namespace, pod, matching=matching)[-count:]
+        found = self.processes(namespace, pod, matching=matching, container=container)[-count:]
         if len(found) < count:
             running = [process.command for process in self.processes(namespace, pod)]
             raise ClusterError(
@@ -170,6 +175,15 @@ def _addresses(cluster: Cluster, peers: Sequence[str]) -> list[str]:
             index = cluster.node(peer).index
             found += [network.address(index), network.pod_range(index)]
     return found
+
+
+def _container_id(pod: dict[str, Any], name: str) -> str:
+    status = pod["status"]
+    every = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    found = next((item["containerID"] for item in every if item["name"] == name), "")
+    if not found:
+        raise ClusterError(f"{pod['metadata']['name']} has no started container {name!r}")
+    return found.rpartition("/")[2]
 
 
 def _container_of(pid: int, uid: str) -> str:

@@ -10,9 +10,9 @@ the restricted pod-security profile refuses the latter and what we inject must w
 from __future__ import annotations
 
 import copy
+import importlib.util
 import os
 import pathlib
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +23,9 @@ CHECKPOINT_CLAIM = "checkpoints"
 NAMESPACE_LABEL = "rover-kf.test/namespace"
 """On PersistentVolumes, which belong to no namespace: whose they are."""
 SCRIPTS = "/scripts"
-"""Where the pod finds the folder of scripts."""
+"""Where the pod finds the folder of scripts if its container names no working directory."""
+TOOLS = "/tools"
+"""Where the pod finds the folder of a test's own scripts."""
 USER = 65532
 
 Object = dict[str, Any]
@@ -70,20 +72,25 @@ def _volume(namespace: str, claim: str, path: pathlib.Path, mode: str) -> list[O
 
 
 def with_host_python(
-    manifest: Mapping[str, Any], *, scripts: pathlib.Path, environment: pathlib.Path | None = None
+    manifest: Mapping[str, Any],
+    *,
+    scripts: pathlib.Path,
+    tools: pathlib.Path | None = None,
+    environment: pathlib.Path | None = None,
 ) -> Object:
     """Return the PyTorchJob with an empty image, this machine's Python and the scripts in every replica.
 
     Args:
         manifest: a PyTorchJob; not changed.
-        scripts: folder of this machine, seen at ``/scripts``.
-        environment: virtual environment with torch; the running one if None.
+        scripts: folder of this machine, seen in the container's working directory (``/scripts``).
+        tools: another folder, seen at ``/tools``.
+        environment: virtual environment with torch; the one that has it here if None.
     """
     result = copy.deepcopy(dict(manifest))
     for replica in result["spec"]["pytorchReplicaSpecs"].values():
         pod = replica["template"]["spec"]
         container = next(item for item in pod["containers"] if item["name"] == "pytorch")
-        adapt(pod, container, scripts=scripts, environment=environment)
+        adapt(pod, container, scripts=scripts, tools=tools, environment=environment)
     return result
 
 
@@ -92,10 +99,11 @@ def adapt(
     container: Object,
     *,
     scripts: pathlib.Path,
+    tools: pathlib.Path | None = None,
     environment: pathlib.Path | None = None,
 ) -> None:
     """Do the same to one pod specification, in place."""
-    prefix = (environment or pathlib.Path(sys.prefix)).resolve()
+    prefix = (environment or torch_environment()).resolve()
     base = _base_prefix(prefix)
     mounts = [
         _mount("/usr", "/usr"),
@@ -106,7 +114,10 @@ def adapt(
         for path in sorted({base, prefix})
         if not path.is_relative_to("/usr")
     ]
-    mounts.append(_mount(SCRIPTS, str(scripts.resolve())))
+    place = container.setdefault("workingDir", SCRIPTS)
+    mounts.append(_mount(place, str(scripts.resolve())))
+    if tools is not None:
+        mounts.append(_mount(TOOLS, str(tools.resolve())))
     container["image"] = TRAINER_IMAGE
     container["imagePullPolicy"] = "IfNotPresent"
     container.setdefault("volumeMounts", []).extend(
@@ -123,7 +134,6 @@ def adapt(
     container["env"] += [
         {"name": name, "value": value} for name, value in variables.items() if name not in given
     ]
-    container.setdefault("workingDir", SCRIPTS)
     container["securityContext"] = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -142,6 +152,16 @@ def adapt(
             },
             {"name": "scratch", "emptyDir": {}},
         ]
+    )
+
+
+def torch_environment() -> pathlib.Path:
+    """The virtual environment that torch is installed in; not always the one that runs."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("torch is not installed: `make venv`")
+    return next(
+        path for path in pathlib.Path(found.origin).parents if (path / "pyvenv.cfg").exists()
     )
 
 

@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a sample script unchanged and prints what its state was, bit by bit, at every step and restore.
+
+``traced.py digits.py --steps 100``: lines ``trace stepped|restored <step> <sha256 of all tensors>``.
+"""
+
+import hashlib
+import runpy
+import sys
+
+import torch
+
+import rover_kf
+
+
+def digest(value, found=None):
+    """SHA-256 over all tensors of a nested state, in order."""
+    outermost = found is None
+    found = hashlib.sha256() if outermost else found
+    if hasattr(value, "state_dict"):
+        value = value.state_dict()
+    if isinstance(value, dict):
+        for key in sorted(value, key=str):
+            digest(value[key], found)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            digest(item, found)
+    elif isinstance(value, torch.Tensor):
+        found.update(value.detach().contiguous().numpy().tobytes())
+    return found.hexdigest() if outermost else None
+
+
+class Traced(rover_kf.Checkpointer):
+    """The same, telling."""
+
+    def restore(self, state):
+        """Restore, then tell."""
+        step = super().restore(state)
+        print(f"trace restored {step} {digest(state)} from {self.restored_from}", flush=True)
+        return step
+
+    def step(self, step, state, **known):
+        """Tell, then do the same."""
+        print(f"trace stepped {step} {digest(state)}", flush=True)
+        return super().step(step, state, **known)
+
+
+rover_kf.Checkpointer = Traced
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")

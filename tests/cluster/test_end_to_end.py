@@ -1,0 +1,195 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The whole path on a real cluster: inject, train, survive, scale, end, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from testcluster import jobs, objects
+from testcluster.jobs import RunningJob
+from testcluster.objects import apply
+from tests_support import eventually
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def submit(cluster, namespace, host_python, shared_claim):
+    """Apply a digits job as a user would; returns it running."""
+    shared_claim(jobs.CLAIM)
+
+    def run(*options: str, **changes: object) -> RunningJob:
+        job = jobs.digits(namespace, *options)
+        job["metadata"]["annotations"] |= {f"rover-kf.io/{k}": v for k, v in changes.items()}
+        job = host_python(job, scripts=jobs.SAMPLES, tools=jobs.TOOLS)
+        apply(cluster, [job])
+        return RunningJob(cluster, namespace, job["metadata"]["name"])
+
+    return run
+
+
+def _injected(job: RunningJob) -> bool:
+    containers = _pod_spec(job).get("initContainers", [])
+    return "rover-sidecar" in [container["name"] for container in containers]
+
+
+def _pod_spec(job: RunningJob) -> dict:
+    return job.read()["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+
+
+def _reaches(job: RunningJob, **least: int) -> dict:
+    def reached() -> dict:
+        status = job.status()
+        ended = job.verdict() if not status else ""
+        assert not ended, f"the job ended as {ended} before it reached {least}"
+        return (
+            status if all((status.get(key) or 0) >= value for key, value in least.items()) else {}
+        )
+
+    return eventually(reached, within=240, every=0.3, what=f"status {least}")
+
+
+def _ends(job: RunningJob, *, within: float = 400) -> str:
+    return eventually(job.verdict, within=within, every=1, what="the job's end")
+
+
+def _kill_and_resume(job: RunningJob, faults, victim: str) -> tuple[int, int]:
+    """SIGKILL the training process of a pod; the steps sealed before and resumed at after it."""
+    sealed = _reaches(job, sealed_step=40)["sealed_step"]
+    faults.kill(job.namespace, victim, container="pytorch")
+    resumed = eventually(
+        lambda: job.traces(victim, "restored")[1:], within=120, every=0.3, what="a restore"
+    )
+    step, digest, source = resumed[0]
+    assert source == "memory"
+    for pod in job.pods():
+        stepped = {at: found for at, found, _ in job.traces(pod, "stepped")}
+        assert stepped[step] == digest, f"{pod} had another state at step {step}"
+    return sealed, step
+
+
+def test_the_whole_path(cluster, controller, faults, submit):
+    """Applied with the label: injected, trained by two, killed, resumed from memory bit by bit,
+    scaled to three by the controller, succeeded, the sidecars ended, the story told."""
+    job = submit("--samples-per-second", "150", "--steps", "900")
+    assert _injected(job)
+    _reaches(job, nodes=2, step=1)
+
+    sealed, resumed = _kill_and_resume(job, faults, "digits-worker-1")
+    assert resumed >= sealed
+
+    eventually(
+        lambda: job.read()["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 3,
+        within=240, every=1, what="three replicas",
+    )  # fmt: skip
+    _reaches(job, nodes=3, world_size=3)
+
+    assert _ends(job) == "Succeeded"
+    pods = job.pods()
+    phases = eventually(
+        lambda: {pod["status"]["phase"] for pod in job.pods().values()} == {"Succeeded"},
+        within=90, what="every pod Succeeded, sidecars too",
+    )  # fmt: skip
+    assert phases
+    assert len(pods) == 3
+    result = json.loads(re.findall(r"\{.*accuracy.*\}", job.log("digits-worker-0"))[-1])
+    assert result["accuracy"] >= 0.95
+    assert result["world_size"] == 3
+    story = {
+        "RoverInjected", "WorldFormed", "TrainingProcessFailed", "CheckpointRestored",
+        "Recovered", "ScaleDecision", "Scaled", "TrainingFinished",
+    }  # fmt: skip
+    told = eventually(
+        lambda: (found := {event["reason"] for event in job.events()}) >= story and found,
+        within=60, what=f"events {story}",
+    )  # fmt: skip
+    assert told >= story
+
+
+def test_without_the_label_nothing_is_touched(cluster, controller, namespace, host_python):
+    """The same kind of job without the label is stored as it was sent and runs as stock."""
+    job = objects.pytorchjob("plain", namespace, ["torchrun", "/tools/hello.py"], elastic=(2, 2))
+    job["spec"]["nprocPerNode"] = "1"
+    job["spec"]["elasticPolicy"]["rdzvConf"] = [{"key": "last_call_timeout", "value": "1"}]
+    sent = host_python(job, scripts=jobs.SAMPLES, tools=jobs.TOOLS)
+    apply(cluster, [sent])
+    running = RunningJob(cluster, namespace, "plain")
+    template = running.read()["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    assert template == sent["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    assert not any(key.startswith("rover-kf") for key in running.read()["metadata"]["annotations"])
+    assert _ends(running) == "Succeeded"
+    assert not any("initContainers" in pod["spec"] for pod in running.pods().values())
+
+
+def test_an_injected_job_does_not_need_the_controller(
+    cluster, controller, controller_down, faults, submit
+):
+    """With the controller gone an injected job trains on, recovers from memory, persists and succeeds."""
+    job = submit("--samples-per-second", "150", "--steps", "400")
+    assert _injected(job)
+    _reaches(job, nodes=2, step=1)
+    controller_down()
+    sealed, resumed = _kill_and_resume(job, faults, "digits-worker-1")
+    assert resumed >= sealed
+    _reaches(job, durable_step=40)
+    assert _ends(job) == "Succeeded"
+
+
+def test_a_job_starts_without_the_controller(cluster, controller, controller_down, submit):
+    """With the controller gone a labelled job is admitted, untouched, and deleting it leaves nothing."""
+    controller_down()
+    job = submit("--steps", "10")
+    assert not _injected(job)
+    eventually(lambda: len(job.pods()) == 2, within=60, what="the operator's pods")
+    _delete_leaves_nothing(cluster, job)
+
+
+def _delete_leaves_nothing(cluster, job: RunningJob) -> None:
+    kinds = "pytorchjobs,pods,services,secrets,configmaps,jobs,deployments,podgroups"
+    kinds = kinds.removesuffix(",podgroups")
+    cluster.kubectl("-n", job.namespace, "delete", "pytorchjob", job.name, "--timeout=60s")
+
+    def left() -> list[str]:
+        listed = objects.get(cluster, job.namespace, kinds)["items"]
+        found = [f"{item['kind']}/{item['metadata']['name']}" for item in listed]
+        return [name for name in found if name != "ConfigMap/kube-root-ca.crt"]
+
+    eventually(lambda: not left(), within=90, what=f"nothing left of {job.name}, not {left()}")
+
+
+def test_delete_leaves_nothing(cluster, controller, submit):
+    """Deleting a running injected job leaves no pod, service, secret, volume claim or finalizer of ours."""
+    job = submit("--samples-per-second", "150")
+    _reaches(job, step=1)
+    assert not job.read()["metadata"].get("finalizers")
+    _delete_leaves_nothing(cluster, job)
+    claims = objects.get(cluster, job.namespace, "persistentvolumeclaims")["items"]
+    assert {claim["metadata"]["name"] for claim in claims} == {jobs.CLAIM, "host-files"}
+
+
+def test_deleting_an_injected_job_without_the_controller(
+    cluster, controller, controller_down, submit
+):
+    """Deleting a running injected job while the controller is away leaves nothing, too."""
+    job = submit("--samples-per-second", "150")
+    _reaches(job, step=1)
+    controller_down()
+    _delete_leaves_nothing(cluster, job)
+
+
+def test_applying_the_same_manifest_again_changes_nothing(
+    cluster, controller, namespace, host_python, shared_claim
+):
+    """A second kubectl apply of the user's own file leaves the injected job as it was."""
+    shared_claim(jobs.CLAIM)
+    sent = host_python(jobs.digits(namespace), scripts=jobs.SAMPLES, tools=jobs.TOOLS)
+    apply(cluster, [sent])
+    job = RunningJob(cluster, namespace, "digits")
+    assert _injected(job)
+    before = job.read()["spec"]
+    apply(cluster, [sent])
+    assert job.read()["spec"] == before
+    assert _injected(job)
