@@ -21,7 +21,7 @@ from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.messages import Acknowledged, CoordinatorStatus, ScaleRequest
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.protocol import HistoryStore
-from rover_kf.reconcilers import failures, policies, scaling, status
+from rover_kf.reconcilers import policies, scaling, status, story
 from rover_kf.reconcilers.history import RunHistory
 from rover_kf.reconcilers.plan import Announce, Effect, Observed, Plan, Remember, Resize, Tell
 from rover_kf.reconcilers.status import JobStatus
@@ -216,7 +216,7 @@ def plan(seen: Observed, memory: JobStatus, now: float) -> Plan:
         memory: its annotation, as read at the same time.
         now: Unix seconds.
     """
-    made = _retell(Plan((), memory), seen, now)
+    made = story.extend(Plan((), memory), seen, now)
     made = scaling.extend(made, seen, now)
     written = status.read(seen.job)
     for effect in made.effects:
@@ -225,28 +225,6 @@ def plan(seen: Observed, memory: JobStatus, now: float) -> Plan:
     if made.status.deserves_writing(written, now, seen.policy.window_seconds):
         made = made.then(Remember(made.status), status=made.status)
     return made
-
-
-def _retell(made: Plan, seen: Observed, now: float) -> Plan:
-    """The coordinator's new events and what the pods' states tell, as Events of the job."""
-    memory = made.status
-    effects: list[Tell] = []
-    if seen.status is not None:
-        for event in seen.status.events:
-            if event.sequence > memory.last_event:
-                effects.append(Tell(event))
-                memory = dataclasses.replace(memory, last_event=event.sequence)
-        memory = memory.progressed(seen.status)
-    told = list(failures.seen(seen.pods, now))
-    if seen.policy_error:
-        message = f"scaling is off until it is mended: {seen.policy_error}"
-        event = Event(names.EVENT_SCALE_REFUSED, message, warning=True, at=now)
-        told.append((f"policy:{seen.policy_error[:40]}", event))
-    for key, event in told:
-        if not memory.has_told(key):
-            effects.append(Tell(event))
-            memory = memory.with_told(key)
-    return made.then(*effects, status=memory)
 
 
 def _planned_from(job: ObservedJob) -> tuple[object, ...]:

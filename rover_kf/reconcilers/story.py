@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a look adds to a job's Events: the coordinator's lines, pods' ends, admission; pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Event, ObservedJob
+from rover_kf.reconcilers import failures
+from rover_kf.reconcilers.plan import Observed, Plan, Tell
+
+
+def extend(made: Plan, seen: Observed, now: float) -> Plan:
+    """The plan with what is new told, each thing once as far as the annotation remembers."""
+    memory = made.status
+    effects: list[Tell] = []
+    told = [*_admission(seen.job, now), *failures.seen(seen.pods, now), *_policy(seen, now)]
+    for key, event in told:
+        if not memory.has_told(key):
+            effects.append(Tell(event))
+            memory = memory.with_told(key)
+    if seen.status is not None:
+        for event in seen.status.events:
+            if event.sequence > memory.last_event:
+                effects.append(Tell(event))
+                memory = dataclasses.replace(memory, last_event=event.sequence)
+        memory = memory.progressed(seen.status)
+    return made.then(*effects, status=memory)
+
+
+def _admission(job: ObservedJob, now: float) -> Iterator[tuple[str, Event]]:
+    """A webhook must not write Events (sideEffects None): what it did is told here."""
+    if names.INJECTED_ANNOTATION in job.annotations:
+        message = "runtime, sidecar and arena are in the job's pods"
+        yield "injected", Event(names.EVENT_INJECTED, message, at=now)
+    reasons = job.annotations.get(names.NOT_REWRITTEN_ANNOTATION)
+    if reasons:
+        message = f"checkpoints only, neither recovery nor scaling: {reasons}"
+        yield "command", Event(names.EVENT_NOT_REWRITTEN, message, warning=True, at=now)
+
+
+def _policy(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:
+    if seen.policy_error:
+        message = f"scaling is off until it is mended: {seen.policy_error}"
+        event = Event(names.EVENT_SCALE_REFUSED, message, warning=True, at=now)
+        yield f"policy:{seen.policy_error[:40]}", event
