@@ -31,6 +31,8 @@ from rover_kf.injection.inject import Injected, inject
 from rover_kf.recommender.recommend import recommend
 
 POLL_SECONDS = 0.2
+NO_EVENTS = 1 << 62
+"""A sequence that no event has: asks for a status without any."""
 SETTLE_SECONDS = 10.0
 """How long a finished job's record is waited for; the history may be away."""
 
@@ -194,7 +196,7 @@ class RoverClient:
     def progress(self, key: JobKey | str) -> Progress:
         """Where the job stands; never fails because the coordinator is silent."""
         try:
-            status = self.status(key)
+            status = self.status(key, after=NO_EVENTS)
         except errors.ClusterUnavailable:
             status = None
         job = self.get(key)
