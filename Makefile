@@ -5,7 +5,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check generate cluster-up cluster-down images test-gpu compat soak bench clean
+.PHONY: help venv packages demo check test test-fast test-cluster images cluster-up cluster-down \
+  cluster-status test-gpu compat soak bench clean
 
 PYTHON ?= python3
 CACHE := $(or $(ROVER_KF_CACHE),$(HOME)/.cache/rover-kf)
@@ -26,7 +27,15 @@ help:
 venv: $(VENV)/ready
 	@ln -sfn $(VENV) .venv
 
+# Two checkouts may want it at the same time: the second waits, then finds it there.
 $(VENV)/ready:
+	@mkdir -p $(CACHE)
+	@flock $(CACHE)/venv.lock $(MAKE) --no-print-directory install
+
+.PHONY: install
+install:
+	@if [ -e $(VENV)/ready ]; then exit 0; fi
+	@echo "installing packages into $(VENV) (a few minutes, once a machine)"
 	rm -rf $(VENV)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
@@ -34,7 +43,7 @@ $(VENV)/ready:
 	$(PY) -m pip install -q --constraint .ci/constraints.txt --group dev '.[$(EXTRAS)]'
 	$(PY) -m pip uninstall -q -y rover-kf
 	rm -rf build/lib build/bdist.* rover_kf.egg-info
-	touch $@
+	touch $(VENV)/ready
 
 demo: venv
 	$(PY) manifests/samples/demo.py --out build/demo.json
@@ -46,23 +55,54 @@ check: venv
 	$(PY) -m mypy tests/typing/api.py
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/vermin -q -t=3.10- --violations --no-tips --eval-annotations \
-	  rover_kf/__init__.py rover_kf/errors.py rover_kf/api rover_kf/trainer rover_kf/launcher rover_kf/checkpoint
+	  rover_kf/__init__.py rover_kf/errors.py rover_kf/api rover_kf/trainer rover_kf/launcher rover_kf/checkpoint rover_kf/elastic
+
+# Programs of the system that the cluster needs; who is not root has to have them.
+packages:
+	@if [ "$$(id -u)" = 0 ]; then $(PYTHON) tests/cluster/testcluster/packages.py; fi
 
 # In CI nothing may skip: a test that finds a prerequisite missing fails there instead.
-test: check
-	$(PY) -m pytest
+# The cluster comes last and alone: what it costs of two cores must not disturb timings.
+test: packages check
+	$(PY) -m pytest tests --ignore=tests/cluster
+	$(PY) -m pytest tests/cluster
 
-images: venv
+test-fast: venv
+	$(PY) -m pytest tests --ignore=tests/cluster
+
+test-cluster: packages venv
+	$(PY) -m pytest tests/cluster
+
+images: packages venv
 	cd tests/cluster && $(PY) -m testcluster images
 
-cluster-up: venv
+cluster-up: packages venv
 	cd tests/cluster && $(PY) -m testcluster up
 
 cluster-down: venv
 	cd tests/cluster && $(PY) -m testcluster down
 
+cluster-status: venv
+	cd tests/cluster && $(PY) -m testcluster status
+
+# Not in `make test`: they need a GPU, other versions, an hour, or a quiet machine.
+planned = @ls $(1) >/dev/null 2>&1 || { echo "$@: nothing to run yet ($(1))" >&2; exit 1; }
+
 test-gpu: venv
+	$(call planned,tests/gpu)
 	$(PY) -m pytest tests/gpu
 
+compat: venv
+	$(call planned,tests/compat)
+	$(PY) -m pytest tests/compat
+
+soak: venv
+	$(call planned,tests/soak)
+	$(PY) -m pytest tests/soak
+
+bench: venv
+	$(call planned,benchmarks/*.py)
+	for script in benchmarks/*.py; do echo "== $$script"; $(PY) $$script; done
+
 clean:
-	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build .venv .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
