@@ -4,9 +4,10 @@
 
     pytest tests/cluster                     starts a cluster (or uses the one of `make cluster-up`)
     pytest tests/cluster --keep-cluster      leaves it running afterwards
-    pytest tests/cluster --kubeconfig FILE   uses that cluster; tests of broken nodes are skipped there
+    pytest tests/cluster --kubeconfig FILE   uses that cluster; tests that break nodes are skipped
 
-Without root, Go or the Debian packages these tests are skipped with the reason; with CI=true they fail.
+Without root, Go or the Debian packages these tests are skipped with the reason; with CI=true they
+fail.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from testcluster.cluster import Cluster
 from testcluster.faults import Faults
 from testcluster.foreign import ForeignCluster
 from testcluster.images import Images
+from testcluster.layout import Image
 from testcluster.objects import apply
 
 CONTROLLER_NAMESPACE = "rover-kf-system"
@@ -114,10 +116,13 @@ def faults(cluster) -> Faults:
 
 
 @pytest.fixture(scope="session")
-def project_images(cluster) -> None:
+def project_images(cluster) -> list[Image]:
     """Controller and sidecar, built from the working tree and known to every node."""
-    if isinstance(cluster, Cluster):
-        cluster.load(Images(settings.cache()).project())
+    if isinstance(cluster, ForeignCluster):
+        return []  # they come from where the manifests say
+    images = Images(settings.cache()).project()
+    cluster.load(images)
+    return images
 
 
 @pytest.fixture(scope="session")
@@ -130,7 +135,7 @@ def controller(cluster, project_images, tmp_path_factory) -> str:
     overlay = settings.REPOSITORY / "manifests" / "overlays" / "standalone"
     if isinstance(cluster, Cluster):
         folder = tmp_path_factory.mktemp("overlay")
-        overlay = deployment.overlay(folder, overlay, Images(settings.cache()).project())
+        overlay = deployment.overlay(folder, overlay, project_images)
     cluster.kubectl("apply", "-k", str(overlay))
     deployment.wait(cluster, CONTROLLER_NAMESPACE)
     return CONTROLLER_NAMESPACE

@@ -9,9 +9,9 @@ import signal
 
 import pytest
 from testcluster import objects
-from testcluster.objects import apply
 from testcluster.commands import run
 from testcluster.errors import ClusterError, CommandFailed
+from testcluster.objects import apply
 from tests_support import eventually
 
 SCRIPTS = pathlib.Path(__file__).parent / "scripts"
@@ -39,7 +39,7 @@ def _serve(namespace: str, name: str, node: str) -> dict:
 
 
 def test_nodes_are_ready_and_the_operator_serves(cluster):
-    """Every node is Ready and the Training Operator's own webhook refuses a job without its container."""
+    """Every node is Ready; the operator's own webhook refuses a job without its container."""
     nodes = objects.get(cluster, "default", "nodes")["items"]
     assert nodes
     assert all(objects.pod_ready(node) for node in nodes)
@@ -52,7 +52,7 @@ def test_nodes_are_ready_and_the_operator_serves(cluster):
 
 
 def test_stock_training_succeeds(cluster, namespace, host_python):
-    """torchrun in an unlabelled PyTorchJob of two workers meets, reduces and succeeds, restricted."""
+    """torchrun in an unlabelled job of two workers meets, reduces and succeeds, restricted."""
     command = ["torchrun", "/scripts/hello.py"]
     job = objects.pytorchjob("hello", namespace, command, elastic=(2, 2))
     job["spec"]["elasticPolicy"]["rdzvConf"] = [{"key": "last_call_timeout", "value": "1"}]
@@ -71,7 +71,7 @@ def test_stock_training_succeeds(cluster, namespace, host_python):
 
 
 def test_partition_cuts_pods_of_two_nodes_and_heals(cluster, namespace, faults):
-    """Inside a partition pods of two nodes cannot reach each other, a third still can; after it all can."""
+    """Inside a partition pods of two nodes are apart, a third reaches both; after it all do."""
     first, second, third = (node.name for node in cluster.nodes[:3])
     places = {"left": first, "right": second, "other": third}
     apply(cluster, [_serve(namespace, name, node) for name, node in places.items()])
@@ -120,7 +120,7 @@ def test_a_process_in_a_pod_dies_by_signal(cluster, namespace, faults):
 
 
 def test_a_node_loses_power_and_comes_back(cluster, namespace, faults):
-    """A stopped node becomes NotReady and its pods unreachable; started again it is Ready and runs its pods."""
+    """A stopped node becomes NotReady, its pods' processes end; started again it runs them."""
     last = cluster.nodes[-1].name
     apply(cluster, [_serve(namespace, "there", last)])
     _address(cluster, namespace, "there")

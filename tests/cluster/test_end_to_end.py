@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The whole path on a real cluster: inject, train, survive, scale, end, and leave nothing behind."""
+"""The whole path on a real cluster: inject, train, survive, scale, end, leave nothing behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from tests_support import eventually
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("controller")]
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def _kill_and_resume(job: RunningJob, faults, victim: str) -> tuple[int, int]:
     return sealed, step
 
 
-def test_the_whole_path(cluster, controller, faults, submit):
+def test_the_whole_path(faults, submit):
     """Applied with the label: injected, trained by two, killed, resumed from memory bit by bit,
     scaled to three by the controller, succeeded, the sidecars ended, the story told."""
     job = submit("--samples-per-second", "150", "--steps", "900")
@@ -109,7 +109,7 @@ def test_the_whole_path(cluster, controller, faults, submit):
     assert told >= story
 
 
-def test_without_the_label_nothing_is_touched(cluster, controller, namespace, host_python):
+def test_without_the_label_nothing_is_touched(cluster, namespace, host_python):
     """The same kind of job without the label is stored as it was sent and runs as stock."""
     job = objects.pytorchjob("plain", namespace, ["torchrun", "/tools/hello.py"], elastic=(2, 2))
     job["spec"]["nprocPerNode"] = "1"
@@ -124,10 +124,8 @@ def test_without_the_label_nothing_is_touched(cluster, controller, namespace, ho
     assert not any("initContainers" in pod["spec"] for pod in running.pods().values())
 
 
-def test_an_injected_job_does_not_need_the_controller(
-    cluster, controller, controller_down, faults, submit
-):
-    """With the controller gone an injected job trains on, recovers from memory, persists and succeeds."""
+def test_an_injected_job_does_not_need_the_controller(controller_down, faults, submit):
+    """With the controller gone an injected job trains, recovers, persists and succeeds."""
     job = submit("--samples-per-second", "150", "--steps", "400")
     assert _injected(job)
     _reaches(job, nodes=2, step=1)
@@ -138,8 +136,8 @@ def test_an_injected_job_does_not_need_the_controller(
     assert _ends(job) == "Succeeded"
 
 
-def test_a_job_starts_without_the_controller(cluster, controller, controller_down, submit):
-    """With the controller gone a labelled job is admitted, untouched, and deleting it leaves nothing."""
+def test_a_job_starts_without_the_controller(cluster, controller_down, submit):
+    """Without the controller a labelled job is admitted untouched; its deletion leaves nothing."""
     controller_down()
     job = submit("--steps", "10")
     assert not _injected(job)
@@ -148,8 +146,7 @@ def test_a_job_starts_without_the_controller(cluster, controller, controller_dow
 
 
 def _delete_leaves_nothing(cluster, job: RunningJob) -> None:
-    kinds = "pytorchjobs,pods,services,secrets,configmaps,jobs,deployments,podgroups"
-    kinds = kinds.removesuffix(",podgroups")
+    kinds = "pytorchjobs,pods,services,secrets,configmaps,jobs,deployments"
     cluster.kubectl("-n", job.namespace, "delete", "pytorchjob", job.name, "--timeout=60s")
 
     def left() -> list[str]:
@@ -160,8 +157,8 @@ def _delete_leaves_nothing(cluster, job: RunningJob) -> None:
     eventually(lambda: not left(), within=90, what=f"nothing left of {job.name}, not {left()}")
 
 
-def test_delete_leaves_nothing(cluster, controller, submit):
-    """Deleting a running injected job leaves no pod, service, secret, volume claim or finalizer of ours."""
+def test_delete_leaves_nothing(cluster, submit):
+    """Deleting a running injected job leaves no pod, service, secret, claim or finalizer."""
     job = submit("--samples-per-second", "150")
     _reaches(job, step=1)
     assert not job.read()["metadata"].get("finalizers")
@@ -170,9 +167,7 @@ def test_delete_leaves_nothing(cluster, controller, submit):
     assert {claim["metadata"]["name"] for claim in claims} == {jobs.CLAIM, "host-files"}
 
 
-def test_deleting_an_injected_job_without_the_controller(
-    cluster, controller, controller_down, submit
-):
+def test_deleting_an_injected_job_without_the_controller(cluster, controller_down, submit):
     """Deleting a running injected job while the controller is away leaves nothing, too."""
     job = submit("--samples-per-second", "150")
     _reaches(job, step=1)
@@ -181,7 +176,7 @@ def test_deleting_an_injected_job_without_the_controller(
 
 
 def test_applying_the_same_manifest_again_changes_nothing(
-    cluster, controller, namespace, host_python, shared_claim
+    cluster, namespace, host_python, shared_claim
 ):
     """A second kubectl apply of the user's own file leaves the injected job as it was."""
     shared_claim(jobs.CLAIM)

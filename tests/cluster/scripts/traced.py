@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a sample script unchanged and prints what its state was, bit by bit, at every step and restore.
+"""Runs a sample script unchanged and prints its state's digest at every step and restore.
 
-``traced.py digits.py --steps 100``: lines ``trace stepped|restored <step> <sha256 of all tensors>``.
+``traced.py digits.py --steps 100``: lines ``trace stepped|restored <step> <sha256 of all
+tensors>``.
 """
 
 import hashlib

@@ -139,7 +139,7 @@ def _pause() -> pathlib.Path:
 
 
 def publish(partial: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Give a finished folder its name: a build that was cut off leaves no folder under the final name."""
+    """Give a finished folder its name; a build that was cut off leaves none under it."""
     try:
         partial.rename(folder)
     except OSError:

@@ -82,7 +82,7 @@ class Store:
     def build(
         self, image: str, *, context: pathlib.Path, dockerfile: pathlib.Path, target: str, base: str
     ) -> None:
-        """Build a target of a Dockerfile on a local base image; pip reaches the index as ours does."""
+        """Build a target of a Dockerfile on a local base; pip reaches the index as ours does."""
         with tempfile.TemporaryDirectory() as scratch:
             pip = pathlib.Path(scratch) / "pip.conf"
             mounts = _pip_configuration(pip)
@@ -122,7 +122,7 @@ class Store:
         run(self._command("tag", found, image))
 
     def publish(self, image: str, layout: pathlib.Path, reference: str) -> None:
-        """Add the image to an OCI layout; layers that are there already are not compressed again."""
+        """Add the image to an OCI layout; layers that are there are not compressed again."""
         layout.mkdir(parents=True, exist_ok=True)
         run(self._command("push", "-q", image, f"oci:{layout}:{reference}"))
 
@@ -144,7 +144,7 @@ def _overlay_works(directory: pathlib.Path) -> bool:
 
 
 def _pip_configuration(path: pathlib.Path) -> list[tuple[str, str]]:
-    """Write the settings of this machine's pip as one file; returns what to mount for it to hold."""
+    """Write this machine's pip settings as one file; returns what to mount with it."""
     pip = (
         shutil.which(
             "pip", path=f"{pathlib.Path(sys.executable).parent}:{os.environ.get('PATH', '')}"

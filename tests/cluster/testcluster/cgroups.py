@@ -57,11 +57,15 @@ def remove(name: str) -> None:
 
 
 def _remove_tree(group: pathlib.Path) -> bool:
-    for folder, _, _ in os.walk(group, topdown=False):
-        try:
-            os.rmdir(folder)
-        except OSError:
-            return False  # a process is on its way out
+    folders = [pathlib.Path(folder) for folder, _, _ in os.walk(group, topdown=False)]
+    return all(_remove_one(folder) for folder in folders)
+
+
+def _remove_one(group: pathlib.Path) -> bool:
+    try:
+        group.rmdir()
+    except OSError:
+        return False  # a process is on its way out
     return True
 
 
@@ -70,8 +74,12 @@ def processes(name: str) -> list[int]:
     found = set()
     for root in _roots():
         for listing in (root / name).rglob("cgroup.procs") if (root / name).exists() else ():
-            try:
-                found |= {int(word) for word in listing.read_text().split()}
-            except OSError:
-                continue  # the group went away, or is threaded; another hierarchy names its processes
+            found |= _listed(listing)
     return sorted(found)
+
+
+def _listed(listing: pathlib.Path) -> set[int]:
+    try:
+        return {int(word) for word in listing.read_text().split()}
+    except OSError:
+        return set()  # the group went away, or is threaded: another hierarchy names its processes

@@ -62,7 +62,7 @@ def _kill(daemons: list[Daemon]) -> None:
 
 def _remove_tree(root: pathlib.Path) -> None:
     """Delete the run directory; never through a mount, which may be anyone's files."""
-    with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
+    with pathlib.Path("/proc/self/mountinfo").open(encoding="utf-8") as mounts:
         inside = [line.split()[4] for line in mounts if _below(line.split()[4], root)]
     if inside:
         raise ClusterError(

@@ -3,8 +3,8 @@
 """The cluster as a whole: up, down, images, and what tests ask of it.
 
 One cluster a machine: its bridge and namespaces have fixed names. ``/run`` holds a lock for changes
-and a note of where the running cluster lives; users (test sessions) hold a shared lock, and only the
-last one may take it down.
+and a note of where the running cluster lives; users (test sessions) hold a shared lock, and only
+the last one may take it down.
 """
 
 from __future__ import annotations

@@ -19,6 +19,18 @@ GRACE_SECONDS = 16
 """A node that is silent for so long is NotReady."""
 
 
+_COREFILE = """
+.:53 {{
+  errors
+  kubernetes cluster.local in-addr.arpa {{
+    kubeconfig {kubeconfig} rk
+    ttl 1
+  }}
+  cache 1
+}}
+"""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ControlPlane:
     """The processes that make a cluster of nodes."""
@@ -26,6 +38,11 @@ class ControlPlane:
     root: pathlib.Path
     binaries: Mapping[str, pathlib.Path]
     registry: Registry
+
+    @property
+    def kubeconfig(self) -> pathlib.Path:
+        """Of an administrator."""
+        return self.root / "admin.kubeconfig"
 
     def start(self) -> None:
         """Start all of it; returns when the API server is ready."""
@@ -52,13 +69,11 @@ class ControlPlane:
             "--leader-elect=false",
         )
         corefile = self.root / "Corefile"
-        corefile.write_text(
-            f".:53 {{\n errors\n kubernetes cluster.local in-addr.arpa {{\n  kubeconfig {self.root}/admin.kubeconfig rk\n"
-            "  ttl 1\n }\n cache 1\n}\n"
-        )
+        corefile.write_text(_COREFILE.format(kubeconfig=self.kubeconfig))
         self._daemon("coredns", self.binaries["coredns"], "-conf", corefile)
-        # The API server calls webhooks by their service's address, so this namespace needs the services' rules too.
-        # A proxy wants to be on a node that exists (it waits 30 s for one that does not): it says it is on the first.
+        # The API server calls webhooks by their service's address, so this namespace needs the
+        # services' rules too. A proxy wants to be on a node that exists (it waits 30 s for one that
+        # does not): it says it is on the first.
         start_proxy(
             self.root,
             self.binaries,
@@ -109,28 +124,23 @@ class ControlPlane:
         ]
 
     def _wait_ready(self, seconds: float) -> None:
-        words = [
-            self.binaries["kubectl"],
-            "--kubeconfig",
-            self.root / "admin.kubeconfig",
-            "get",
-            "--raw",
-            "/readyz",
-        ]
         deadline = time.monotonic() + seconds
-        while True:
-            try:
-                run(words, timeout=10)
-            except CommandFailed as failure:
-                daemon = self.registry.get("apiserver")
-                if daemon is None or not daemon.alive() or time.monotonic() > deadline:
-                    log = self.registry.logs / "apiserver.log"
-                    raise ClusterError(
-                        f"the API server is not ready; read {log}: {failure.output[-500:]}"
-                    ) from failure
-                time.sleep(0.2)
-            else:
-                return
+        while (failure := self._asked()) is not None:
+            daemon = self.registry.get("apiserver")
+            if daemon is None or not daemon.alive() or time.monotonic() > deadline:
+                log = self.registry.logs / "apiserver.log"
+                told = failure.output[-500:]
+                raise ClusterError(f"the API server is not ready; read {log}: {told}")
+            time.sleep(0.2)
+
+    def _asked(self) -> CommandFailed | None:
+        """Why the API server is not ready; None if it is."""
+        kubectl = [self.binaries["kubectl"], "--kubeconfig", self.kubeconfig]
+        try:
+            run([*kubectl, "get", "--raw", "/readyz"], timeout=10)
+        except CommandFailed as failure:
+            return failure
+        return None
 
 
 def start_proxy(

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Breaking things on purpose: nodes that lose power, networks that split or drop, processes that die.
+"""Breaking things on purpose: power, network, processes.
 
 All of it is done from outside, as the machine room would; nothing in the pods takes part. This
-kernel may lack netem, so loss is made by the packet filter's `statistic` match; delay is not offered.
+kernel may lack netem, so loss is made by the packet filter's `statistic` match; delay is not
+offered.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from testcluster.commands import run
 from testcluster.errors import ClusterError
 from testcluster.processes import command_line, start_time
 
-# Ahead of everything: raw sees what arrives before the services' rules do, mangle's last hook what leaves.
+# Ahead of everything: raw sees what arrives before the services' rules do, mangle's last hook what
+# leaves.
 _HOOKS = (
     ("raw", "PREROUTING", "-i", "-s", "RKF-IN"),
     ("mangle", "POSTROUTING", "-o", "-d", "RKF-OUT"),
@@ -52,7 +54,7 @@ class Faults:
         self.cluster.node(name).power_off()
 
     def start_node(self, name: str) -> None:
-        """Boot a stopped node; its pods are started again by its kubelet, or gone if they were deleted."""
+        """Boot a stopped node; its kubelet starts its pods again, unless they were deleted."""
         node = self.cluster.node(name)
         node.boot()
         node.join()

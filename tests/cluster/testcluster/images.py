@@ -78,7 +78,7 @@ class Images:
         ]
 
     def base(self) -> str:
-        """Name of the image that our Dockerfile builds on here: Debian with Python and nothing else."""
+        """Name of the image that our Dockerfile builds on here: Debian with Python, no more."""
         image = f"localhost/rover-kf-base:{self._base_folder().name.rpartition('-')[2]}"
         archive = self._base_folder() / "image.tar"
         with self.store.locked():

@@ -67,7 +67,7 @@ class RunningJob:
         return {item["metadata"]["name"]: item for item in items}
 
     def status(self, pod: str = "") -> dict[str, Any]:
-        """What the coordinator says, asked through the API server; empty while it does not answer."""
+        """What the coordinator says, through the API server; empty while it does not answer."""
         pod = pod or f"{self.name}-worker-0"
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:{_PORT}/proxy/v1/status"
         try:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An OCI image layout: images in a folder of blobs, of which a node is sent only what it lacks.
 
-Our images differ in a last layer of a few hundred kilobytes; sending 600 MB to every node after each
-change of a line took a minute, sending the layer takes a second.
+Our images differ in a last layer of a few hundred kilobytes; sending 600 MB to every node after
+each change of a line took a minute, sending the layer takes a second.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ def collect(
 ) -> None:
     """Write objects, Events and logs of the namespaces and the ends of the daemons' logs.
 
-    A part that cannot be read leaves its error in its file: a broken cluster must not hide the rest.
+    A part that cannot be read leaves its error in its file: a broken cluster must not hide the
+    rest.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "nodes.txt", kubectl, "describe", "nodes")

@@ -35,7 +35,8 @@ def pod_range(index: int) -> str:
 def enter(index: int) -> list[str]:
     """Words before a command that run it in the namespace.
 
-    nsenter, not `ip netns exec`: that one remounts /sys, and the kubelet then finds no control groups.
+    nsenter, not `ip netns exec`: that one remounts /sys, and the kubelet then finds no control
+    groups.
     """
     return ["nsenter", f"--net={_NAMESPACES / namespace(index)}"]
 

@@ -26,7 +26,8 @@ from testcluster.processes import Registry, children, command_line, wait_ended
 PAUSE_IMAGE = "localhost/pause:1"
 _CRI = 'plugins."io.containerd.grpc.v1.cri"'
 
-# What nodes of one machine would fight over gets a private tmpfs, empty after each start as after a boot.
+# What nodes of one machine would fight over gets a private tmpfs, empty after each start as after a
+# boot.
 _BOOT = """
 set -e
 mount -t proc proc /proc
@@ -113,11 +114,14 @@ class Node:
     def load(self, images: Sequence[Image]) -> None:
         """Import images, sending only the layers that the node does not have."""
         for image in images:
-            try:
-                self._load(image, without=self._content())
-            except CommandFailed:
-                # What it had was collected as garbage in between: it belonged to the image's last version.
-                self._load(image, without=())
+            self._load_lacking(image)
+
+    def _load_lacking(self, image: Image) -> None:
+        try:
+            self._load(image, without=self._content())
+        except CommandFailed:
+            # What it had was collected as garbage in between: its image was replaced.
+            self._load(image, without=())
 
     def _load(self, image: Image, *, without: Collection[str]) -> None:
         with tempfile.NamedTemporaryFile(dir=self.home, suffix=".tar") as archive:
@@ -172,7 +176,7 @@ class Node:
         return ["nsenter", f"--target={init.pid}", "--net", "--mount", "--pid", "--"]
 
     def run(self, command: list[str], *, text: str | None = None) -> str:
-        """Run a program inside the node (its network, mounts and processes) and return its output."""
+        """Run a program inside the node's namespaces and return its output."""
         return run([*self._enter(), *command], text=text)
 
     def _write_containerd_config(self) -> None:
@@ -180,7 +184,8 @@ class Node:
         cni.mkdir(exist_ok=True)
         (cni / "10-rk.conflist").write_text(json.dumps(self._cni_config()))
         (self.home / "containerd.toml").write_text(
-            # The state lies on the tmpfs: after a power failure containerd must not find tasks that are gone.
+            # The state lies on the tmpfs: after a power failure containerd must not find tasks that
+            # are gone.
             f'version = 2\nroot = "{self.home}/containerd"\nstate = "/run/containerd-state"\n'
             f'[grpc]\n  address = "{self.socket}"\n'
             f'[{_CRI}]\n  sandbox_image = "{PAUSE_IMAGE}"\n'

@@ -19,8 +19,8 @@ NAMESPACE, DEPLOYMENT = "kubeflow", "training-operator"
 def render(kubectl: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
     """Write the operator's manifests for this cluster below ``directory``; returns the file.
 
-    Changed are the image, the image of the init container that it gives to workers of Master-style jobs,
-    and the probe's delays (it is ready in a second, stock asks after ten).
+    Changed are the image, the image of the init container that it gives to workers of Master-style
+    jobs, and the probe's delays (it is ready in a second, stock asks after ten).
     """
     target = directory / f"training-operator-{binaries.TRAINING_OPERATOR}.yaml"
     source = binaries.module_directory("trainingoperator", "github.com/kubeflow/training-operator")

@@ -9,6 +9,7 @@ virtual environment) installs what is missing; `missing()` says what that would 
 from __future__ import annotations
 
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,7 @@ def missing() -> dict[str, str]:
     return {
         name: package
         for name, package in PROGRAMS.items()
-        if not (os.path.exists(name) if name.startswith("/") else shutil.which(name, path=places))
+        if not (pathlib.Path(name).exists() if "/" in name else shutil.which(name, path=places))
     }
 
 
@@ -52,13 +53,13 @@ def install() -> None:
     print("installing", *wanted)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment)
-    # Services of these packages would take the ports of ours; policy-rc.d is Debian's way to say no.
-    policy = "/usr/sbin/policy-rc.d"
-    ours = not os.path.exists(policy)
+    # Services of these packages would take the ports of ours; policy-rc.d is Debian's way to say
+    # no.
+    policy = pathlib.Path("/usr/sbin/policy-rc.d")
+    ours = not policy.exists()
     if ours:
-        with open(policy, "w", encoding="utf-8") as file:
-            file.write("#!/bin/sh\nexit 101\n")
-        os.chmod(policy, 0o755)
+        policy.write_text("#!/bin/sh\nexit 101\n")
+        policy.chmod(0o755)
     try:
         subprocess.run(
             ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *wanted],
@@ -67,7 +68,7 @@ def install() -> None:
         )
     finally:
         if ours:
-            os.unlink(policy)
+            policy.unlink()
 
 
 def main() -> int:

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates and kubeconfigs of one cluster, made anew for each (elliptic curves: milliseconds)."""
+"""Certificates and kubeconfigs of one cluster, made anew for each: that takes milliseconds."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
-import datetime
+import datetime as dt
 import ipaddress
 import json
 import pathlib
@@ -31,7 +31,7 @@ class Authority:
 
     @classmethod
     def create(cls, directory: pathlib.Path) -> Authority:
-        """Make the authority and the key that signs service-account tokens (RSA, as kubeadm's is)."""
+        """Make the authority, and the key of service-account tokens (RSA, as kubeadm's is)."""
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rover-kf-test")])
@@ -92,7 +92,7 @@ class Authority:
 
 
 def create(run_directory: pathlib.Path, nodes: int) -> None:
-    """Everything the control plane and that many nodes need, below ``pki/``; kubeconfigs beside it."""
+    """All that control plane and nodes need, below ``pki/``; kubeconfigs beside it."""
     authority = Authority.create(run_directory / "pki")
     service = ("kubernetes.default.svc", "kubernetes.default", "kubernetes", "localhost")
     authority.issue(
@@ -115,15 +115,15 @@ def create(run_directory: pathlib.Path, nodes: int) -> None:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = dt.datetime.now(dt.timezone.utc)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=30))
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(days=30))
     )
 
 

@@ -54,7 +54,8 @@ class Registry:
         self.logs.mkdir(parents=True, exist_ok=True)
         words = [str(word) for word in command]
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        # Not subprocess: its object complains when it is dropped while the program runs, which is the point here.
+        # Not subprocess: its object complains when it is dropped while the program runs, which is
+        # the point here.
         pid = os.posix_spawnp(
             words[0],
             words,

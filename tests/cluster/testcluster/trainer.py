@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A trainer container with Python and torch and no image of five gigabytes: it sees this machine's files.
+"""A trainer with Python and torch but no image of five gigabytes: it sees this machine's files.
 
-The image is empty. A read-only PersistentVolume gives the pod the machine's root by parts: /usr, the
-Python installation, the virtual environment, the scripts. A claim instead of a hostPath volume, because
-the restricted pod-security profile refuses the latter and what we inject must work under it.
+The image is empty. A read-only PersistentVolume gives the pod the machine's root by parts: /usr,
+the Python installation, the virtual environment, the scripts. A claim instead of a hostPath volume,
+because the restricted pod-security profile refuses the latter and what we inject must work under
+it.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def with_host_python(
     tools: pathlib.Path | None = None,
     environment: pathlib.Path | None = None,
 ) -> Object:
-    """Return the PyTorchJob with an empty image, this machine's Python and the scripts in every replica.
+    """Return the PyTorchJob with an empty image and, in every replica, this machine's Python.
 
     Args:
         manifest: a PyTorchJob; not changed.
