@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
 from testcluster.commands import run, succeeds
+from testcluster.layout import add_directory
 
 # Settings of the host's pip that decide where packages come from; the rest is taste.
 _PIP_KEYS = (
@@ -122,9 +123,12 @@ class Store:
         run(self._command("tag", found, image))
 
     def publish(self, image: str, layout: pathlib.Path, reference: str) -> None:
-        """Add the image to an OCI layout; layers that are there are not compressed again."""
+        """Add the image to an OCI layout under that reference, its layers uncompressed."""
         layout.mkdir(parents=True, exist_ok=True)
-        run(self._command("push", "-q", image, f"oci:{layout}:{reference}"))
+        with tempfile.TemporaryDirectory(dir=layout) as folder:
+            # Not the transport oci:, which compresses all layers anew whatever it is told.
+            run(self._command("push", "-q", "--disable-compression", image, f"dir:{folder}"))
+            add_directory(layout, pathlib.Path(folder), reference)
 
     def _command(self, verb: str, *words: str | pathlib.Path) -> list[str]:
         places = ["--root", str(self.directory / "root"), "--runroot", str(self.directory / "run")]

@@ -9,6 +9,7 @@ each change of a line took a minute, sending the layer takes a second.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import json
 import pathlib
@@ -63,6 +64,28 @@ class Image:
                 if digest not in without:
                     source = _blob(self.directory, digest)
                     archive.add(source, arcname=str(source.relative_to(self.directory)))
+
+
+def add_directory(layout: pathlib.Path, directory: pathlib.Path, reference: str) -> None:
+    """Move an image in the ``dir:`` format (manifest.json, blobs by digest) into the layout."""
+    manifest = directory / "manifest.json"
+    digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
+    kind = json.loads(manifest.read_text())["mediaType"]
+    manifest.rename(directory / digest)
+    blobs = layout / "blobs" / "sha256"
+    blobs.mkdir(parents=True, exist_ok=True)
+    for path in directory.iterdir():
+        if len(path.name) == len(digest) and not (blobs / path.name).exists():
+            path.rename(blobs / path.name)
+    entry = {
+        "mediaType": kind,
+        "digest": f"sha256:{digest}",
+        "size": (blobs / digest).stat().st_size,
+        "annotations": {_REFERENCE: reference},
+    }
+    index = layout / "index.json"
+    entries = json.loads(index.read_text())["manifests"] if index.exists() else []
+    _write_index(layout, [*(item for item in entries if _reference(item) != reference), entry])
 
 
 def prune(directory: pathlib.Path, *, keep: int = 2) -> None:
