@@ -11,10 +11,9 @@ SHELL := /bin/bash
 PYTHON ?= python3
 CACHE := $(or $(ROVER_KF_CACHE),$(HOME)/.cache/rover-kf)
 # One environment serves every checkout that asks for the same packages: torch alone is gigabytes.
-VENV_KEY := $(shell sed '/^.project.scripts/,$$d' pyproject.toml | cat - .ci/constraints.txt <($(PYTHON) -V) | sha256sum | cut -c1-16)
+VENV_KEY := $(shell sed '/^.project.scripts/,$$d' pyproject.toml | cat - .ci/requirements.txt <($(PYTHON) -V) | sha256sum | cut -c1-16)
 VENV := $(CACHE)/venv-$(VENV_KEY)
 PY := $(VENV)/bin/python
-EXTRAS := controller,torch,pipelines,notebooks,samples
 
 export ROVER_KF_CACHE := $(CACHE)
 export PYTHONPATH := $(CURDIR)
@@ -27,23 +26,8 @@ help:
 venv: $(VENV)/ready
 	@ln -sfn $(VENV) .venv
 
-# Two checkouts may want it at the same time: the second waits, then finds it there.
 $(VENV)/ready:
-	@mkdir -p $(CACHE)
-	@flock $(CACHE)/venv.lock $(MAKE) --no-print-directory install
-
-.PHONY: install
-install:
-	@if [ -e $(VENV)/ready ]; then exit 0; fi
-	@echo "installing packages into $(VENV) (a few minutes, once a machine)"
-	rm -rf $(VENV)
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
-	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install -q --upgrade 'pip>=25.1'
-	$(PY) -m pip install -q --constraint .ci/constraints.txt --group dev '.[$(EXTRAS)]'
-	$(PY) -m pip uninstall -q -y rover-kf
-	rm -rf build/lib build/bdist.* rover_kf.egg-info
-	touch $(VENV)/ready
+	@.ci/venv $(PYTHON) $(VENV)
 
 demo: venv
 	$(PY) manifests/samples/demo.py --out build/demo.json
