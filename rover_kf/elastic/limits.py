@@ -37,5 +37,6 @@ class Limits:
     """How long a newcomer waits for other announced newcomers before the world drains."""
     drain: float = 30.0
     """A drain that takes longer becomes a restart."""
-    drain_notice: float = 0.3
-    """Steps that pass in this time are added to the drain step, so that all ranks see it."""
+    drain_notice: float = 1.0
+    """Steps that pass in this time are added to the drain step, so that all ranks see it in time:
+    a rank that learns of it late would go on alone. Training goes on meanwhile."""

@@ -117,6 +117,8 @@ class Steward:
         if world.drain_at:
             if now >= world.drain_deadline:
                 world.break_round("the drain took too long", planned=True)
+            else:
+                self._extend_drain(now)
             return
         if any(seat.state is State.FINISHED for seat in world.members()):
             return
@@ -133,6 +135,18 @@ class Steward:
         elif everyone or waited >= limits.settle:
             names_ = ", ".join(seat.member.pod for seat in newcomers)
             self.begin_drain(f"{names_} joins", now)
+
+    def _extend_drain(self, now: float) -> None:
+        """Put the drain off while somebody has not confirmed it and the step comes near."""
+        world, notice = self.world, self.world.limits.drain_notice
+        members = world.members()
+        near = world.progress.drain_step(now, notice / 2)
+        unaware = any(seat.drain_known != world.drain_at for seat in members)
+        running = all(seat.state is State.RUNNING for seat in members)
+        if running and unaware and near is not None and near > world.drain_at:
+            world.drain_at = world.progress.drain_step(now, notice) or near
+            for seat in members:
+                self.announce_drain(seat)
 
     def _form(self, now: float) -> None:
         before = self.world.number

@@ -26,8 +26,9 @@ for step in range(1, int(sys.argv[1]) + 1):
     ones.fill_(1)
     dist.all_reduce(ones)
     time.sleep(0.02)
-    print("step", step, "rank", dist.get_rank(), "of", int(ones.item()), "pid", os.getpid(),
-          "round", os.environ["ROVER_ROUND"], "at", time.time(), flush=True)
+    # One write: lines of several processes must not mix.
+    sys.stdout.write(f"step {step} rank {dist.get_rank()} of {int(ones.item())} pid {os.getpid()} "
+                     f"round {os.environ['ROVER_ROUND']} at {time.time()}\\n")
 dist.destroy_process_group()
 """
 

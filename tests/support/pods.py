@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from rover_kf.api import codec, names
 from rover_kf.api.messages import CoordinatorStatus
 
 _networks = itertools.count()
+_STEP = re.compile(r"^step \d+ rank \d+ of \d+ pid \d+ round \d+ at [\d.]+$", re.MULTILINE)
 
 TRAINING = """
 import os, sys, time
@@ -37,8 +39,9 @@ while step < last:
     ones = torch.ones(1)
     dist.all_reduce(ones)
     time.sleep(pace)
-    print("step", step, "rank", rank, "of", int(ones.item()), "pid", os.getpid(),
-          "round", os.environ["ROVER_ROUND"], "at", time.time(), flush=True)
+    # One write: lines of several processes must not mix.
+    sys.stdout.write(f"step {step} rank {rank} of {int(ones.item())} pid {os.getpid()} "
+                     f"round {os.environ['ROVER_ROUND']} at {time.time()}\\n")
     checkpointer.step(step, state, samples=8, total_steps=last)
 checkpointer.close()
 dist.destroy_process_group()
@@ -116,10 +119,9 @@ class Pod:
     def steps(self) -> list[dict[str, float]]:
         """The step lines, parsed."""
         found = []
-        for line in self.text().splitlines():
+        for line in _STEP.findall(self.text()):
             words = line.split()
-            if len(words) == 12 and words[0] == "step":
-                found.append(dict(zip(words[::2], map(float, words[1::2]), strict=True)))
+            found.append(dict(zip(words[::2], map(float, words[1::2]), strict=True)))
         return found
 
 

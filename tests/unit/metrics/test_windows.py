@@ -42,7 +42,7 @@ def test_change_drops_the_open_window():
 
 
 def test_step_needs_every_rank():
-    """A step that one rank has not reported does not count; a report that comes twice counts once."""
+    """A step that one rank has not reported does not count; a doubled report is one."""
     windows = Windows(1.0)
     windows.begin(1, nodes=2, world_size=2)
     assert windows.observe(report(0, 1, 0.5)) == ()
