@@ -18,10 +18,12 @@ CUDA: each has a child of its own. Every child, and this process itself, dies wi
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import functools
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -161,6 +163,10 @@ def main(control_fd: int) -> None:
     import torch.nn.parallel  # noqa: PLC0415
     import torch.utils.data  # noqa: F401, PLC0415 - what nearly every training script imports
 
+    # DistributedDataParallel loads it when it is made, which takes as long as torch itself; a
+    # restarted process would pay for that each time. It starts no thread.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch._dynamo")
     gc.collect()
     gc.freeze()
     _send(control, {"event": "ready"})

@@ -33,6 +33,8 @@ class Telemetry:
         """Whether every rank of the current round has stepped."""
         self._account = Account(started_at, since=started_at)
         self._round: Round | None = None
+        self._over = False
+        """Whether the newest round has ended and none has followed yet."""
         self._ranks: set[int] = set()
         self._best = 0
         self._redo_until = 0
@@ -41,6 +43,7 @@ class Telemetry:
     def formed(self, current: Round) -> None:
         """A round starts."""
         self._round, self._ranks, self.stepping = current, set(), False
+        self._over = False
         self.windows.begin(
             current.number, nodes=len(current.members), world_size=current.world_size
         )
@@ -53,6 +56,7 @@ class Telemetry:
         if self.stepping or self._best:
             self._account = self._account.enter("scaling" if planned else "recovery", now)
         self._redo_until, self.stepping = self._best, False
+        self._over = True
 
     def report(self, report: StepReport, now: float) -> float | None:
         """Take a report; returns the seconds that a change took, when it is over."""
@@ -66,7 +70,10 @@ class Telemetry:
         for whole in self.windows.observe(report):
             self._account = self._account.save(whole.save_seconds)
         took = None
-        if not self.stepping and len(self._ranks) >= self._round.world_size:
+        if self._over:
+            # A report that was on its way when the round ended is no sign of recovery.
+            self._redo_until = self._best
+        elif not self.stepping and len(self._ranks) >= self._round.world_size:
             self.stepping = True
             took = self._changed(min(report.samples[0].ended_at, now))
         if self.stepping and newest > self._redo_until:
