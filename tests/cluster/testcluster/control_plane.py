@@ -61,6 +61,7 @@ class ControlPlane:
             f"--cluster-cidr={network.PODS}",
             f"--node-monitor-grace-period={GRACE_SECONDS}s",
             "--node-monitor-period=2s",
+            "--pvclaimbinder-sync-period=1s",  # claims of a test are bound at once, not within 15 s
         )
         self._daemon(
             "scheduler",

@@ -23,3 +23,7 @@ class ForeignCluster:
     def kubectl(self, *words: str, text: str | None = None, timeout: float = 120) -> str:
         """Run the kubectl on PATH against it."""
         return run(["kubectl", "--kubeconfig", self.kubeconfig, *words], text=text, timeout=timeout)
+
+    def get_raw(self, path: str, *, timeout: float = 10) -> bytes:
+        """GET a path of the API server."""
+        return self.kubectl("get", "--raw", path, timeout=timeout).encode()

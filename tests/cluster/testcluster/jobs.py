@@ -12,8 +12,8 @@ import yaml
 
 from testcluster import settings
 from testcluster.cluster import Cluster
-from testcluster.errors import CommandFailed
-from testcluster.objects import Object, get, job_conditions
+from testcluster.errors import ClusterError
+from testcluster.objects import Object, job_conditions
 
 SAMPLES = settings.REPOSITORY / "manifests" / "samples"
 TOOLS = settings.REPOSITORY / "tests" / "cluster" / "scripts"
@@ -49,7 +49,8 @@ class RunningJob:
 
     def read(self) -> Object:
         """The object as it stands."""
-        return get(self.cluster, self.namespace, "pytorchjob", self.name)
+        path = f"/apis/kubeflow.org/v1/namespaces/{self.namespace}/pytorchjobs/{self.name}"
+        return json.loads(self.cluster.get_raw(path))
 
     def conditions(self) -> set[str]:
         """Types of its true conditions."""
@@ -62,8 +63,8 @@ class RunningJob:
     def pods(self) -> dict[str, Object]:
         """Its pods by name."""
         selector = f"training.kubeflow.org/job-name={self.name}"
-        words = ("-n", self.namespace, "get", "pods", "-l", selector, "-o", "json")
-        items = json.loads(self.cluster.kubectl(*words))["items"]
+        path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={selector}"
+        items = json.loads(self.cluster.get_raw(path))["items"]
         return {item["metadata"]["name"]: item for item in items}
 
     def status(self, pod: str = "") -> dict[str, Any]:
@@ -71,16 +72,16 @@ class RunningJob:
         pod = pod or f"{self.name}-worker-0"
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:{_PORT}/proxy/v1/status"
         try:
-            return json.loads(self.cluster.kubectl("get", "--raw", path, timeout=30))
-        except CommandFailed:
+            return json.loads(self.cluster.get_raw(path))
+        except ClusterError:
             return {}
 
     def log(self, pod: str) -> str:
         """What the trainer of a pod has printed; empty before it starts."""
-        words = ("-n", self.namespace, "logs", pod, "-c", "pytorch")
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log?container=pytorch"
         try:
-            return self.cluster.kubectl(*words)
-        except CommandFailed:
+            return self.cluster.get_raw(path).decode(errors="replace")
+        except ClusterError:
             return ""
 
     def traces(self, pod: str, verb: str) -> list[tuple[int, str, str]]:
@@ -92,5 +93,5 @@ class RunningJob:
     def events(self) -> list[Object]:
         """Events on the job, oldest first."""
         selector = f"involvedObject.name={self.name}"
-        words = ("-n", self.namespace, "get", "events", "--field-selector", selector, "-o", "json")
-        return json.loads(self.cluster.kubectl(*words))["items"]
+        path = f"/api/v1/namespaces/{self.namespace}/events?fieldSelector={selector}"
+        return json.loads(self.cluster.get_raw(path))["items"]
