@@ -78,7 +78,7 @@ class Cluster:
         command = [self.binaries["kubectl"], "--kubeconfig", self.kubeconfig, *words]
         return run(command, text=text, timeout=timeout)
 
-    def get_raw(self, path: str, *, timeout: float = 10) -> bytes:
+    def get_raw(self, path: str, *, timeout: float = 30) -> bytes:
         """GET a path of the API server; a kubectl process for each look of a waiting test is dear.
 
         Raises:

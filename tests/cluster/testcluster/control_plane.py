@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from testcluster import network
 from testcluster.commands import run
 from testcluster.errors import ClusterError, CommandFailed
-from testcluster.processes import Registry
+from testcluster.processes import FIRST, Registry
 
 GRACE_SECONDS = 16
 """A node that is silent for so long is NotReady."""
@@ -85,7 +85,7 @@ class ControlPlane:
         )
 
     def _daemon(self, name: str, *command: str | pathlib.Path) -> None:
-        self.registry.start(name, [*network.enter(0), *command])
+        self.registry.start(name, [*network.enter(0), *FIRST, *command])
 
     def _etcd_options(self) -> list[str]:
         client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
@@ -168,4 +168,4 @@ def start_proxy(
         "healthzBindAddress": "",
     }
     config.write_text(json.dumps(document))
-    registry.start(f"proxy{index}", [*prefix, binaries["kube-proxy"], f"--config={config}"])
+    registry.start(f"proxy{index}", [*prefix, *FIRST, binaries["kube-proxy"], f"--config={config}"])

@@ -24,6 +24,6 @@ class ForeignCluster:
         """Run the kubectl on PATH against it."""
         return run(["kubectl", "--kubeconfig", self.kubeconfig, *words], text=text, timeout=timeout)
 
-    def get_raw(self, path: str, *, timeout: float = 10) -> bytes:
+    def get_raw(self, path: str, *, timeout: float = 30) -> bytes:
         """GET a path of the API server."""
         return self.kubectl("get", "--raw", path, timeout=timeout).encode()

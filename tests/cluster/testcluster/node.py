@@ -21,7 +21,7 @@ from testcluster.commands import run, succeeds
 from testcluster.control_plane import start_proxy
 from testcluster.errors import ClusterError, CommandFailed
 from testcluster.layout import Image
-from testcluster.processes import Registry, children, command_line, wait_ended
+from testcluster.processes import FIRST, Registry, children, command_line, wait_ended
 
 PAUSE_IMAGE = "localhost/pause:1"
 _CRI = 'plugins."io.containerd.grpc.v1.cri"'
@@ -94,6 +94,7 @@ class Node:
             f"{self.name}-kubelet",
             [
                 *self._enter(),
+                *FIRST,
                 self.binaries["kubelet"],
                 f"--config={config}",
                 f"--kubeconfig={self.root}/{self.name}.kubeconfig",
