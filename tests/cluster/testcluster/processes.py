@@ -18,7 +18,6 @@ from collections.abc import Iterable, Sequence
 
 from testcluster.errors import ClusterError
 
-
 FIRST = ("nice", "-n", "-10")
 """Before the cluster's own daemons: training that fills all cores must not make nodes NotReady.
 Not before containerd, whose containers would inherit it."""
