@@ -32,6 +32,13 @@ def _roots() -> list[pathlib.Path]:
     return [_ROOT / name for name in _CONTROLLERS if (_ROOT / name).is_dir()]
 
 
+_WEIGHTS = {"cpu.shares": "8192", "cpu.weight": "800"}
+"""A node's part of the processors against a single process outside it, which has an eighth.
+
+With the default all pods of a node together would get no more than any one process of the machine.
+"""
+
+
 def create(name: str) -> None:
     """Make the group where it is not there yet."""
     for root in _roots():
@@ -40,6 +47,9 @@ def create(name: str) -> None:
             wanted = (root / "cgroup.controllers").read_text().split()
             (root / "cgroup.subtree_control").write_text(" ".join(f"+{item}" for item in wanted))
         group.mkdir(exist_ok=True)
+        for key, weight in _WEIGHTS.items():
+            if (group / key).exists():
+                (group / key).write_text(weight)
         if root.name == "cpuset":  # a fresh v1 cpuset is empty and takes no process
             for key in ("cpuset.cpus", "cpuset.mems"):
                 (group / key).write_text((root / key).read_text())
