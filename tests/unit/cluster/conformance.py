@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every place where jobs run must do, whichever it is.
 
-A test module makes a subclass and gives three fixtures: ``cluster`` (a protocol.Cluster),
+A test module makes a subclass and gives three fixtures: ``place`` (a protocol.Cluster),
 ``namespace`` (of its own for each test) and ``manifest``: a function (name, script, workers=1)
 that gives a labelled worker-only PyTorchJob whose container ``pytorch`` runs the script by ``sh``.
 """
@@ -26,168 +26,163 @@ FOREVER = "trap 'exit 143' TERM; echo ready; while :; do sleep 0.1; done"
 class ClusterConformance:
     """The suite."""
 
-    def test_a_created_job_can_be_read(self, cluster, namespace, manifest):
+    def test_a_created_job_can_be_read(self, place, namespace, manifest):
         """create_job answers with the job's identity, and get_job and list_jobs give it again."""
-        made = cluster.create_job(manifest("read", "exit 0"))
+        made = place.create_job(manifest("read", "exit 0"))
         assert made.key == JobKey(namespace, "read")
         assert made.uid
         assert made.resource_version
         assert made.replicas == {"worker": 1}
         assert made.nodes == 1
-        read = cluster.get_job(made.key)
+        read = place.get_job(made.key)
         assert read.uid == made.uid
-        assert made.key in {job.key for job in cluster.list_jobs(namespace)}
-        assert made.key in {job.key for job in cluster.list_jobs()}
-        assert not cluster.list_jobs(f"{namespace}-other")
+        assert made.key in {job.key for job in place.list_jobs(namespace)}
+        assert made.key in {job.key for job in place.list_jobs()}
+        assert not place.list_jobs(f"{namespace}-other")
 
-    def test_a_name_is_never_used_twice(self, cluster, manifest):
+    def test_a_name_is_never_used_twice(self, place, manifest):
         """A second job of the same name is refused with JobExists, also when the first is over."""
-        made = cluster.create_job(manifest("twice", "exit 0"))
-        eventually(lambda: cluster.get_job(made.key).finished, within=WAIT)
+        made = place.create_job(manifest("twice", "exit 0"))
+        eventually(lambda: place.get_job(made.key).finished, within=WAIT)
         with pytest.raises(errors.JobExists, match="twice"):
-            cluster.create_job(manifest("twice", "exit 0"))
-        assert cluster.get_job(made.key).uid == made.uid
+            place.create_job(manifest("twice", "exit 0"))
+        assert place.get_job(made.key).uid == made.uid
 
-    def test_what_is_not_there_is_not_found(self, cluster, namespace):
+    def test_what_is_not_there_is_not_found(self, place, namespace):
         """Reading and patching a job that is not there raise JobNotFound; deleting it is fine."""
         key = JobKey(namespace, "nobody")
         with pytest.raises(errors.JobNotFound, match="nobody"):
-            cluster.get_job(key)
+            place.get_job(key)
         with pytest.raises(errors.JobNotFound, match="nobody"):
-            cluster.patch_job(key, {"metadata": {"labels": {"a": "b"}}})
-        cluster.delete_job(key)
-        assert cluster.list_pods(key) == ()
-        assert cluster.list_events(key) == ()
+            place.patch_job(key, {"metadata": {"labels": {"a": "b"}}})
+        place.delete_job(key)
+        assert place.list_pods(key) == ()
+        assert place.list_events(key) == ()
 
-    def test_a_bad_manifest_is_refused(self, cluster, namespace, manifest):
+    def test_a_bad_manifest_is_refused(self, place, namespace, manifest):
         """A job without a container named pytorch is refused as bad input; nothing is created."""
         bad = manifest("bad", "exit 0")
         pod = bad["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
         pod["containers"][0]["name"] = "other"
         with pytest.raises(errors.InputError, match="pytorch"):
-            cluster.create_job(bad)
+            place.create_job(bad)
         with pytest.raises(errors.JobNotFound):
-            cluster.get_job(JobKey(namespace, "bad"))
+            place.get_job(JobKey(namespace, "bad"))
 
-    def test_a_job_runs_to_its_end(self, cluster, manifest):
+    def test_a_job_runs_to_its_end(self, place, manifest):
         """A job whose workers end with 0 succeeds, and its log and pods can be read."""
-        made = cluster.create_job(manifest("whole", "echo worker says $RANK hello", workers=2))
-        job = eventually(
-            lambda: (found := cluster.get_job(made.key)).finished and found, within=WAIT
-        )
+        made = place.create_job(manifest("whole", "echo worker says $RANK hello", workers=2))
+        job = eventually(lambda: (found := place.get_job(made.key)).finished and found, within=WAIT)
         assert job.phase == "Succeeded"
         assert job.finished_at is not None
         assert job.finished_at >= job.created_at > 0
-        pods = cluster.list_pods(made.key)
+        pods = place.list_pods(made.key)
         assert [pod.name for pod in pods] == ["whole-worker-0", "whole-worker-1"]
         assert {pod.phase for pod in pods} == {"Succeeded"}
         assert [pod.replica_index for pod in pods] == [0, 1]
-        log = eventually(lambda: cluster.read_log(made.key, "whole-worker-1", "pytorch"))
+        log = eventually(lambda: place.read_log(made.key, "whole-worker-1", "pytorch"))
         assert "hello" in log
         container = next(c for c in pods[0].containers if c.name == "pytorch")
         assert container.exit_code == 0
 
-    def test_a_failing_job_fails(self, cluster, manifest):
+    def test_a_failing_job_fails(self, place, manifest):
         """Under restartPolicy Never a worker that ends with 3 fails the job; the code is kept."""
         failing = manifest("failing", "exit 3")
         failing["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = "Never"
-        made = cluster.create_job(failing)
-        job = eventually(
-            lambda: (found := cluster.get_job(made.key)).finished and found, within=WAIT
-        )
+        made = place.create_job(failing)
+        job = eventually(lambda: (found := place.get_job(made.key)).finished and found, within=WAIT)
         assert job.phase == "Failed"
-        (pod,) = cluster.list_pods(made.key)
+        (pod,) = place.list_pods(made.key)
         assert next(c.exit_code for c in pod.containers if c.name == "pytorch") == 3
 
-    def test_replicas_follow_a_patch(self, cluster, manifest):
+    def test_replicas_follow_a_patch(self, place, manifest):
         """Patching replicas makes and removes pods at the top; the others are not touched."""
-        made = cluster.create_job(manifest("scaled", FOREVER, workers=1))
-        before = eventually(lambda: self._running(cluster, made.key, 1), within=WAIT)
+        made = place.create_job(manifest("scaled", FOREVER, workers=1))
+        before = eventually(lambda: self._running(place, made.key, 1), within=WAIT)
         for wanted in (3, 2):
             patch = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": wanted}}}}
-            assert cluster.patch_job(made.key, patch).replicas == {"worker": wanted}
-            after = eventually(lambda n=wanted: self._running(cluster, made.key, n), within=WAIT)
+            assert place.patch_job(made.key, patch).replicas == {"worker": wanted}
+            after = eventually(lambda n=wanted: self._running(place, made.key, n), within=WAIT)
             assert after[0].uid == before[0].uid
             assert [pod.replica_index for pod in after] == list(range(wanted))
         assert len({pod.address for pod in after}) == 2
-        cluster.delete_job(made.key)
+        place.delete_job(made.key)
 
-    def test_a_patch_merges(self, cluster, manifest):
+    def test_a_patch_merges(self, place, manifest):
         """A merge patch adds, replaces and (with null) removes; what it does not name stays."""
-        made = cluster.create_job(manifest("merged", FOREVER))
+        made = place.create_job(manifest("merged", FOREVER))
         patch = {"metadata": {"annotations": {"a": "1", "b": "2"}}}
-        assert cluster.patch_job(made.key, patch).annotations["b"] == "2"
-        job = cluster.patch_job(made.key, {"metadata": {"annotations": {"a": None, "b": "3"}}})
+        assert place.patch_job(made.key, patch).annotations["b"] == "2"
+        job = place.patch_job(made.key, {"metadata": {"annotations": {"a": None, "b": "3"}}})
         assert "a" not in job.annotations
         assert job.annotations["b"] == "3"
         assert job.labels == made.labels
         assert job.resource_version != made.resource_version
-        cluster.delete_job(made.key)
+        place.delete_job(made.key)
 
-    def test_a_stale_patch_conflicts(self, cluster, manifest):
+    def test_a_stale_patch_conflicts(self, place, manifest):
         """A patch with an old resource_version raises Conflict and changes nothing."""
-        made = cluster.create_job(manifest("stale", FOREVER))
-        newer = cluster.patch_job(made.key, {"metadata": {"annotations": {"a": "1"}}})
+        made = place.create_job(manifest("stale", FOREVER))
+        newer = place.patch_job(made.key, {"metadata": {"annotations": {"a": "1"}}})
         with pytest.raises(errors.Conflict):
-            cluster.patch_job(
+            place.patch_job(
                 made.key,
                 {"metadata": {"annotations": {"a": "2"}}},
                 resource_version=made.resource_version,
             )
         assert newer.resource_version != made.resource_version
-        assert cluster.get_job(made.key).annotations["a"] == "1"
-        cluster.delete_job(made.key)
+        assert place.get_job(made.key).annotations["a"] == "1"
+        place.delete_job(made.key)
 
-    def test_a_deleted_pod_is_replaced(self, cluster, manifest):
+    def test_a_deleted_pod_is_replaced(self, place, manifest):
         """A deleted pod gets its SIGTERM and another pod takes its name."""
-        made = cluster.create_job(manifest("replaced", FOREVER))
-        (before,) = eventually(lambda: self._running(cluster, made.key, 1), within=WAIT)
-        cluster.delete_pod(made.key, before.name)
+        made = place.create_job(manifest("replaced", FOREVER))
+        (before,) = eventually(lambda: self._running(place, made.key, 1), within=WAIT)
+        place.delete_pod(made.key, before.name)
 
         def replaced():
-            pods = self._running(cluster, made.key, 1)
+            pods = self._running(place, made.key, 1)
             return pods if pods and pods[0].uid != before.uid else None
 
         (after,) = eventually(replaced, within=WAIT)
         assert after.name == before.name
-        assert not cluster.get_job(made.key).finished
-        cluster.delete_job(made.key)
+        assert not place.get_job(made.key).finished
+        place.delete_job(made.key)
 
-    def test_a_deleted_job_is_gone_with_its_pods(self, cluster, manifest):
+    def test_a_deleted_job_is_gone_with_its_pods(self, place, manifest):
         """After delete_job the job, then its pods disappear; its name is free again."""
-        made = cluster.create_job(manifest("gone", FOREVER, workers=2))
-        eventually(lambda: self._running(cluster, made.key, 2), within=WAIT)
-        cluster.delete_job(made.key)
-        eventually(lambda: not self._exists(cluster, made.key), within=WAIT)
-        eventually(lambda: not cluster.list_pods(made.key), within=WAIT)
-        again = cluster.create_job(manifest("gone", "exit 0"))
+        made = place.create_job(manifest("gone", FOREVER, workers=2))
+        eventually(lambda: self._running(place, made.key, 2), within=WAIT)
+        place.delete_job(made.key)
+        eventually(lambda: not self._exists(place, made.key), within=WAIT)
+        eventually(lambda: not place.list_pods(made.key), within=WAIT)
+        again = place.create_job(manifest("gone", "exit 0"))
         assert again.uid != made.uid
 
-    def test_suspension_removes_pods_and_resumption_brings_them_back(self, cluster, manifest):
+    def test_suspension_removes_pods_and_resumption_brings_them_back(self, place, manifest):
         """A suspended job has no pods; resumed, it runs anew."""
-        made = cluster.create_job(manifest("paused", FOREVER))
-        eventually(lambda: self._running(cluster, made.key, 1), within=WAIT)
-        job = cluster.patch_job(made.key, {"spec": {"runPolicy": {"suspend": True}}})
+        made = place.create_job(manifest("paused", FOREVER))
+        eventually(lambda: self._running(place, made.key, 1), within=WAIT)
+        job = place.patch_job(made.key, {"spec": {"runPolicy": {"suspend": True}}})
         assert job.suspended
-        eventually(lambda: not cluster.list_pods(made.key), within=WAIT)
-        eventually(lambda: cluster.get_job(made.key).phase == "Suspended", within=WAIT)
-        cluster.patch_job(made.key, {"spec": {"runPolicy": {"suspend": False}}})
-        eventually(lambda: self._running(cluster, made.key, 1), within=WAIT)
-        eventually(lambda: cluster.get_job(made.key).phase == "Running", within=WAIT)
-        cluster.delete_job(made.key)
+        eventually(lambda: not place.list_pods(made.key), within=WAIT)
+        eventually(lambda: place.get_job(made.key).phase == "Suspended", within=WAIT)
+        place.patch_job(made.key, {"spec": {"runPolicy": {"suspend": False}}})
+        eventually(lambda: self._running(place, made.key, 1), within=WAIT)
+        eventually(lambda: place.get_job(made.key).phase == "Running", within=WAIT)
+        place.delete_job(made.key)
 
-    def test_events_are_told_in_order(self, cluster, manifest):
+    def test_events_are_told_in_order(self, place, manifest):
         """Events come back oldest first with reason, message, kind and source."""
-        made = cluster.create_job(manifest("story", FOREVER))
+        made = place.create_job(manifest("story", FOREVER))
         for number in range(3):
-            cluster.emit(
+            place.emit(
                 made.key,
                 Event(f"Told{number}", f"number {number}", warning=number == 1, source="tester"),
             )
         told = eventually(
             lambda: (
-                len(found := [e for e in cluster.list_events(made.key) if e.source == "tester"])
-                == 3
+                len(found := [e for e in place.list_events(made.key) if e.source == "tester"]) == 3
                 and found
             ),
             within=WAIT,
@@ -196,21 +191,21 @@ class ClusterConformance:
         assert [event.message for event in told] == ["number 0", "number 1", "number 2"]
         assert [event.warning for event in told] == [False, True, False]
         assert all(event.at > 0 for event in told)
-        cluster.delete_job(made.key)
+        place.delete_job(made.key)
 
-    def test_an_event_of_a_job_that_is_gone_is_no_error(self, cluster, namespace):
+    def test_an_event_of_a_job_that_is_gone_is_no_error(self, place, namespace):
         """emit never fails because the job has been deleted meanwhile."""
         key = JobKey(namespace, "vanished")
-        cluster.emit(key, Event("Told", "too late"))
-        assert cluster.list_events(key) == ()
+        place.emit(key, Event("Told", "too late"))
+        assert place.list_events(key) == ()
 
-    def test_a_watch_yields_what_changes(self, cluster, manifest):
+    def test_a_watch_yields_what_changes(self, place, manifest):
         """watch_jobs yields the key of a job that is made, patched or deleted, then ends."""
         seen, key = [], None
         watching = threading.Event()
 
         def watch():
-            changes = cluster.watch_jobs(8.0)
+            changes = place.watch_jobs(8.0)
             watching.set()
             for changed in changes:
                 seen.append(changed)
@@ -220,44 +215,44 @@ class ClusterConformance:
         thread = threading.Thread(target=watch)
         thread.start()
         watching.wait(10.0)
-        key = cluster.create_job(manifest("watched", FOREVER)).key
+        key = place.create_job(manifest("watched", FOREVER)).key
         eventually(lambda: key in seen)
         thread.join(60.0)
         assert not thread.is_alive()
-        cluster.delete_job(key)
+        place.delete_job(key)
 
-    def test_no_coordinator_is_said(self, cluster, manifest):
+    def test_no_coordinator_is_said(self, place, manifest):
         """Without a coordinator a call raises ClusterUnavailable, which may be retried."""
-        made = cluster.create_job(manifest("mute", FOREVER))
+        made = place.create_job(manifest("mute", FOREVER))
         with pytest.raises(errors.ClusterUnavailable):
-            cluster.call_coordinator(made.key, "GET", "/v1/status")
-        cluster.delete_job(made.key)
+            place.call_coordinator(made.key, "GET", "/v1/status")
+        place.delete_job(made.key)
 
-    def test_the_tail_of_a_log_can_be_read(self, cluster, manifest):
+    def test_the_tail_of_a_log_can_be_read(self, place, manifest):
         """read_log gives the last lines asked for."""
         script = "for i in 1 2 3 4 5; do echo line $i; done; " + FOREVER
-        made = cluster.create_job(manifest("tailed", script))
+        made = place.create_job(manifest("tailed", script))
 
         def tail():
-            if not self._running(cluster, made.key, 1):
+            if not self._running(place, made.key, 1):
                 return None
-            text = cluster.read_log(made.key, "tailed-worker-0", "pytorch", tail=2)
+            text = place.read_log(made.key, "tailed-worker-0", "pytorch", tail=2)
             return text if "ready" in text else None
 
         assert eventually(tail, within=WAIT).splitlines() == ["line 5", "ready"]
-        cluster.delete_job(made.key)
+        place.delete_job(made.key)
 
     @staticmethod
-    def _running(cluster, key, count):
+    def _running(place, key, count):
         """The pods, once exactly ``count`` are there and all run."""
-        pods = [pod for pod in cluster.list_pods(key) if not pod.deleting]
+        pods = [pod for pod in place.list_pods(key) if not pod.deleting]
         ready = len(pods) == count and all(pod.phase == "Running" for pod in pods)
-        return pods if ready and len(cluster.list_pods(key)) == count else None
+        return pods if ready and len(place.list_pods(key)) == count else None
 
     @staticmethod
-    def _exists(cluster, key):
+    def _exists(place, key):
         try:
-            cluster.get_job(key)
+            place.get_job(key)
         except errors.JobNotFound:
             return False
         return True

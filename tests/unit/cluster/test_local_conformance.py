@@ -12,7 +12,7 @@ from rover_kf.cluster.local import LocalCluster
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def place(tmp_path):
     with LocalCluster(tmp_path / "state") as found:
         yield found
 
