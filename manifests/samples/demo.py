@@ -34,7 +34,7 @@ from rover_kf.errors import ClusterUnavailable
 
 SAMPLE = pathlib.Path(__file__).with_name("digits.yaml")
 ACCURACY, RECOVERY_SECONDS, SECONDS = 0.95, 5.0, 90.0
-LOOK_SECONDS = 0.05
+LOOK_SECONDS, PATIENCE_SECONDS = 0.05, 60.0
 RESTORED = re.compile(r"rank (\d+) of (\d+) resumes at step (\d+) from (\w+) in round (\d+)")
 
 
@@ -54,7 +54,11 @@ def main() -> int:
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/demo.json"))
     out = parser.parse_args().out.absolute()
     state = out.parent / "demo"
-    shutil.rmtree(state, ignore_errors=True)
+    if state.exists():
+        with LocalCluster(state):  # sweeps what a killed demo has left in memory
+            pass
+        shutil.rmtree(state)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begun = time.monotonic()
     told = dataclasses.replace(
         settings.read(state=state), history=f"sqlite:///{state / 'history.db'}"
@@ -120,13 +124,15 @@ def kill_and_recover(rover: RoverClient, key: JobKey, interval: int) -> Recovery
     os.kill(victim, signal.SIGKILL)
     say(f"SIGKILL to process {victim} of {pod} at step {before.step}")
     told = max((event.sequence for event in before.events), default=0)
-    while True:
+    while time.monotonic() < killed_at + PATIENCE_SECONDS:
         after = status_of(rover, key, after=told)
         if after is not None and after.round > before.round and after.phase == "training":
             found = restored(after)
             if found is not None and after.restart_seconds > 0:
                 break
         time.sleep(LOOK_SECONDS)
+    else:
+        raise SystemExit(f"the job did not recover: {rover.progress(key)}")
     seconds = time.monotonic() - killed_at
     # A process dies before its last report: the step it was at is at least what it resumes from.
     return Recovery(max(before.step, found[0]), *found, seconds)
