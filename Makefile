@@ -18,7 +18,6 @@ PY := $(VENV)/bin/python
 export ROVER_KF_CACHE := $(CACHE)
 export PYTHONPATH := $(CURDIR)
 export PATH := $(VENV)/bin:$(PATH)
-export PYTHONDONTWRITEBYTECODE := 1
 
 help:
 	@sed -n 's/^# //p' Makefile; grep -o '^[a-z-]*:' Makefile | tr -d ':' | tr '\n' ' '; echo
@@ -45,14 +44,17 @@ check: venv
 packages:
 	@if [ "$$(id -u)" = 0 ]; then $(PYTHON) tests/cluster/testcluster/packages.py; fi
 
+# tests/gpu, compat and soak have targets of their own.
+HERE := $(addprefix tests/,unit properties faults embedded components notebooks)
+
 # In CI nothing may skip: a test that finds a prerequisite missing fails there instead.
 # The cluster comes last and alone: what it costs of two cores must not disturb timings.
 test: packages check
-	$(PY) -m pytest tests --ignore=tests/cluster
+	$(PY) -m pytest $(HERE)
 	$(PY) -m pytest tests/cluster
 
 test-fast: venv
-	$(PY) -m pytest tests --ignore=tests/cluster
+	$(PY) -m pytest $(HERE)
 
 test-cluster: packages venv
 	$(PY) -m pytest tests/cluster
