@@ -117,9 +117,7 @@ def kill_and_recover(rover: RoverClient, key: JobKey, interval: int) -> Recovery
             if interval / 4 < since < interval:
                 break
         time.sleep(LOOK_SECONDS)
-    pod = rover.cluster.list_pods(key)[-1].name
-    assert isinstance(rover.cluster, LocalCluster)  # noqa: S101 - the demo is embedded
-    victim = training_process(rover.cluster.processes(key, pod, names.PYTORCH_CONTAINER))
+    pod, victim = training_process(rover, key)
     killed_at = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     say(f"SIGKILL to process {victim} of {pod} at step {before.step}")
@@ -154,12 +152,14 @@ def restored(status: CoordinatorStatus) -> tuple[int, str] | None:
     return step, "memory" if sources == {"memory"} else "+".join(sorted(sources))
 
 
-def training_process(processes: tuple[int, ...]) -> int:
-    """The process that maps a slot of the arena: the one that trains."""
-    for pid in processes:
-        if "/arena/" in pathlib.Path(f"/proc/{pid}/maps").read_text():
-            return pid
-    raise SystemExit("no process of the pod trains")
+def training_process(rover: RoverClient, key: JobKey) -> tuple[str, int]:
+    """The last pod that trains, and in it the process that maps a slot of the arena."""
+    assert isinstance(rover.cluster, LocalCluster)  # noqa: S101 - the demo is embedded
+    for pod in reversed(rover.cluster.list_pods(key)):
+        for pid in rover.cluster.processes(key, pod.name, names.PYTORCH_CONTAINER):
+            if "/arena/" in pathlib.Path(f"/proc/{pid}/maps").read_text():
+                return pod.name, pid
+    raise SystemExit("no process trains")
 
 
 def scaling_of(record: RunRecord) -> dict[str, object]:
