@@ -107,7 +107,7 @@ class Pod:
                 cwd=self.job.folder,
             )
 
-    def wait(self, within: float = 60.0) -> int:
+    def wait(self, within: float = 240.0) -> int:
         """The launcher's exit code."""
         assert self.launcher is not None
         return self.launcher.wait(within)
@@ -194,7 +194,7 @@ class Job:
         return [event.reason for event in self.status().events]
 
     def stepping(
-        self, *indices: int, after: float = 0.0, world: int | None = None, within: float = 90.0
+        self, *indices: int, after: float = 0.0, world: int | None = None, within: float = 240.0
     ) -> float:
         """Wait until these pods step in one world after that time; returns when the last began."""
         size = len(indices) if world is None else world
