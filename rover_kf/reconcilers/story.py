@@ -12,6 +12,8 @@ from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.reconcilers import failures
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
 
+_ENDS = (names.EVENT_FINISHED, names.EVENT_JOB_FAILED)
+
 
 def extend(made: Plan, seen: Observed, now: float) -> Plan:
     """The plan with what is new told, each thing once as far as the annotation remembers."""
@@ -27,8 +29,22 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
             if event.sequence > memory.last_event:
                 effects.append(Tell(event))
                 memory = dataclasses.replace(memory, last_event=event.sequence)
+                memory = memory.with_told(event.reason) if event.reason in _ENDS else memory
         memory = memory.progressed(seen.status)
+    for event in _end(seen.job, now):
+        if not memory.has_told(event.reason):
+            effects.append(Tell(event))
+            memory = memory.with_told(event.reason)
     return made.then(*effects, status=memory)
+
+
+def _end(job: ObservedJob, now: float) -> Iterator[Event]:
+    """The coordinator ends with its pod, often before anyone has asked it for its last line."""
+    if job.phase == "Succeeded":
+        yield Event(names.EVENT_FINISHED, "the Training Operator says Succeeded", at=now)
+    elif job.phase == "Failed":
+        message = "the Training Operator says Failed; the events and logs before tell why"
+        yield Event(names.EVENT_JOB_FAILED, message, warning=True, at=now)
 
 
 def _admission(job: ObservedJob, now: float) -> Iterator[tuple[str, Event]]:

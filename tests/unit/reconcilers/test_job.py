@@ -361,3 +361,21 @@ def test_watch_reports_each_look_and_ends_with_the_job(cluster, tmp_path):
     assert done is not None
     assert done.phase == "Succeeded"
     assert [phase for phase, _, _ in seen] == ["Running", "Succeeded"]
+
+
+def test_the_end_is_told_although_the_coordinator_is_gone(cluster, history):
+    """The coordinator's last line may never be read: the end is on the job all the same, once."""
+    look(cluster, history, times=2)
+    cluster.phase = "Succeeded"
+    cluster.reachable = False
+    look(cluster, history, times=3, windows=0)
+    assert cluster.reasons().count(names.EVENT_FINISHED) == 1
+
+
+def test_admission_is_told_once(clock, history):
+    """A webhook writes no Events: the first look tells what it did, and why a command stayed."""
+    told = {names.INJECTED_ANNOTATION: "hash", names.NOT_REWRITTEN_ANNOTATION: '{"Worker":"why"}'}
+    cluster = MemoryCluster(clock, manifest(annotations=told))
+    look(cluster, history, times=4)
+    assert cluster.reasons().count(names.EVENT_INJECTED) == 1
+    assert cluster.reasons().count(names.EVENT_NOT_REWRITTEN) == 1
