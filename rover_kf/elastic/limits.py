@@ -21,11 +21,11 @@ class Limits:
     """Budget of rounds that may end by a failure that counts."""
     first_round: int = 1
     """Least number of the first round: above every generation on storage."""
-    lease: float = 3.0
+    lease: float = 6.0
     """A member not heard of for so long is lost."""
-    stop_lease: float = 6.0
+    stop_lease: float = 10.0
     """The same for one that was told to kill its processes: killing may take a while."""
-    acknowledge: float = 1.5
+    acknowledge: float = 3.0
     """One that was told so and says nothing at all is lost already after this."""
     grace: float = 0.2
     """A closed connection counts as a death after so long, if the round broke or none runs."""
