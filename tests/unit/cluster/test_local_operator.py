@@ -350,7 +350,7 @@ def test_another_process_may_scale_and_delete(state, cluster):
         assert other.get_job(key).phase == "Running"
         other.patch_job(key, {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}})
         running(other, key, 2)
-        assert "ready" in other.read_log(key, "shared-worker-1", "pytorch")
+        eventually(lambda: "ready" in other.read_log(key, "shared-worker-1", "pytorch"))
         other.delete_job(key)
     eventually(lambda: not cluster.list_jobs(), within=WAIT)
 
