@@ -50,6 +50,10 @@ class Steward:
     def judge(self, failure: Failure) -> None:
         """A process of the active round died: count it, and end the job or the round."""
         world = self.world
+        if world.drain_at and not failure.counts:
+            # It learnt of the drain too late and went on alone; the step of the drain is sealed.
+            world.break_round("a rank outran the drain", planned=True)
+            return
         told = f"rank {failure.rank} in {failure.pod}: {failure.kind}: {failure.reason}"
         if failure.counts or self._last_failed != failure.round:
             world.tell(names.EVENT_PROCESS_FAILED, told, warning=True)
