@@ -18,7 +18,7 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
             checkpointer.step(step, state, samples=32, total_steps=100)
         safe: bool = checkpointer.wait(100, "durable")
         source: str = checkpointer.restored_from
-        print(safe, source)  # noqa: T201 - an example
+        print(safe, source)
 
 
 def key() -> str:
