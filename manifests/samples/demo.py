@@ -34,7 +34,7 @@ from rover_kf.errors import ClusterUnavailable
 
 SAMPLE = pathlib.Path(__file__).with_name("digits.yaml")
 ACCURACY, RECOVERY_SECONDS, SECONDS = 0.95, 5.0, 90.0
-LOOK_SECONDS, PATIENCE_SECONDS = 0.05, 60.0
+LOOK_SECONDS, START_SECONDS, PATIENCE_SECONDS = 0.05, 180.0, 60.0
 RESTORED = re.compile(r"rank (\d+) of (\d+) resumes at step (\d+) from (\w+) in round (\d+)")
 
 
@@ -110,7 +110,10 @@ def run(rover: RoverClient, report: pathlib.Path) -> dict[str, object]:
 
 def kill_and_recover(rover: RoverClient, key: JobKey, interval: int) -> Recovery:
     """Kill the last worker's training process in the middle between two seals."""
+    patience = time.monotonic() + START_SECONDS
     while True:
+        if time.monotonic() > patience:
+            raise SystemExit(f"nothing trains after {START_SECONDS} s: {rover.progress(key)}")
         before = status_of(rover, key)
         if before is not None and before.phase == "training" and (before.sealed_step or 0) > 0:
             since = before.step - (before.sealed_step or 0)

@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import rover_kf
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, Manifest
 from rover_kf.cluster.local import admission, environment
@@ -146,6 +147,9 @@ class _Builder:
         found: dict[str, str] = {}
         if names.HOME in paths:
             found[names.ENV_HOME] = str(paths[names.HOME])
+        if spec["name"] in (names.RUNTIME_CONTAINER, names.SIDECAR_CONTAINER):
+            # What their image holds is this very installation, which may be a checkout.
+            found["PYTHONPATH"] = str(pathlib.Path(rover_kf.__file__).parents[1])
         if spec["name"] == names.SIDECAR_CONTAINER:
             found[names.ENV_AUTH] = "shared"
             found[names.ENV_TOKEN_HOME] = str(self.site.job / "token")
