@@ -119,7 +119,7 @@ class Cluster:
         control_plane = ControlPlane(self.root, self.binaries, self.registry)
         with concurrent.futures.ThreadPoolExecutor(max_workers=self.size + 1) as pool:
             booted = [pool.submit(_boot, node, images) for node in self.nodes]
-            manifest = pool.submit(operator.render, self.binaries["kubectl"], self.root)
+            manifest = pool.submit(training_operator.render, self.binaries["kubectl"], self.root)
             control_plane.start()
             joined = [
                 pool.submit(_join_after, boot, node)
@@ -133,10 +133,10 @@ class Cluster:
         self.wait_nodes()
         self.kubectl(
             "-n",
-            operator.NAMESPACE,
+            training_operator.NAMESPACE,
             "rollout",
             "status",
-            f"deploy/{operator.DEPLOYMENT}",
+            f"deploy/{training_operator.DEPLOYMENT}",
             "--timeout=120s",
             timeout=150,
         )
