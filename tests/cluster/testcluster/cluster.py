@@ -20,7 +20,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from testcluster import binaries, cleanup, network, pki, settings
+from testcluster import binaries, cleanup, network, pki, settings, training_operator
 from testcluster.commands import run
 from testcluster.control_plane import ControlPlane
 from testcluster.errors import ClusterError
