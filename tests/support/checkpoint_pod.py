@@ -30,6 +30,9 @@ from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.web import application
 
 
+HERE = pathlib.Path(__file__).parent
+
+
 def settings_of(home: pathlib.Path, **changes: object) -> SidecarSettings:
     """Settings of the pod demo-worker-0, with changes."""
     plain = SidecarSettings(
@@ -131,7 +134,7 @@ class Pod:
         spec = {key: _plain(value) for key, value in dataclasses.asdict(self.settings).items()}
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", __file__, json.dumps(spec)],
-            env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parent)},
+            env={**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parents[1]}"},
         )
         eventually((home / "ready").exists, within=60, what="the pod's sidecar is up")
 

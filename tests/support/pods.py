@@ -96,7 +96,7 @@ class Pod:
 
     def start_launcher(self, *command: str) -> None:
         """Start rover-run."""
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[2])}
         environment |= {names.ENV_HOME: str(self.home), names.ENV_CHECKPOINT_EVERY: "5"}
         with self.log.open("ab") as log:
             self.launcher = subprocess.Popen(
