@@ -29,7 +29,6 @@ from rover_kf.sidecar.peers import SidecarPeers
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.web import application
 
-
 HERE = pathlib.Path(__file__).parent
 
 
