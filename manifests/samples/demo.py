@@ -6,7 +6,8 @@
 
 Runs digits.yaml with two replicas, kills one training process with SIGKILL between two seals,
 waits until every rank trains again, lets the watcher find by itself that a third replica pays,
-and writes what it measured. Ends with 1 if a bar is missed. Everything happens in child processes
+and writes what it measured. Ends with 1 if a promise is broken; how long it took is told, not
+judged: that depends on what else the machine does. Everything happens in child processes
 of this one, on loopback addresses; a few tens of seconds on two cores.
 """
 
@@ -69,7 +70,7 @@ def main() -> int:
     missed = bars_missed(result)
     seconds = result.pop("seconds")
     out.write_text(json.dumps(result, indent=2) + "\n")
-    say(f"{seconds} s; {out}")
+    say(f"{seconds} s ({SECONDS:.0f} s are the bar on two idle cores); {out}")
     for bar in missed:
         say(f"MISSED: {bar}")
     return 1 if missed else 0
@@ -213,7 +214,6 @@ def bars_missed(result: dict[str, object]) -> list[str]:
         f"recovery_seconds <= {RECOVERY_SECONDS}": result["recovery_seconds"] <= RECOVERY_SECONDS,  # type: ignore[operator] # JSON
         "scaled up": result["scaled_to"] > result["scaled_from"],  # type: ignore[operator] # JSON
         "history_rows >= 1": result["history_rows"] >= 1,  # type: ignore[operator] # JSON
-        f"seconds <= {SECONDS}": result["seconds"] <= SECONDS,  # type: ignore[operator] # JSON
     }
     return [f"{bar}: {result}" for bar, kept in bars.items() if not kept]
 

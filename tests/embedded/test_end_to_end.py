@@ -31,7 +31,7 @@ KEYS = {
 
 @pytest.mark.torch
 def test_the_demo_keeps_its_promises(tmp_path):
-    """Train, kill, recover from memory, scale by itself, finish, record and report in 90 s."""
+    """Train, kill, recover from memory, scale by itself, finish, record and report."""
     out = tmp_path / "demo.json"
     done = subprocess.run(
         [sys.executable, DEMO, "--out", out],
