@@ -259,7 +259,8 @@ class RoverClient:
             # Not running yet, or not to be reached from here: then it sees who comes and goes.
             self.cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, request)
         patch = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": workers}}}}
-        return self.cluster.patch_job(job.key, patch, resource_version=job.resource_version)
+        # Whatever else changes on the job meanwhile, this is what its owner wants.
+        return self.cluster.patch_job(job.key, patch)
 
     def delete(self, key: JobKey | str) -> None:
         """Delete the job with its pods; checkpoints on claims stay."""
