@@ -13,6 +13,7 @@ import threading
 from rover_kf.api.jobs import JobKey
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.protocol import HistoryStore
+from rover_kf.reconcilers import policies
 from rover_kf.reconcilers.job import Reconcilers
 from rover_kf.reconcilers.watch import Watch
 
@@ -26,16 +27,20 @@ class Background:
     Args:
         cluster: where the jobs are.
         history: where their runs are recorded.
+        policy_of: a job's policy; what a change costs before it was measured depends on the place.
     """
 
-    def __init__(self, cluster: Cluster, history: HistoryStore) -> None:
-        self._cluster, self._history = cluster, history
+    def __init__(
+        self, cluster: Cluster, history: HistoryStore, policy_of: policies.PolicyOf
+    ) -> None:
+        self._cluster, self._history, self._policy_of = cluster, history, policy_of
         self._stopping = threading.Event()
         self._threads: dict[JobKey, threading.Thread] = {}
 
     def add(self, key: JobKey) -> None:
         """Look after a job from now on."""
-        watch = Watch(Reconcilers(self._cluster, self._history), key, every=LOOK_SECONDS)
+        reconcilers = Reconcilers(self._cluster, self._history, policy_of=self._policy_of)
+        watch = Watch(reconcilers, key, every=LOOK_SECONDS)
         thread = threading.Thread(
             target=watch.run, args=(self._stopping,), name=f"watch {key.name}", daemon=True
         )

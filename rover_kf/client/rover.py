@@ -29,6 +29,7 @@ from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.store import SqlHistory
 from rover_kf.injection.inject import Injected, inject
 from rover_kf.recommender.recommend import recommend
+from rover_kf.reconcilers import policies
 
 POLL_SECONDS = 0.2
 NO_EVENTS = 1 << 62
@@ -269,7 +270,9 @@ class RoverClient:
     def look_after(self, key: JobKey) -> None:
         """Run the reconcilers for a job in this process until ``close``."""
         if self._background is None:
-            self._background = Background(self.cluster, self.history)
+            here = isinstance(self.cluster, LocalCluster)
+            policy_of = policies.embedded if here else policies.of
+            self._background = Background(self.cluster, self.history, policy_of)
         self._background.add(key)
 
     # -- after a run -------------------------------------------------------------------------------
