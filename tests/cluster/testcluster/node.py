@@ -32,7 +32,10 @@ _BOOT = """
 set -e
 mount -t proc proc /proc
 mount --make-rshared /
-for place in /run /var/log /var/lib/cni /var/lib/kubelet; do mkdir -p "$place"; mount -t tmpfs tmpfs "$place"; done
+for place in /run /var/log /var/lib/cni /var/lib/kubelet; do
+  mkdir -p "$place"
+  mount -t tmpfs tmpfs "$place"
+done
 mkdir -p /run/netns /run/lock /var/log/containers /var/log/pods
 exec "$1"
 """
