@@ -4,13 +4,9 @@
 
 from __future__ import annotations
 
-import os
-
 import crc32c
 
-from rover_kf import errors
-
-CHUNK_BYTES = 4 << 20
+from rover_kf.checkpoint import pieces
 
 
 def extend(checksum: int, data: bytes | memoryview) -> int:
@@ -24,14 +20,7 @@ def of_descriptor(descriptor: int, length: int) -> int:
     Raises:
         TornSnapshot: the file is shorter.
     """
-    buffer = memoryview(bytearray(min(CHUNK_BYTES, max(length, 1))))
-    checksum, offset = 0, 0
-    while offset < length:
-        piece = buffer[: min(len(buffer), length - offset)]
-        count = os.preadv(descriptor, [piece], offset)
-        if count == 0:
-            message = f"a file of {offset} bytes where {length} were sealed"
-            raise errors.TornSnapshot(message)
-        checksum = extend(checksum, piece[:count])
-        offset += count
+    checksum = 0
+    for piece in pieces.read(descriptor, 0, length):
+        checksum = extend(checksum, piece)
     return checksum

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pathlib
 import re
 from typing import Any
 
@@ -66,12 +65,18 @@ class Folder:
 
     generation: int
     step: int
-    path: pathlib.Path = dataclasses.field(compare=False)
+    location: str = dataclasses.field(compare=False)
+    """A path or a URL, as a person would name it."""
 
     @property
-    def manifest_path(self) -> pathlib.Path:
+    def name(self) -> str:
+        """Its name below the job's place."""
+        return folder_name(self.step, self.generation)
+
+    @property
+    def manifest_location(self) -> str:
         """Where its manifest stands, if it has one."""
-        return self.path / NAME
+        return f"{self.location}/{NAME}"
 
 
 def folder_name(step: int, generation: int) -> str:
@@ -84,10 +89,10 @@ def file_name(rank: int) -> str:
     return f"rank-{rank:05d}.safetensors"
 
 
-def parse_folder(path: pathlib.Path) -> Folder | None:
-    """Read a folder's name; None if it is not ours."""
-    match = _FOLDER.fullmatch(path.name)
-    return Folder(int(match[2]), int(match[1]), path) if match else None
+def parse_folder(location: str) -> Folder | None:
+    """Read the name at the end of a path or URL; None if it is not ours."""
+    match = _FOLDER.fullmatch(location.rsplit("/", 1)[-1])
+    return Folder(int(match[2]), int(match[1]), location) if match else None
 
 
 def to_bytes(manifest: Manifest) -> bytes:
@@ -108,15 +113,15 @@ def from_bytes(data: bytes, folder: Folder) -> Manifest:
         body, stated = _canonical(parsed["manifest"]), parsed["crc32c"]
         manifest = codec.decode(Manifest, parsed["manifest"])
     except (ValueError, KeyError, TypeError, errors.MessageError) as cause:
-        raise errors.TornSnapshot(f"{folder.manifest_path} cannot be read: {cause}") from cause
+        raise errors.TornSnapshot(f"{folder.manifest_location} cannot be read: {cause}") from cause
     if stated != checksum.extend(0, body):
-        raise errors.TornSnapshot(f"{folder.manifest_path} differs from its own checksum")
+        raise errors.TornSnapshot(f"{folder.manifest_location} differs from its own checksum")
     if manifest.format != FORMAT:
         raise errors.TornSnapshot(
-            f"{folder.manifest_path} has format {manifest.format}; this version reads {FORMAT}"
+            f"{folder.manifest_location} has format {manifest.format}; this version reads {FORMAT}"
         )
     if (manifest.step, manifest.generation) != (folder.step, folder.generation):
-        raise errors.TornSnapshot(f"{folder.manifest_path} speaks of another checkpoint")
+        raise errors.TornSnapshot(f"{folder.manifest_location} speaks of another checkpoint")
     return manifest
 
 

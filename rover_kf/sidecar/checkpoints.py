@@ -28,8 +28,8 @@ from rover_kf.api.messages import (
     Sealed,
     WaitRequest,
 )
-from rover_kf.checkpoint import checksum
-from rover_kf.checkpoint.storage import DirectoryStorage
+from rover_kf.checkpoint import pieces
+from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.sidecar.persister import Persister
 from rover_kf.sidecar.restorer import CHECKSUM_HEADER, Restorer
 from rover_kf.sidecar.seams import Peers, Story
@@ -153,8 +153,8 @@ class Checkpoints:
             response.content_length = seal.length
             response.content_type = "application/octet-stream"
             await response.prepare(request)
-            for offset in range(0, seal.length, checksum.CHUNK_BYTES):
-                size = min(checksum.CHUNK_BYTES, seal.length - offset)
+            for offset in range(0, seal.length, pieces.PIECE_BYTES):
+                size = min(pieces.PIECE_BYTES, seal.length - offset)
                 piece = await asyncio.to_thread(os.pread, pin.descriptor, size, offset)
                 await response.write(piece)
             await response.write_eof()

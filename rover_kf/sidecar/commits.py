@@ -26,9 +26,10 @@ from rover_kf.api.messages import (
     WaitRequest,
 )
 from rover_kf.checkpoint import commit
+from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.manifest import Manifest
 from rover_kf.checkpoint.resolve import Stored, resolve
-from rover_kf.checkpoint.storage import DirectoryStorage
+from rover_kf.checkpoint.storage import Storage
 from rover_kf.sidecar.common_step import CommonStep
 from rover_kf.sidecar.seal_account import SealAccount
 from rover_kf.sidecar.seams import Story
@@ -56,7 +57,7 @@ class Commits:
     ) -> None:
         self._settings, self._story = settings, story
         path = settings.checkpoint_path
-        self._storage = DirectoryStorage(path / settings.job) if path else None
+        self._storage: Storage | None = DirectoryStorage(path / settings.job) if path else None
         self._ledger = commit.Ledger()
         self._seals = SealAccount(persist_seconds=settings.persist_seconds)
         self._common = CommonStep(self._choose, self._begin_round, seconds=resolve_seconds)
@@ -154,14 +155,12 @@ class Commits:
                 await self._commit(verdict.manifest, durable.persist_seconds, self._storage)
             return Acknowledged(done=verdict.accepted, reason=verdict.reason)
 
-    async def _commit(
-        self, manifest: Manifest, persist_seconds: float, storage: DirectoryStorage
-    ) -> None:
+    async def _commit(self, manifest: Manifest, persist_seconds: float, storage: Storage) -> None:
         folder = await asyncio.to_thread(storage.write_manifest, manifest)
         self._ledger = commit.commit(self._ledger, manifest)
         size = sum(file.length for file in manifest.files)
         self._tell(
-            f"step {manifest.step} is durable in {folder.path.name}: {len(manifest.files)} "
+            f"step {manifest.step} is durable in {folder.name}: {len(manifest.files)} "
             f"file(s), {size} bytes, written in {persist_seconds:.2f} s",
             now=time.monotonic(),
         )
@@ -211,9 +210,9 @@ class Commits:
             try:
                 found = self._storage.verify(folder)
             except errors.CheckpointError as error:
-                self._warn(f"{folder.path.name} cannot be restored, trying an older one: {error}")
+                self._warn(f"{folder.name} cannot be restored, trying an older one: {error}")
                 continue
-            return Stored(found.step, str(folder.path), found.world_size, found.replicated)
+            return Stored(found.step, folder.location, found.world_size, found.replicated)
         return None
 
     def _warn(self, message: str) -> None:

@@ -18,9 +18,10 @@ import time
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.messages import Acknowledged, Durable, WaitRequest
+from rover_kf.checkpoint import pieces
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.manifest import RankFile
-from rover_kf.checkpoint.storage import DirectoryStorage
+from rover_kf.checkpoint.storage import Storage
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots import Assignment, Slots
@@ -65,7 +66,7 @@ class Persister:
         self,
         settings: SidecarSettings,
         slots: Slots,
-        storage: DirectoryStorage,
+        storage: Storage,
         peers: Peers,
         story: Story,
     ) -> None:
@@ -187,7 +188,8 @@ class Persister:
         folder = self._storage.folder(seal.step, assignment.round)
         expected = self._slots.checksum(local_rank, seal)
         with self._slots.arena(local_rank).pin(seal) as pin:
-            file = self._storage.write_rank(folder, rank, pin.descriptor, seal.length)
+            content = pieces.read(pin.descriptor, 0, seal.length)
+            file = self._storage.write_rank(folder, rank, content, seal.length)
         if file.checksum != expected:
             raise errors.StorageFailed(
                 f"step {seal.step}: CRC-32C {file.checksum:08x} was written, {expected:08x} sealed"

@@ -23,11 +23,11 @@ from rover_kf.api.messages import (
     RestoreReply,
     RestoreRequest,
 )
-from rover_kf.checkpoint import checksum, storage
+from rover_kf.checkpoint import checksum, manifest, pieces, storage
 from rover_kf.checkpoint.arena import Filling
 from rover_kf.checkpoint.control import Seal
-from rover_kf.checkpoint.manifest import Folder, parse_folder
-from rover_kf.checkpoint.storage import DirectoryStorage
+from rover_kf.checkpoint.manifest import Folder
+from rover_kf.checkpoint.storage import Storage
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots import Assignment, Slots
@@ -53,7 +53,7 @@ class Restorer:
         self,
         settings: SidecarSettings,
         slots: Slots,
-        store: DirectoryStorage | None,
+        store: Storage | None,
         peers: Peers,
         story: Story,
     ) -> None:
@@ -137,7 +137,7 @@ class Restorer:
             filling = await self._take(request.local_rank, holding.snapshot_bytes)
             with filling:
                 offset, found = 0, 0
-                async for chunk in stream.chunks(checksum.CHUNK_BYTES):
+                async for chunk in stream.chunks(pieces.PIECE_BYTES):
                     if offset + len(chunk) > holding.snapshot_bytes:
                         raise errors.TornSnapshot(f"{holding.pod} sent more than it promised")
                     found = await asyncio.to_thread(_append, filling, chunk, offset, found)
@@ -149,37 +149,35 @@ class Restorer:
                     )
                 return self._seal(request, filling, holding)
 
-    def _from_storage(
-        self, request: RestoreRequest, choice: ResolveReply, store: DirectoryStorage
-    ) -> Seal:
+    def _from_storage(self, request: RestoreRequest, choice: ResolveReply, store: Storage) -> Seal:
         folder = self._folder(choice, store)
-        manifest = store.load(folder)
-        file = manifest.file_of(request.rank)
+        content = store.load(folder)
+        file = content.file_of(request.rank)
         if file is None:
-            raise errors.CheckpointError(f"{folder.path} has no file for rank {request.rank}")
+            raise errors.CheckpointError(f"{folder.location} has no file for rank {request.rank}")
         self._slots.allocate(ArenaRequest(request.local_rank, file.length))
         filling = self._slots.arena(request.local_rank).fill()
-        with filling, store.open_rank(folder, file) as descriptor:
+        with filling:
             offset, found = 0, 0
-            while piece := os.pread(descriptor, checksum.CHUNK_BYTES, offset):
+            for piece in store.read_range(folder, file, 0, file.length):
                 found = _append(filling, piece, offset, found)
                 offset += len(piece)
             storage.check(folder, file, found)
             return filling.seal(
-                step=manifest.step,
+                step=content.step,
                 length=file.length,
                 rank=request.rank,
                 world_size=request.world_size,
-                round_=manifest.generation,
-                replicated=manifest.replicated,
+                round_=content.generation,
+                replicated=content.replicated,
             )
 
-    def _folder(self, choice: ResolveReply, store: DirectoryStorage) -> Folder:
+    def _folder(self, choice: ResolveReply, store: Storage) -> Folder:
         # By name below our own root: the volume may be mounted elsewhere in the coordinator's pod.
-        folder = parse_folder(store.root / choice.path.rstrip("/").rsplit("/", 1)[-1])
-        if folder is None:
+        named = manifest.parse_folder(choice.path.rstrip("/"))
+        if named is None:
             raise errors.CheckpointError(f"{choice.path!r} is no checkpoint's folder")
-        return folder
+        return store.folder(named.step, named.generation)
 
     async def _take(self, local_rank: int, length: int) -> Filling:
         await asyncio.to_thread(self._slots.allocate, ArenaRequest(local_rank, length))
@@ -204,7 +202,7 @@ class Restorer:
                 arena.discard(seal)
 
 
-def _append(filling: Filling, data: bytes, offset: int, found: int) -> int:
+def _append(filling: Filling, data: bytes | memoryview, offset: int, found: int) -> int:
     rest = memoryview(data)
     while rest:
         count = os.pwrite(filling.descriptor, rest, offset)

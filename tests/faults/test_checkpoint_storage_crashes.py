@@ -13,9 +13,9 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.api.messages import Durable
-from rover_kf.checkpoint import commit
+from rover_kf.checkpoint import commit, pieces
+from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.files import Files
-from rover_kf.checkpoint.storage import DirectoryStorage
 
 _CALLS = (
     "make_folder", "create", "write", "sync", "close", "rename", "sync_folder", "remove",
@@ -84,7 +84,9 @@ def _persist(storage: DirectoryStorage, source: pathlib.Path, step: int, world: 
         source.write_bytes(_content(step, rank))
         descriptor = os.open(source, os.O_RDONLY)
         try:
-            file = storage.write_rank(storage.folder(step, 1), rank, descriptor, 3000)
+            file = storage.write_rank(
+                storage.folder(step, 1), rank, pieces.read(descriptor, 0, 3000), 3000
+            )
         finally:
             os.close(descriptor)
         verdict = commit.report(
@@ -114,7 +116,8 @@ def _restored(root: pathlib.Path) -> int:
     for folder in reversed(storage.whole()):
         manifest = storage.verify(folder)
         for file in manifest.files:
-            assert (folder.path / file.name).read_bytes() == _content(manifest.step, file.rank)
+            found = (root / folder.name / file.name).read_bytes()
+            assert found == _content(manifest.step, file.rank)
         return manifest.step
     return 0
 
@@ -175,7 +178,7 @@ def test_damaged_files_are_refused_and_named(tmp_path):
     storage = DirectoryStorage(tmp_path / "job")
     _persist(storage, tmp_path / "slot", 1)
     (folder,) = storage.whole()
-    for path in sorted(folder.path.iterdir()):
+    for path in sorted((storage.root / folder.name).iterdir()):
         content = path.read_bytes()
         damaged = [content[:size] for size in range(0, len(content), 97)]
         for place in range(0, len(content), 53):
@@ -188,6 +191,6 @@ def test_damaged_files_are_refused_and_named(tmp_path):
                 storage.verify(folder)
         path.write_bytes(content)
         storage.verify(folder)
-    (folder.path / "rank-00001.safetensors").unlink()
+    (storage.root / folder.name / "rank-00001.safetensors").unlink()
     with pytest.raises(errors.TornSnapshot, match=r"rank-00001\.safetensors is missing"):
         storage.load(folder)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 
 from rover_kf.api.messages import Durable
 from rover_kf.checkpoint import commit, manifest, retention
@@ -77,7 +76,7 @@ def test_ranks_of_different_worlds_do_not_mix():
 
 def _folders(*keys: tuple[int, int]) -> list[Folder]:
     return [
-        Folder(generation, step, pathlib.Path(manifest.folder_name(step, generation)))
+        Folder(generation, step, manifest.folder_name(step, generation))
         for generation, step in keys
     ]
 

@@ -24,8 +24,8 @@ from rover_kf.api.messages import (
     Sealed,
     WaitRequest,
 )
+from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.manifest import Folder, folder_name
-from rover_kf.checkpoint.storage import DirectoryStorage
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.web import application
 
@@ -176,7 +176,7 @@ def test_rounds_start_above_everything_on_storage(tmp_path):
     successor = Commits(settings, checkpoint_pod.Told())
     assert successor.first_generation() == 7
     assert successor.durable_step == 5
-    assert storage.folders()[-1] == Folder(6, 8, storage.root)
+    assert storage.folders()[-1] == Folder(6, 8, str(storage.root))
 
 
 def test_unreadable_storage_is_a_warning_and_memory_goes_on(tmp_path):

@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A Storage in a folder that outlives the pods (a PersistentVolume, a host's folder).
+
+Each file is written beside its place, synced, renamed, its folder synced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterable, Iterator
+
+from rover_kf import errors
+from rover_kf.checkpoint import checksum, manifest, pieces, retention, storage
+from rover_kf.checkpoint.files import Files
+from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
+
+_PART = ".part"
+
+
+class DirectoryStorage:
+    """The checkpoints of one job; methods as in Storage.
+
+    Args:
+        root: ``<checkpoint.path>/<job>``; made when first written to.
+        files: how the file system is changed.
+    """
+
+    def __init__(self, root: pathlib.Path, files: Files | None = None) -> None:
+        self.root = root
+        self._files = files or Files()
+
+    def folder(self, step: int, generation: int) -> Folder:
+        """Where that checkpoint is, or would be."""
+        return Folder(generation, step, str(self.root / manifest.folder_name(step, generation)))
+
+    def write_rank(
+        self, folder: Folder, rank: int, content: Iterable[memoryview], length: int
+    ) -> RankFile:
+        """Write a rank's file, safe when it returns."""
+        path = self.root / folder.name / manifest.file_name(rank)
+        with _refusals(f"{path} cannot be written"):
+            self._make_folder(path.parent)
+            written = self._put(path, storage.counted(content, length))
+        return RankFile(rank, path.name, length, written)
+
+    def write_manifest(self, content: Manifest) -> Folder:
+        """Make the folder a checkpoint; safe when it returns."""
+        folder = self.folder(content.step, content.generation)
+        with _refusals(f"{folder.manifest_location} cannot be written"):
+            for file in content.files:
+                size = self._path(folder, file).stat().st_size
+                if size != file.length:
+                    raise errors.StorageFailed(
+                        f"{self._path(folder, file)} has {size} bytes, {file.length} were reported"
+                    )
+            encoded = memoryview(manifest.to_bytes(content))
+            self._put(self._manifest_path(folder), iter([encoded]))
+        return folder
+
+    def folders(self) -> tuple[Folder, ...]:
+        """Every folder that is named like a checkpoint, oldest first."""
+        with _refusals(f"{self.root} cannot be listed"):
+            if not self.root.is_dir():
+                return ()
+            found = (manifest.parse_folder(str(path)) for path in self.root.iterdir())
+            return tuple(sorted(folder for folder in found if folder is not None))
+
+    def whole(self) -> tuple[Folder, ...]:
+        """Folders that have a manifest, oldest first."""
+        return tuple(folder for folder in self.folders() if self._manifest_path(folder).is_file())
+
+    def load(self, folder: Folder) -> Manifest:
+        """Read a manifest and check that its files are there in their sizes."""
+        with _refusals(f"{folder.manifest_location} cannot be read"):
+            content = manifest.from_bytes(self._manifest_path(folder).read_bytes(), folder)
+            for file in content.files:
+                path = self._path(folder, file)
+                size = path.stat().st_size if path.is_file() else -1
+                if size != file.length:
+                    state = "is missing" if size < 0 else f"has {size} bytes"
+                    raise errors.TornSnapshot(f"{path} {state}; the manifest says {file.length}")
+        return content
+
+    def verify(self, folder: Folder) -> Manifest:
+        """Read every byte of a checkpoint and compare the checksums."""
+        return storage.verify(self, folder)
+
+    def read_range(
+        self, folder: Folder, file: RankFile, offset: int, length: int
+    ) -> Iterator[memoryview]:
+        """A range of a rank's file; each piece is valid until the next is asked for."""
+        path = self._path(folder, file)
+        with _refusals(f"{path} cannot be read"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                yield from pieces.read(descriptor, offset, length)
+            finally:
+                os.close(descriptor)
+
+    def collect(self, keep: int, *, generation: int) -> tuple[Folder, ...]:
+        """Remove what retention does not keep and what crashes left; returns what was removed."""
+        folders = self.folders()
+        good = tuple(folder for folder in folders if self._is_good(folder))
+        doomed = retention.doomed(folders, good, keep=keep, generation=generation)
+        with _refusals(f"{self.root} cannot be tidied"):
+            for folder in doomed:
+                self._remove(folder)
+            for folder in set(good) - set(doomed):
+                for leftover in (self.root / folder.name).glob(f"*{_PART}"):
+                    self._files.remove(leftover)
+        return doomed
+
+    def _path(self, folder: Folder, file: RankFile) -> pathlib.Path:
+        return self.root / folder.name / file.name
+
+    def _manifest_path(self, folder: Folder) -> pathlib.Path:
+        return self.root / folder.name / manifest.NAME
+
+    def _is_good(self, folder: Folder) -> bool:
+        if not self._manifest_path(folder).is_file():
+            return False
+        try:
+            self.load(folder)
+        except errors.TornSnapshot:
+            return False
+        return True
+
+    def _remove(self, folder: Folder) -> None:
+        # The manifest first: a half-removed checkpoint must not look like a whole one.
+        path = self.root / folder.name
+        self._files.remove(self._manifest_path(folder))
+        self._files.sync_folder(path)
+        for item in path.iterdir():
+            self._files.remove(item)
+        self._files.remove_folder(path)
+
+    def _make_folder(self, path: pathlib.Path) -> None:
+        if not path.is_dir():
+            self._files.make_folder(path)
+            self._files.sync_folder(path.parent)
+
+    def _put(self, path: pathlib.Path, content: Iterator[memoryview]) -> int:
+        part = path.with_name(path.name + _PART)
+        descriptor = self._files.create(part)
+        written = 0
+        try:
+            for piece in content:
+                written = checksum.extend(written, piece)
+                rest = piece
+                while rest:
+                    rest = rest[self._files.write(descriptor, rest) :]
+            self._files.sync(descriptor)
+        finally:
+            self._files.close(descriptor)
+        self._files.rename(part, path)
+        self._files.sync_folder(path.parent)
+        return written
+
+
+@contextlib.contextmanager
+def _refusals(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as cause:
+        raise errors.StorageFailed(f"{what}: {cause.strerror or cause}") from cause

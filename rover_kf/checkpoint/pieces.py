@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A file's bytes, a bounded piece at a time: whoever takes them never holds the whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from rover_kf import errors
+
+PIECE_BYTES = 4 << 20
+
+
+def read(descriptor: int, offset: int, length: int) -> Iterator[memoryview]:
+    """A range of an open file; each piece is valid until the next is asked for.
+
+    Args:
+        descriptor: of the file.
+        offset: where the range begins, bytes.
+        length: of the range, bytes.
+
+    Raises:
+        TornSnapshot: the file ends before the range does.
+    """
+    buffer = memoryview(bytearray(min(PIECE_BYTES, max(length, 1))))
+    done = 0
+    while done < length:
+        piece = buffer[: min(len(buffer), length - done)]
+        count = os.preadv(descriptor, [piece], offset + done)
+        if count == 0:
+            raise errors.TornSnapshot(
+                f"a file of {offset + done} bytes where {offset + length} were expected"
+            )
+        yield piece[:count]
+        done += count
