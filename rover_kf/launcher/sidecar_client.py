@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import http.client
-import json
 import pathlib
 import queue
 import socket
@@ -19,23 +18,13 @@ import threading
 from typing import Any, Generic, TypeVar
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import codec, names, refusals
+from rover_kf.api.unix_connection import UnixConnection
 
 T = TypeVar("T")
 
 LONGEST_POLL = 30.0
 """Seconds after which an unanswered request counts as lost; long polls end after about one."""
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("sidecar", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
 
 
 class SidecarClient:
@@ -46,7 +35,7 @@ class SidecarClient:
 
     def connection(self, timeout: float) -> http.client.HTTPConnection:
         """A connection that is not open yet."""
-        return _UnixConnection(self.socket_path, timeout)
+        return UnixConnection(self.socket_path, timeout)
 
     def ask(
         self, path: str, message: object, reply: type[T], *, timeout: float = LONGEST_POLL
@@ -78,22 +67,8 @@ def exchange(
             cause
         )
     if status >= http.HTTPStatus.BAD_REQUEST:
-        raise refusal(status, data)
+        raise refusals.from_bytes(status, data, unreadable=errors.SidecarUnavailable)
     return codec.loads(reply, data)
-
-
-def refusal(status: int, data: bytes) -> errors.RoverError:
-    """The error that a reply with an error status stands for."""
-    try:
-        found = json.loads(data)
-        kind, message = str(found["error"]), str(found["message"])
-    except (ValueError, KeyError, TypeError):
-        return errors.SidecarUnavailable(f"status {status}: {data[:200]!r}")
-    if kind == "ClusterUnavailable":
-        return errors.ClusterUnavailable(message)
-    if kind == "InputError":
-        return errors.InputError(message)
-    return errors.RoverError(f"{kind}: {message}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import dataclasses
 import http
-import json
 import pathlib
 import time
 from collections.abc import AsyncIterator
@@ -20,7 +19,7 @@ from typing import TypeVar
 import aiohttp
 
 from rover_kf import errors
-from rover_kf.api import codec
+from rover_kf.api import codec, refusals
 from rover_kf.sidecar.seams import Stream
 from rover_kf.sidecar.settings import SidecarSettings
 
@@ -91,7 +90,7 @@ class SidecarPeers:
                 status, data = await self.forward(path, body)
                 if status < http.HTTPStatus.BAD_REQUEST:
                     return codec.loads(reply, data)
-                raise refusal(status, data)
+                raise refusals.from_bytes(status, data, unreadable=errors.ClusterUnavailable)
             except errors.ClusterUnavailable:
                 if time.monotonic() + delay > until:
                     raise
@@ -141,22 +140,6 @@ class Token:
                 raise errors.ClusterUnavailable(f"no token in {self.path}: {cause}") from cause
             self.read_at = time.monotonic()
         return self.value
-
-
-def refusal(status: int, data: bytes) -> errors.RoverError:
-    """The error that an answer stands for, of its own class where that can be built."""
-    try:
-        found = json.loads(data)
-        kind, message = str(found["error"]), str(found["message"])
-    except (ValueError, KeyError, TypeError):
-        return errors.ClusterUnavailable(f"status {status}: {data[:200]!r}")
-    cls = getattr(errors, kind, None)
-    if not (isinstance(cls, type) and issubclass(cls, errors.RoverError)):
-        return errors.RoverError(f"{kind}: {message}")
-    # Some classes build their message from facts that are in this one already.
-    error = cls.__new__(cls)
-    Exception.__init__(error, message)
-    return error
 
 
 def _bracketed(host: str) -> str:

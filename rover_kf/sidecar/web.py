@@ -9,7 +9,6 @@ the pod's own), and the TCP port's.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
@@ -17,7 +16,7 @@ from typing import Protocol, TypeVar
 from aiohttp import web
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import codec, names, refusals
 
 T = TypeVar("T")
 
@@ -98,5 +97,5 @@ def application(routes: list[web.RouteDef], gate: Gate | None) -> web.Applicatio
 
 
 def _refusal(kind: str, message: str, status: int) -> web.Response:
-    body = json.dumps({"error": kind, "message": message}).encode()
+    body = refusals.to_bytes(kind, message)
     return web.Response(body=body, content_type="application/json", status=status)

@@ -8,31 +8,18 @@ Checkpointer and reporter use it. Standard library only.
 from __future__ import annotations
 
 import http.client
-import json
 import pathlib
-import socket
 import time
 from typing import TypeVar
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import codec, names, refusals
+from rover_kf.api.unix_connection import UnixConnection
 
 T = TypeVar("T")
 
 _PAUSE_SECONDS = 0.1
 _OK = 200
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: pathlib.Path, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        """Connect to the socket file in place of host and port."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
 
 
 class Link:
@@ -75,29 +62,14 @@ class Link:
                     ) from cause
                 time.sleep(_PAUSE_SECONDS)
         if status != _OK:
-            raise _error(status, body)
+            raise refusals.from_bytes(status, body, unreadable=errors.SidecarUnavailable)
         return codec.loads(reply, body)
 
     def _post(self, path: str, body: bytes, timeout: float) -> tuple[int, bytes]:
-        connection = _UnixConnection(self._socket, timeout)
+        connection = UnixConnection(self._socket, timeout)
         try:
             connection.request("POST", path, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             return response.status, response.read()
         finally:
             connection.close()
-
-
-def _error(status: int, body: bytes) -> errors.RoverError:
-    try:
-        parsed = json.loads(body)
-        name, message = str(parsed["error"]), str(parsed["message"])
-    except (ValueError, KeyError, TypeError):
-        return errors.SidecarUnavailable(f"the sidecar answered {status}: {body[:500]!r}")
-    kind = getattr(errors, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, errors.RoverError)):
-        return errors.SidecarUnavailable(f"the sidecar answered {status} {name}: {message}")
-    # Some classes build their message from facts that are already in this one.
-    found = kind.__new__(kind)
-    Exception.__init__(found, message)
-    return found

@@ -1,0 +1,48 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""An error on its way over HTTP: a JSON body with its class and message, and the error again.
+
+Sidecars write them; sidecars, launchers and trainers read them. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+
+from rover_kf import errors
+
+_SHOWN_BYTES = 500
+
+
+def to_bytes(kind: str, message: str) -> bytes:
+    """The body of an answer that refuses.
+
+    Args:
+        kind: name of a class of ``rover_kf.errors``.
+        message: what that error says.
+    """
+    return json.dumps({"error": kind, "message": message}).encode()
+
+
+def from_bytes(
+    status: int, body: bytes, *, unreadable: type[errors.RoverError]
+) -> errors.RoverError:
+    """The error that an answer stands for, of its own class where there is such a class.
+
+    Args:
+        status: of the HTTP answer.
+        body: of the HTTP answer.
+        unreadable: the class of an answer that is no such body: another program gave it.
+    """
+    try:
+        found = json.loads(body)
+        kind, message = str(found["error"]), str(found["message"])
+    except (ValueError, KeyError, TypeError):
+        return unreadable(f"status {status}: {body[:_SHOWN_BYTES]!r}")
+    cls = getattr(errors, kind, None)
+    if not (isinstance(cls, type) and issubclass(cls, errors.RoverError)):
+        return errors.RoverError(f"{kind}: {message}")
+    # Some classes build their message from facts that are in this one already.
+    error = cls.__new__(cls)
+    Exception.__init__(error, message)
+    return error
