@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import os
 import pathlib
-import time
 
 from testcluster.errors import ClusterError
+from testcluster.waiting import until
 
 _ROOT = pathlib.Path("/sys/fs/cgroup")
 _CONTROLLERS = (
@@ -59,11 +59,8 @@ def remove(name: str) -> None:
     """Remove the group with all below it; its processes must have ended."""
     for root in _roots():
         group = root / name
-        deadline = time.monotonic() + 10
-        while group.exists() and not _remove_tree(group):
-            if time.monotonic() > deadline:
-                raise ClusterError(f"control group {group} still has processes")
-            time.sleep(0.1)
+        if not until(lambda group=group: not group.exists() or _remove_tree(group), seconds=10):
+            raise ClusterError(f"control group {group} still has processes")
 
 
 def _remove_tree(group: pathlib.Path) -> bool:

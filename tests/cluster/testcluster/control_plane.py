@@ -7,13 +7,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import time
 from collections.abc import Mapping
 
 from testcluster import network
 from testcluster.commands import run
 from testcluster.errors import ClusterError, CommandFailed
 from testcluster.processes import FIRST, Registry
+from testcluster.waiting import until
 
 GRACE_SECONDS = 16
 """A node that is silent for so long is NotReady."""
@@ -125,14 +125,15 @@ class ControlPlane:
         ]
 
     def _wait_ready(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while (failure := self._asked()) is not None:
+        def ended() -> bool:
             daemon = self.registry.get("apiserver")
-            if daemon is None or not daemon.alive() or time.monotonic() > deadline:
-                log = self.registry.logs / "apiserver.log"
-                told = failure.output[-500:]
-                raise ClusterError(f"the API server is not ready; read {log}: {told}")
-            time.sleep(0.2)
+            return daemon is None or not daemon.alive()
+
+        if not until(lambda: self._asked() is None, seconds=seconds, hopeless=ended):
+            failure = self._asked()
+            log = self.registry.logs / "apiserver.log"
+            told = failure.output[-500:] if failure else "it answered late"
+            raise ClusterError(f"the API server is not ready; read {log}: {told}")
 
     def _asked(self) -> CommandFailed | None:
         """Why the API server is not ready; None if it is."""

@@ -13,10 +13,10 @@ import json
 import os
 import pathlib
 import signal
-import time
 from collections.abc import Iterable, Sequence
 
 from testcluster.errors import ClusterError
+from testcluster.waiting import until
 
 FIRST = ("nice", "-n", "-10")
 """Before the cluster's own daemons: training that fills all cores must not make nodes NotReady.
@@ -144,12 +144,8 @@ def _reap(pid: int) -> None:
 
 def wait_ended(daemons: Iterable[Daemon], seconds: float) -> bool:
     """Whether all have ended within that time."""
-    remaining, deadline = list(daemons), time.monotonic() + seconds
-    while remaining := [daemon for daemon in remaining if daemon.alive()]:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+    waited = list(daemons)
+    return until(lambda: not any(daemon.alive() for daemon in waited), seconds=seconds, every=0.05)
 
 
 def children(pid: int) -> list[int]:
