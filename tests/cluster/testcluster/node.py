@@ -13,7 +13,6 @@ import json
 import pathlib
 import signal
 import tempfile
-import time
 from collections.abc import Collection, Mapping, Sequence
 
 from testcluster import cgroups, network
@@ -22,6 +21,7 @@ from testcluster.control_plane import start_proxy
 from testcluster.errors import ClusterError, CommandFailed
 from testcluster.layout import Image
 from testcluster.processes import FIRST, Registry, children, command_line, wait_ended
+from testcluster.waiting import until
 
 PAUSE_IMAGE = "localhost/pause:1"
 _CRI = 'plugins."io.containerd.grpc.v1.cri"'
@@ -81,13 +81,10 @@ class Node:
             f"{self.name}-containerd",
             [*self._enter(), "containerd", "-c", self.home / "containerd.toml"],
         )
-        deadline = time.monotonic() + 60
-        while not succeeds(["ctr", "-a", self.socket, "version"]):
-            if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"containerd of {self.name} does not answer; read {self.registry.logs}"
-                )
-            time.sleep(0.1)
+        if not until(lambda: succeeds(["ctr", "-a", self.socket, "version"]), seconds=60):
+            raise ClusterError(
+                f"containerd of {self.name} does not answer; read {self.registry.logs}"
+            )
 
     def join(self) -> None:
         """Start kubelet and kube-proxy; the API server must be ready."""
@@ -161,17 +158,16 @@ class Node:
         outer = self.registry.start(
             f"{self.name}-unshare", [*network.enter(self.index), *unshare, *shell]
         )
-        deadline = time.monotonic() + 30
-        while True:
-            ready = [pid for pid in children(outer.pid) if command_line(pid).endswith("/pause")]
-            if ready:
-                self.registry.adopt(f"{self.name}-init", ready[0])
-                return
-            if not outer.alive() or time.monotonic() > deadline:
-                raise ClusterError(
-                    f"{self.name} did not boot; read {self.registry.logs}/{self.name}-unshare.log"
-                )
-            time.sleep(0.02)
+
+        def booted() -> list[int]:
+            return [pid for pid in children(outer.pid) if command_line(pid).endswith("/pause")]
+
+        ready = until(booted, seconds=30, every=0.02, hopeless=lambda: not outer.alive())
+        if not ready:
+            raise ClusterError(
+                f"{self.name} did not boot; read {self.registry.logs}/{self.name}-unshare.log"
+            )
+        self.registry.adopt(f"{self.name}-init", ready[0])
 
     def _enter(self) -> list[str]:
         init = self.registry.get(f"{self.name}-init")
