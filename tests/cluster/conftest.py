@@ -43,11 +43,15 @@ def pytest_addoption(parser):
     group.addoption("--trainer-image", help="with --kubeconfig: image with Python and torch")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     here = pathlib.Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.cluster)
+            # The first test's fixtures compile Kubernetes: what they do has limits of its own.
+            given = item.get_closest_marker("timeout")
+            seconds = given.args[0] if given else float(config.getini("timeout"))
+            item.add_marker(pytest.mark.timeout(seconds, func_only=True), append=False)
 
 
 def pytest_terminal_summary(terminalreporter):
