@@ -29,7 +29,7 @@ class Tell:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Formed:
-    """A round starts."""
+    """A round starts, or one that runs already was taken over by a new coordinator."""
 
     round: Round
 

@@ -128,6 +128,8 @@ class World:
         self.progress.begin(world.number)
         self.expected = max(member.node_rank for member in world.members) + 1
         self.awaited = {member.node_rank for member in world.members}
+        # It did not begin now, but steps of a round that nobody was told of would count for none.
+        self._effects.append(Formed(world))
         conflict = False
         for member in world.members:
             known = self.seats.get(member.pod)

@@ -8,8 +8,8 @@ import pytest
 from simulated_job import SimulatedJob
 
 from rover_kf import errors
-from rover_kf.api.messages import Failure, FinishRequest
-from rover_kf.elastic.effects import Answer, Closed
+from rover_kf.api.messages import Failure, FinishRequest, WatchRequest
+from rover_kf.elastic.effects import Answer, Closed, Formed
 from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.rendezvous import Rendezvous
 
@@ -71,6 +71,21 @@ def test_new_coordinator_adopts():
     run(job, 5)
     world = job.rendezvous.world
     assert (world.active, world.round_number, list(job.rounds)) == (True, 1, [1])
+
+
+def test_an_adopted_round_is_told():
+    """Whoever counts steps hears of the round that a new coordinator took over, once."""
+    job = make(2)
+    job.launchers[0].start()
+    job.launchers[1].start()
+    run(job, 1)
+    world = job.rounds[1]
+    new = Rendezvous(job.limits)
+    told = []
+    for ticket, member in enumerate(world.members):
+        asked = WatchRequest(member.pod, member.incarnation, 1, world=world)
+        told += new.watch(asked, ticket, job.now)
+    assert [effect for effect in told if isinstance(effect, Formed)] == [Formed(world)]
 
 
 def test_scale_is_bounded():
