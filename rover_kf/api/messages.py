@@ -171,7 +171,7 @@ class ArenaRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ArenaReply:
-    """Where the slots are; created and prefaulted."""
+    """Where the slots are; created, their memory reserved."""
 
     directory: str
     slot_bytes: int

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Making a local rank's slots in memory; the sidecar does it, so that it pays for the pages.
 
-Pages of a memory-backed volume are charged to the control group that touches them first: the
-sidecar reserves and prefaults, the trainer's memory limit is not spent. Reserving with
-posix_fallocate fails cleanly on a full volume, where a touch would be SIGBUS.
+Pages of a memory-backed volume are charged to the control group that first asks for them: the
+sidecar reserves, the trainer's memory limit is not spent. Reserving with posix_fallocate takes the
+pages at once and fails cleanly on a full volume, where a touch would be SIGBUS. The kernel clears
+them when they are first mapped, which the trainer does in the background (rover_kf.trainer.slots).
 A slot grows in place: its bytes stay, so a sealed snapshot outlives the growth, and a mapping of
 the smaller size stays valid. It never shrinks below what anybody mapped.
 """
@@ -21,15 +22,12 @@ from rover_kf.api import names
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import CONTROL_BYTES, SLOTS
 
-_MADV_POPULATE_WRITE = 23
-"""Linux 5.14; the mmap module has no name for it yet."""
-
 _ROUND_TO = 1 << 21
 """Capacity grows in huge pages' size, so that a growing header does not ask again."""
 
 
 def allocate(root: pathlib.Path, local_rank: int, slot_bytes: int, *, most_bytes: int) -> Arena:
-    """Give a local rank two prefaulted slots of at least ``slot_bytes``.
+    """Give a local rank two slots of at least ``slot_bytes``.
 
     Args:
         root: the arena's folder, ``$ROVER_HOME/arena``.
@@ -105,19 +103,5 @@ def _grow(path: pathlib.Path, size: int, advice: str) -> None:
                 raise
             free = os.fstatvfs(descriptor)
             raise errors.ArenaTooSmall(size, free.f_bavail * free.f_frsize, advice) from cause
-        _prefault(descriptor, before, size)
     finally:
         os.close(descriptor)
-
-
-def _prefault(descriptor: int, begin: int, end: int) -> None:
-    begin -= begin % mmap.ALLOCATIONGRANULARITY
-    with mmap.mmap(descriptor, end - begin, offset=begin) as view:
-        try:
-            view.madvise(_MADV_POPULATE_WRITE)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            # An old kernel. The pages are new and nobody knows of them yet: touching is safe.
-            for offset in range(0, end - begin, mmap.PAGESIZE):
-                view[offset] = view[offset]

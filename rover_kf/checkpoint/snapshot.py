@@ -82,6 +82,10 @@ class Layout:
     """First byte of the tensors: 8 + the header with its padding."""
     length: int
     """Of the whole file."""
+    listing: str
+    """The header's JSON of the tensors, without the braces; made once, written at each save."""
+    types: str
+    """What stands under TYPES_KEY; empty: nothing does."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,15 +108,16 @@ def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> Layout:
     begins = list(itertools.accumulate((entry.nbytes for entry in ordered), initial=0))
     # Offsets in the header are relative to the data, so the text does not depend on its own size.
     relative = [Placed(e, b, b + e.nbytes) for e, b in zip(ordered, begins, strict=False)]
-    text = _header_text(relative, 0, metadata)
+    listing, types = _listing(relative)
+    text = _header_text(listing, types, metadata)
     data_begin = _aligned(_LENGTH_BYTES + len(text) + len(text) // 8 + 512)
     placed = tuple(Placed(p.entry, p.begin + data_begin, p.end + data_begin) for p in relative)
-    return Layout(placed, data_begin, data_begin + begins[-1])
+    return Layout(placed, data_begin, data_begin + begins[-1], listing, types)
 
 
 def header(layout: Layout, metadata: Mapping[str, str]) -> bytes | None:
     """The file's bytes before the tensors; None if the layout has too little room: plan anew."""
-    text = _header_text(layout.placed, layout.data_begin, metadata)
+    text = _header_text(layout.listing, layout.types, metadata)
     room = layout.data_begin - _LENGTH_BYTES
     if len(text) > room:
         return None
@@ -145,10 +150,10 @@ def read(data: bytes | memoryview) -> Snapshot:
     return Snapshot({p.entry.name: p for p in placed}, metadata, len(data))
 
 
-def _header_text(placed: Iterable[Placed], origin: int, metadata: Mapping[str, str]) -> bytes:
+def _listing(relative: Iterable[Placed]) -> tuple[str, str]:
     tree: dict[str, Any] = {}
     types: dict[str, Any] = {}
-    for place in placed:
+    for place in relative:
         entry = place.entry
         known = entry.dtype in WIDTHS
         if not known:
@@ -156,12 +161,19 @@ def _header_text(placed: Iterable[Placed], origin: int, metadata: Mapping[str, s
         tree[entry.name] = {
             "dtype": entry.dtype if known else "U8",
             "shape": list(entry.shape) if known else [entry.nbytes],
-            "data_offsets": [place.begin - origin, place.end - origin],
+            "data_offsets": [place.begin, place.end],
         }
-    described = dict(metadata)
-    if types:
-        described[TYPES_KEY] = json.dumps(types, separators=(",", ":"))
-    return json.dumps({"__metadata__": described, **tree}, separators=(",", ":")).encode()
+    return _compact(tree)[1:-1], _compact(types) if types else ""
+
+
+def _header_text(listing: str, types: str, metadata: Mapping[str, str]) -> bytes:
+    described = {**metadata, TYPES_KEY: types} if types else dict(metadata)
+    comma = "," if listing else ""
+    return f'{{"__metadata__":{_compact(described)}{comma}{listing}}}'.encode()
+
+
+def _compact(tree: Any) -> str:
+    return json.dumps(tree, separators=(",", ":"))
 
 
 def _placed(name: str, item: Any, types: Mapping[str, Any], data_begin: int) -> Placed:

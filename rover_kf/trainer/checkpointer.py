@@ -39,12 +39,14 @@ from rover_kf.api.messages import (
 from rover_kf.api.samples import StepSample
 from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.control import Seal
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer import state as states
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.reporter import Reporter
-from rover_kf.trainer.saver import Saver, views
+from rover_kf.trainer.saver import Saver
 from rover_kf.trainer.settings import TrainerSettings
+from rover_kf.trainer.views import views
 
 _log = logging.getLogger("rover_kf")
 
@@ -61,6 +63,9 @@ class Checkpointer:
         every: steps between two saves; the job's own (``checkpoint.every``) if not given.
         replicated: whether all ranks hold the same state (DDP): one copy then stands for all.
             False (each rank has its own part) restores at an unchanged world size only.
+        overlap: whether save() returns at once and parameters and optimizer state are copied while
+            training goes on, until the next optimizer step, which waits for the copy. If not given,
+            where a core is spare. With it, change parameters by optimizers only, or before save().
         settings: of the process; read from the environment if not given.
 
     Raises:
@@ -72,6 +77,7 @@ class Checkpointer:
         *,
         every: int | None = None,
         replicated: bool = True,
+        overlap: bool | None = None,
         settings: TrainerSettings | None = None,
     ) -> None:
         self._settings = settings or trainer_settings.read()
@@ -82,7 +88,9 @@ class Checkpointer:
         home = self._settings.home
         self._link = Link(home) if home else None
         self._reporter = Reporter(self._settings, self._link) if self._link else None
-        self._saver = Saver(self._settings, self._ask_arena, replicated=replicated)
+        self._saver = Saver(
+            self._settings, self._ask_arena, self._sealed, replicated=replicated, overlap=overlap
+        )
         self._drain_file = home / names.DRAIN_FILE if home else None
         self._last_step_at = time.monotonic()
         self._save_seconds = 0.0
@@ -113,6 +121,7 @@ class Checkpointer:
         if self._link is None:
             self._say_outside()
             return 0
+        self._saver.finish()
         settings = self._settings
         reply = self._link.ask(
             names.PATH_RESTORE,
@@ -124,6 +133,7 @@ class Checkpointer:
         if reply.step is not None:
             self._load(reply, state)
             self.restored_from = reply.source
+        self._saver.prepare(state)
         self._last_step_at = time.monotonic()
         return reply.step or 0
 
@@ -150,10 +160,12 @@ class Checkpointer:
                 leaves with code 143, to go on from here in the new world.
             UnsupportedState: the state holds something that cannot be stored.
             ArenaTooSmall: the state does not fit; the message has the size to set.
+            CheckpointError: the copy of an earlier step failed.
         """
         if self._reporter is None:
             self._say_outside()
             return
+        self._saver.check()
         draining = self._is_draining(step)
         if draining or step % self.every == 0 or step == total_steps:
             self.save(step, state)
@@ -164,7 +176,7 @@ class Checkpointer:
             seconds=now - self._last_step_at,
             samples=samples,
             wait_seconds=wait_seconds,
-            save_seconds=self._save_seconds,
+            save_seconds=self._save_seconds + self._saver.take_waited(),
         )
         self._last_step_at, self._save_seconds = now, 0.0
         self._reporter.step(sample, total_steps)
@@ -173,12 +185,13 @@ class Checkpointer:
             raise SystemExit(names.EXIT_DRAINED)
 
     def save(self, step: int, state: dict[str, object]) -> None:
-        """Save now; the step is sealed in memory when this returns.
+        """Save now; with overlap, the step is sealed in memory before the next one changes it.
 
         Raises:
             UnsupportedState: the state holds something that cannot be stored.
             ArenaTooSmall: the state does not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
+            CheckpointError: the copy of an earlier step failed.
         """
         if self._reporter is None:
             self._say_outside()
@@ -186,8 +199,14 @@ class Checkpointer:
         if not self._open:
             raise errors.CheckpointError("this Checkpointer is closed; save before you close it")
         begun = time.monotonic()
-        seal, copy_seconds = self._saver.save(step, states.take_apart(state))
+        self._save_seconds += self._saver.take_waited()
+        self._saver.save(step, state)
+        self._saver.take_waited()  # part of the time that is taken here
         self._save_seconds += time.monotonic() - begun
+
+    def _sealed(self, seal: Seal, copy_seconds: float) -> None:
+        """Tell the sidecar; called by whatever thread ended the copy."""
+        assert self._reporter is not None  # noqa: S101 - no save gets here without one
         settings = self._settings
         self._reporter.sealed(
             Sealed(
@@ -195,10 +214,10 @@ class Checkpointer:
                 rank=settings.rank,
                 world_size=settings.world_size,
                 round=settings.round,
-                step=step,
+                step=seal.step,
                 slot=seal.slot,
                 snapshot_bytes=seal.length,
-                replicated=self._replicated,
+                replicated=seal.replicated,
                 copy_seconds=copy_seconds,
             )
         )
@@ -221,6 +240,7 @@ class Checkpointer:
         if self._link is None:
             self._say_outside()
             return False
+        self._saver.finish()
         reply = self._link.ask(
             names.PATH_WAIT,
             WaitRequest(step, level, timeout),
@@ -233,14 +253,20 @@ class Checkpointer:
         return reply.done
 
     def close(self) -> None:
-        """Report what is left and let go of the memory; safe to call twice."""
+        """Wait for the copy, report what is left, let go of the memory; safe to call twice.
+
+        Raises:
+            CheckpointError: the copy of the last saved step failed.
+        """
         if not self._open:
             return
         self._open = False
         atexit.unregister(self.close)
-        if self._reporter is not None:
-            self._reporter.close()
-        self._saver.close()
+        try:
+            self._saver.close()
+        finally:
+            if self._reporter is not None:
+                self._reporter.close()
 
     def __enter__(self) -> Checkpointer:  # noqa: PYI034 - Self needs Python 3.11
         return self

@@ -42,6 +42,7 @@ class Reporter:
         self._total_steps: int | None = None
         self._wake, self._ended = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()  # seals come from the copy's thread
         self._warned = False
         self.dropped = 0
         """Samples that were given up for new ones."""
@@ -71,10 +72,11 @@ class Reporter:
             _log.warning("rover-kf: %d step samples were dropped unreported", self.dropped)
 
     def _start(self) -> None:
-        if self._thread is None and not self._ended.is_set():
-            # A daemon: an interpreter that ends must not wait for a sidecar.
-            self._thread = threading.Thread(target=self._run, name="rover-report", daemon=True)
-            self._thread.start()
+        with self._starting:
+            if self._thread is None and not self._ended.is_set():
+                # A daemon: an interpreter that ends must not wait for a sidecar.
+                self._thread = threading.Thread(target=self._run, name="rover-report", daemon=True)
+                self._thread.start()
 
     def _run(self) -> None:
         while not self._ended.is_set():

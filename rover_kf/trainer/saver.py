@@ -1,45 +1,55 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Live tensors into a slot, at the speed of one copy.
+"""Live tensors into a slot, at the speed of one copy, or while training computes.
 
-Views of both slots are made once a layout; a save writes the header and calls
-``torch._foreach_copy_``, which does all copies without the GIL and measured fastest with one torch
-thread. A state that changed its tensors (an optimizer's lazy state) gets a new layout and, if it
-needs one, a larger arena; what was sealed before stays.
+Views of both slots are made once a layout; a save writes the header and copies batches with
+``torch._foreach_copy_``, which does all copies without the interpreter's lock. A state that changed
+its tensors (an optimizer's lazy state) gets a new layout and, if it needs one, a larger arena; what
+was sealed before stays.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import mmap
-import os
-import pathlib
+import functools
 import time
 from collections.abc import Callable, Mapping
 
 import torch
 
 from rover_kf import errors
-from rover_kf.api.messages import ArenaReply
 from rover_kf.checkpoint import snapshot
-from rover_kf.checkpoint.arena import Arena
-from rover_kf.checkpoint.control import SLOTS, Seal
-from rover_kf.checkpoint.snapshot import Entry, Layout
+from rover_kf.checkpoint.arena import Filling
+from rover_kf.checkpoint.control import Seal
+from rover_kf.checkpoint.snapshot import Layout
+from rover_kf.trainer import cores, foresight, transfer
+from rover_kf.trainer.device import Streams
+from rover_kf.trainer.hands import Hands
+from rover_kf.trainer.overlap import Overlap, left_to_optimizers
+from rover_kf.trainer.recall import Recall
 from rover_kf.trainer.settings import TrainerSettings
-from rover_kf.trainer.state import Parts, dtype_of
+from rover_kf.trainer.slots import AskArena, Slots
+from rover_kf.trainer.state import Parts
+from rover_kf.trainer.transfer import Batch, Watch
+from rover_kf.trainer.views import views
+from rover_kf.trainer.work import Work
 
-AskArena = Callable[[int], ArenaReply]
-"""Asks the sidecar for slots of that many bytes."""
+Told = Callable[[Seal, float], None]
+"""Takes a seal and the seconds that its copy took, in whatever thread ended it."""
+
+_MOST_THREADS = 4
+"""Of one copy; more find no more bandwidth."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Plan:
-    """A layout and views of the slots that fit it."""
+    """A layout and its batches."""
 
-    entries: tuple[Entry, ...]
+    signature: list[object]
+    """Names, shapes and types: what the layout was made for."""
+    late: frozenset[str]
     layout: Layout
-    views: tuple[Mapping[str, torch.Tensor], ...]
-    """Of each slot, by tensor name."""
+    batches: tuple[Batch, ...]
 
 
 class Saver:
@@ -48,111 +58,177 @@ class Saver:
     Args:
         settings: of the process.
         ask_arena: asks the sidecar for slots.
+        told: takes each seal.
         replicated: whether every rank holds the same state.
+        overlap: whether to copy while training computes; None: if a core is spare.
     """
 
-    def __init__(self, settings: TrainerSettings, ask_arena: AskArena, *, replicated: bool) -> None:
-        self._settings, self._ask_arena, self._replicated = settings, ask_arena, replicated
-        self._arena: Arena | None = None
-        self._maps: tuple[mmap.mmap, ...] = ()
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        ask_arena: AskArena,
+        told: Told,
+        *,
+        replicated: bool,
+        overlap: bool | None = None,
+    ) -> None:
+        self._settings, self._told, self._replicated = settings, told, replicated
+        self._asked_overlap = overlap
+        self._slots, self._recall, self._streams = Slots(ask_arena), Recall(), Streams()
+        self._overlap, self._hands = Overlap(), Hands(_helpers(settings))
         self._plan: _Plan | None = None
+        self.issued, self.sealed = 0, 0
+        """Saves that were asked for, and those that were sealed; the others raised."""
 
-    def save(self, step: int, parts: Parts) -> tuple[Seal, float]:
-        """Copy the state into a slot and seal it.
-
-        Returns:
-            The seal, and the seconds that it took from choosing the slot on.
+    def prepare(self, state: Mapping[str, object]) -> None:
+        """Get slots in the background, with room for what optimizers have yet to make.
 
         Raises:
+            UnsupportedState: a value cannot be stored; the message has its path.
+        """
+        parts = self._recall.take_apart(state)
+        layout = snapshot.plan(parts.entries(), parts.metadata)
+        self._slots.prepare(layout.length + foresight.bytes_to_come(state))
+
+    def save(self, step: int, state: Mapping[str, object]) -> None:
+        """Copy the state into a slot and seal it, or begin to.
+
+        Raises:
+            UnsupportedState: a value cannot be stored; the message has its path.
             ArenaTooSmall: the state does not fit.
             SidecarUnavailable: a larger arena is needed and nobody answers.
-            CheckpointError: both slots are being read for a minute.
+            CheckpointError: both slots are being read for a minute, or the copy before failed.
         """
-        plan, head = self._fit(parts)
-        arena = self._arena
-        assert arena is not None  # noqa: S101 - _fit made it
+        self.finish()
+        self.issued += 1
+        parts = self._recall.take_apart(state)
+        on_device = any(tensor.is_cuda for tensor in parts.tensors.values())
+        overlaps = self.overlaps(on_device=on_device)
+        late = left_to_optimizers(state, parts.tensors) if overlaps else frozenset[str]()
+        plan, head = self._fit(parts, late)
         begun = time.perf_counter()
-        with arena.fill() as filling:
-            self._maps[filling.slot][: len(head)] = head
-            _copy(list(plan.views[filling.slot].items()), parts.tensors)
+        filling = self._slots.arena.fill()
+        seal = functools.partial(self._seal, filling, plan.layout.length, begun)
+        try:
+            buffer = self._slots.ready(filling.slot, pinned=on_device)
+            buffer[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+            rest = self._copy(plan, filling.slot, step, parts.tensors, seal)
+        except BaseException:
+            filling.close()
+            raise
+        self._overlap.start(rest)
+        if not overlaps:
+            self._overlap.finish()
+
+    def overlaps(self, *, on_device: bool = False) -> bool:
+        """Whether save() returns before the copy is done.
+
+        Args:
+            on_device: whether a CUDA device computes, and a core only feeds it.
+        """
+        if self._asked_overlap is not None:
+            return self._asked_overlap
+        threads = 1 if on_device else torch.get_num_threads()
+        return cores.has_spare(self._settings.local_world_size, threads)
+
+    def finish(self) -> None:
+        """Wait for the copy that is under way.
+
+        Raises:
+            RoverError: it failed; told once.
+        """
+        self._overlap.finish()
+
+    def check(self) -> None:
+        """Raise what a copy that is done failed with; never waits."""
+        if self._overlap.is_done:
+            self._overlap.finish()
+
+    def take_waited(self) -> float:
+        """Seconds that optimizer steps have waited for copies since this was last called."""
+        waited, self._overlap.waited_seconds = self._overlap.waited_seconds, 0.0
+        return waited
+
+    def close(self) -> None:
+        """Wait for the copy and let go of the slots' memory.
+
+        Raises:
+            RoverError: the copy failed.
+        """
+        try:
+            self.finish()
+        finally:
+            self._plan = None
+            self._overlap.close()
+            self._hands.close()
+            self._slots.close()
+
+    def _copy(
+        self,
+        plan: _Plan,
+        slot: int,
+        step: int,
+        tensors: Mapping[str, torch.Tensor],
+        seal: Callable[[Watch, BaseException | None], None],
+    ) -> Work:
+        """Copy what cannot wait; gives the rest, which ends with the seal."""
+        now = [batch for batch in plan.batches if not batch.late]
+        late = [batch for batch in plan.batches if batch.late]
+        early = self._streams.start(transfer.device_pairs(now, slot, tensors), hold=True)
+        later = self._streams.start(transfer.device_pairs(late, slot, tensors), hold=False)
+        first = Work(transfer.copies(now, slot, tensors))
+        self._hands.lend(first)
+        first.wait()
+        if first.error is not None:
+            raise first.error
+        watch = transfer.watch(step, tensors, plan.late)
+        pieces = [*transfer.copies(late, slot, tensors), *early, *later]
+        return Work(pieces, functools.partial(seal, watch))
+
+    def _seal(
+        self,
+        filling: Filling,
+        length: int,
+        begun: float,
+        watch: Watch,
+        error: BaseException | None,
+    ) -> None:
+        with filling:
+            if error is not None:
+                return
+            watch.check()
             seal = filling.seal(
-                step=step,
-                length=plan.layout.length,
+                step=watch.step,
+                length=length,
                 rank=self._settings.rank,
                 world_size=self._settings.world_size,
                 round_=self._settings.round,
                 replicated=self._replicated,
             )
-        return seal, time.perf_counter() - begun
+        self.sealed += 1
+        self._told(seal, time.perf_counter() - begun)
 
-    def close(self) -> None:
-        """Let go of the slots' memory."""
-        self._plan, self._maps, self._arena = None, (), None
-
-    def _fit(self, parts: Parts) -> tuple[_Plan, bytes]:
-        entries = parts.entries()
+    def _fit(self, parts: Parts, late: frozenset[str]) -> tuple[_Plan, bytes]:
+        signature: list[object] = [(k, t.shape, t.dtype) for k, t in parts.tensors.items()]
+        self._slots.settle()
         plan = self._plan
-        if plan is not None and plan.entries == entries:
+        if plan is not None and plan.signature == signature and plan.late == late:
             head = snapshot.header(plan.layout, parts.metadata)
             if head is not None:
                 return plan, head
-        layout = snapshot.plan(entries, parts.metadata)
-        self._reach(layout.length)
-        views = tuple(_views(view, layout) for view in self._maps)
-        self._plan = plan = _Plan(entries, layout, views)
+        self._plan = None
+        layout = snapshot.plan(parts.entries(), parts.metadata)
+        self._slots.reach(layout.length)
+        placed = {place.entry.name: place for place in layout.placed}
+        slots = [views(buffer, placed) for buffer in self._slots.buffers]
+        batches = transfer.batches(layout.placed, slots, late)
+        self._plan = plan = _Plan(signature, late, layout, batches)
         head = snapshot.header(layout, parts.metadata)
         if head is None:
             raise errors.CheckpointError("a new layout has no room for its own header")
         return plan, head
 
-    def _reach(self, length: int) -> None:
-        """Have both slots mapped with at least ``length`` bytes."""
-        if self._maps and len(self._maps[0]) >= length:
-            return
-        self._plan = None
-        reply = self._ask_arena(length)
-        self._arena = Arena(pathlib.Path(reply.directory))
-        self._maps = tuple(
-            _map(self._arena.slot_path(slot), self._arena.slot_bytes()) for slot in SLOTS
-        )
 
-
-def _map(path: pathlib.Path, size: int) -> mmap.mmap:
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        return mmap.mmap(descriptor, size)
-    finally:
-        os.close(descriptor)
-
-
-def _views(buffer: mmap.mmap, layout: Layout) -> Mapping[str, torch.Tensor]:
-    return views(buffer, {place.entry.name: place for place in layout.placed})
-
-
-def views(buffer: mmap.mmap, placed: Mapping[str, snapshot.Placed]) -> Mapping[str, torch.Tensor]:
-    """Tensors over a snapshot's bytes, by name; they keep the mapping alive."""
-    whole = torch.frombuffer(buffer, dtype=torch.uint8)
-    found: dict[str, torch.Tensor] = {}
-    for name, place in placed.items():
-        dtype, shape = dtype_of(place.entry.dtype), place.entry.shape
-        if place.begin == place.end:
-            found[name] = torch.empty(shape, dtype=dtype)
-        else:
-            found[name] = whole[place.begin : place.end].view(dtype).view(shape)
-    return found
-
-
-def _copy(targets: list[tuple[str, torch.Tensor]], sources: Mapping[str, torch.Tensor]) -> None:
-    if not targets:
-        return
-    threads = torch.get_num_threads()
-    if threads != 1:
-        torch.set_num_threads(1)
-    try:
-        with torch.no_grad():
-            torch._foreach_copy_(
-                [target for _, target in targets], [sources[name] for name, _ in targets]
-            )
-    finally:
-        if threads != 1:
-            torch.set_num_threads(threads)
+def _helpers(settings: TrainerSettings) -> int:
+    share = int(cores.usable() / settings.local_world_size)
+    return max(min(torch.get_num_threads(), share, _MOST_THREADS), 1) - 1

@@ -28,6 +28,8 @@ class TrainerSettings:
     world_size: int = 1
     round: int = 0
     """Number of the rendezvous round that started this process."""
+    local_world_size: int = 1
+    """Training processes of this pod, which share its cores."""
 
 
 def read(environment: Mapping[str, str] | None = None) -> TrainerSettings:
@@ -51,6 +53,7 @@ def read(environment: Mapping[str, str] | None = None) -> TrainerSettings:
         local_rank=_number(given, "LOCAL_RANK", 0),
         world_size=_number(given, "WORLD_SIZE", 1),
         round=_number(given, names.ENV_ROUND, 0),
+        local_world_size=_number(given, "LOCAL_WORLD_SIZE", 1),
     )
 
 

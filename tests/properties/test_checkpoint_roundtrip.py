@@ -16,7 +16,7 @@ from safetensors.torch import load as load_safetensors
 
 from rover_kf import errors
 from rover_kf.checkpoint import plain, snapshot
-from rover_kf.trainer import saver, state
+from rover_kf.trainer import state, transfer, views
 
 pytestmark = pytest.mark.torch
 
@@ -98,8 +98,10 @@ def _write(content: dict[str, object]) -> mmap.mmap:
     assert head is not None
     buffer = mmap.mmap(-1, layout.length)
     buffer[: len(head)] = head
-    targets = saver.views(buffer, {place.entry.name: place for place in layout.placed})
-    saver._copy(list(targets.items()), parts.tensors)
+    targets = views.views(buffer, {place.entry.name: place for place in layout.placed})
+    batches = transfer.batches(layout.placed, [targets], frozenset())
+    for copy in transfer.copies(batches, 0, parts.tensors):
+        copy()
     return buffer
 
 
@@ -118,7 +120,7 @@ def test_any_state_comes_back_bit_equal(content):
     buffer = _write(content)
     found = snapshot.read(memoryview(buffer))
     restored: dict[str, object] = {}
-    state.put_together(restored, found.metadata, saver.views(buffer, found.tensors))
+    state.put_together(restored, found.metadata, views.views(buffer, found.tensors))
     assert _same(restored, content)
 
 

@@ -159,14 +159,16 @@ def test_a_full_volume_is_refused_not_sigbus(tmp_path):
     assert small.slot_path(0).stat().st_size < needed
 
 
-def test_old_kernels_prefault_by_touching(tmp_path, monkeypatch):
-    """Without MADV_POPULATE_WRITE every new page is touched; contents stay."""
-    monkeypatch.setattr(allocation, "_MADV_POPULATE_WRITE", 9999)
+def test_growth_keeps_contents_and_reserves_every_page(tmp_path):
+    """What was sealed stays; no later touch can find the volume full."""
     arena = allocation.allocate(tmp_path, 0, PAGE, most_bytes=1 << 30)
     _seal(arena, 1, b"kept")
     grown = allocation.allocate(tmp_path, 0, arena.slot_bytes() + 1, most_bytes=1 << 30)
     with grown.pin(grown.sealed()[0]) as pin:
         assert os.pread(pin.descriptor, 4, 0) == b"kept"
+    for slot in (0, 1):
+        status = grown.slot_path(slot).stat()
+        assert status.st_blocks * 512 >= status.st_size
 
 
 def test_damaged_records_count_as_nothing(tmp_path):

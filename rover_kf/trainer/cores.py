@@ -1,0 +1,68 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""How many cores this process may use: the smaller of its affinity and its group's quota."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+_ROOT = pathlib.Path("/sys/fs/cgroup")
+_OWN = pathlib.Path("/proc/self/cgroup")
+
+
+def usable(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> float:
+    """Cores that this process and its neighbours in the control group have, together.
+
+    Args:
+        root: where control groups are mounted.
+        own: the file that names this process's groups.
+    """
+    return min(float(len(os.sched_getaffinity(0))), *_quotas(root, own))
+
+
+def has_spare(processes: int, threads: int) -> bool:
+    """Whether a core is left when every training process here computes.
+
+    Args:
+        processes: training processes of this pod.
+        threads: that each of them computes with.
+    """
+    return usable() >= processes * threads + 1
+
+
+def _quotas(root: pathlib.Path, own: pathlib.Path) -> list[float]:
+    found = [float("inf")]
+    for line in _text(own).splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            mount = root / "unified" if (root / "unified").is_dir() else root
+            read = _quota_2
+        elif "cpu" in controllers.split(","):
+            mount, read = root / controllers, _quota_1
+            mount = mount if mount.is_dir() else root / "cpu"
+        else:
+            continue
+        # Inside a container the mount is the group itself, whatever its path is outside.
+        folder = mount / path.lstrip("/")
+        above = [item for item in folder.parents if mount in (item, *item.parents)]
+        found += [read(item) for item in (mount, folder, *above)]
+    return found
+
+
+def _quota_2(folder: pathlib.Path) -> float:
+    quota, _, period = _text(folder / "cpu.max").partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and int(period) else float("inf")
+
+
+def _quota_1(folder: pathlib.Path) -> float:
+    quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+    limited = quota.strip().isdigit() and period.strip().isdigit()
+    return int(quota) / int(period) if limited else float("inf")
+
+
+def _text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # no such group or controller here: no quota
+        return ""

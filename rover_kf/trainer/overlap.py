@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A copy that goes on while training computes, until the next optimizer step.
+
+What only an optimizer's step changes (parameters, moments) can be copied after save() has returned:
+a hook before every optimizer's step waits for it. SIGTERM waits as well, so that a process that is
+asked to end leaves the step whole that it was saving.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from rover_kf.trainer.hands import LOWEST_PRIORITY, Hands
+from rover_kf.trainer.work import Work
+
+
+class Overlap:
+    """At most one copy at a time."""
+
+    def __init__(self) -> None:
+        self._hands = Hands(1, nice=LOWEST_PRIORITY)
+        self._work: Work | None = None
+        self._hook: RemovableHandle | None = None
+        self._catches = False
+        self.waited_seconds = 0.0
+        """That optimizer steps have waited, since it was last set to 0."""
+
+    def start(self, work: Work) -> None:
+        """Begin with it; the one before has been waited for."""
+        self._work = work
+        if work.is_done:
+            return
+        if self._hook is None:
+            self._hook = register_optimizer_step_pre_hook(self._before_step)
+        self._catch()
+        self._hands.lend(work)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no copy is under way."""
+        return self._work is None or self._work.is_done
+
+    def wait(self) -> None:
+        """Wait for the copy, helping with it; its error stays for ``finish``."""
+        if self._work is None:
+            return
+        if not self._work.is_done:
+            begun = time.monotonic()
+            self._work.wait()
+            self.waited_seconds += time.monotonic() - begun
+        self._release()
+
+    def finish(self) -> None:
+        """Wait for the copy.
+
+        Raises:
+            BaseException: whatever the copy failed with; once.
+        """
+        self.wait()
+        work, self._work = self._work, None
+        if work is not None and work.error is not None:
+            raise work.error
+
+    def close(self) -> None:
+        """Let go of thread and hook; what is under way has been waited for."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        self._hands.close()
+
+    def _before_step(self, *_: Any) -> None:
+        self.wait()
+
+    def _catch(self) -> None:
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+            self._catches = True
+
+    def _release(self) -> None:
+        if self._catches and threading.current_thread() is threading.main_thread():
+            self._catches = False
+            if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _on_sigterm(self, number: int, _: FrameType | None) -> None:
+        self.wait()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+def left_to_optimizers(
+    state: Mapping[str, object], tensors: Mapping[str, torch.Tensor]
+) -> frozenset[str]:
+    """Names of the tensors that nothing but an optimizer of the state should change.
+
+    Args:
+        state: as it was given to save.
+        tensors: of it.
+    """
+    owned: set[int] = set()
+    for optimizer in optimizers(state):
+        for group in optimizer.param_groups:
+            owned.update(_address(parameter) for parameter in group["params"])
+        for values in optimizer.state.values():
+            if isinstance(values, dict):
+                items = values.values()
+                owned.update(_address(item) for item in items if isinstance(item, torch.Tensor))
+    owned.discard(0)
+    return frozenset(
+        name
+        for name, tensor in tensors.items()
+        if tensor.data_ptr() in owned and not tensor.is_inference()
+    )
+
+
+def optimizers(value: object) -> list[Optimizer]:
+    """Those in a state, wherever its dicts, lists and tuples have them."""
+    if isinstance(value, Optimizer):
+        return [value]
+    inner: list[object] = []
+    if isinstance(value, Mapping):
+        inner = list(value.values())
+    elif isinstance(value, (list, tuple)):
+        inner = list(value)
+    return [found for item in inner for found in optimizers(item)]
+
+
+def _address(tensor: torch.Tensor) -> int:
+    to_local = getattr(tensor, "to_local", None)  # of a DTensor: this rank's part
+    local = to_local() if to_local is not None else tensor
+    return int(local.data_ptr())

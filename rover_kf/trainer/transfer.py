@@ -1,0 +1,138 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes of one save, in batches that a thread copies without the interpreter's lock."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+
+from rover_kf import errors
+from rover_kf.checkpoint.snapshot import Placed
+from rover_kf.trainer.device import Pair
+
+BATCH_BYTES = 16 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """Tensors that are copied in one call."""
+
+    names: tuple[str, ...]
+    targets: tuple[Sequence[torch.Tensor], ...]
+    """Of each slot, in the names' order."""
+    late: bool
+    """May be copied after save() has returned."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Watch:
+    """Counters of in-place changes of the tensors that are still being copied."""
+
+    step: int
+    watched: tuple[tuple[str, torch.Tensor, int], ...]
+
+    def check(self) -> None:
+        """Make sure that nothing changed under the copy.
+
+        Raises:
+            CheckpointError: something did; the message names it.
+        """
+        touched = [name for name, tensor, before in self.watched if _changes(tensor) != before]
+        if touched:
+            raise errors.CheckpointError(
+                f"step {self.step} is not saved: {', '.join(touched[:3])} changed in place, by "
+                "something else than an optimizer's step, before the copy was done "
+                f"({len(touched)} of {len(self.watched)} tensors); change them before save(), or "
+                "pass overlap=False to Checkpointer"
+            )
+
+
+def watch(step: int, tensors: Mapping[str, torch.Tensor], names: Iterable[str]) -> Watch:
+    """Begin to watch tensors of a step."""
+    return Watch(step, tuple((name, tensors[name], _changes(tensors[name])) for name in names))
+
+
+def batches(
+    placed: Iterable[Placed],
+    views: Sequence[Mapping[str, torch.Tensor]],
+    late: frozenset[str],
+) -> tuple[Batch, ...]:
+    """Put a layout's tensors into batches.
+
+    Args:
+        placed: in file order.
+        views: of each slot.
+        late: names of those that may be copied late.
+    """
+    found: list[Batch] = []
+    ordered = list(placed)
+    for is_late in (False, True):
+        names: list[str] = []
+        size = 0
+        for place in ordered:
+            if (place.entry.name in late) is is_late:
+                names.append(place.entry.name)
+                size += place.entry.nbytes
+            if size >= BATCH_BYTES:
+                found.append(_batch(names, views, late=is_late))
+                names, size = [], 0
+        if names:
+            found.append(_batch(names, views, late=is_late))
+    return tuple(found)
+
+
+def copies(
+    chosen: Iterable[Batch], slot: int, tensors: Mapping[str, torch.Tensor]
+) -> list[Callable[[], None]]:
+    """What copies those batches' tensors on the host, a call each."""
+    found: list[Callable[[], None]] = []
+    for batch in chosen:
+        sources = [tensors[name] for name in batch.names]
+        targets = batch.targets[slot]
+        if any(source.is_cuda for source in sources):
+            pairs = [p for p in zip(targets, sources, strict=True) if not p[1].is_cuda]
+            targets, sources = [there for there, _ in pairs], [here for _, here in pairs]
+        if len(sources) == 1 and sources[0].nbytes > BATCH_BYTES and sources[0].is_contiguous():
+            found += _cuts(targets[0], sources[0])
+        else:
+            found.append(functools.partial(_copy, targets, sources))
+    return found
+
+
+def device_pairs(
+    chosen: Iterable[Batch], slot: int, tensors: Mapping[str, torch.Tensor]
+) -> list[Pair]:
+    """Slot and source of every tensor of those batches that is on a CUDA device."""
+    return [
+        (target, tensors[name])
+        for batch in chosen
+        for name, target in zip(batch.names, batch.targets[slot], strict=True)
+        if tensors[name].is_cuda
+    ]
+
+
+def _changes(tensor: torch.Tensor) -> int:
+    return tensor._version  # noqa: SLF001 - torch's documented name for it
+
+
+def _batch(names: list[str], views: Sequence[Mapping[str, torch.Tensor]], *, late: bool) -> Batch:
+    targets = tuple([slot[name] for name in names] for slot in views)
+    return Batch(tuple(names), targets, late)
+
+
+def _cuts(target: torch.Tensor, source: torch.Tensor) -> list[Callable[[], None]]:
+    width = max(BATCH_BYTES // source.element_size(), 1)
+    there, here = target.view(-1), source.view(-1)
+    return [
+        functools.partial(_copy, [there[begin : begin + width]], [here[begin : begin + width]])
+        for begin in range(0, here.numel(), width)
+    ]
+
+
+def _copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    with torch.no_grad():
+        torch._foreach_copy_(list(targets), list(sources))

@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A piece of work cut into small ones, which any number of threads take until none is left.
+
+Whoever needs the result helps: a thread of low priority that gets no core then delays nobody by
+more than the one piece that it holds.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
+
+import torch
+
+
+class Work:
+    """Done when every piece is, and the ending after them.
+
+    Args:
+        pieces: independent of one another.
+        ending: run once, after the last piece, told whether one of them failed.
+    """
+
+    def __init__(
+        self,
+        pieces: Iterable[Callable[[], None]],
+        ending: Callable[[BaseException | None], None] | None = None,
+    ) -> None:
+        self._pieces = collections.deque(pieces)
+        self._left = len(self._pieces)
+        self._ending = ending
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self.error: BaseException | None = None
+        """What went wrong, once it is done."""
+        if not self._left:
+            self._end()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left and nobody is at it."""
+        return self._done.is_set()
+
+    def help(self) -> None:
+        """Take pieces until none is left; others may still be at theirs."""
+        while True:
+            try:
+                piece = self._pieces.popleft()
+            except IndexError:
+                return
+            try:
+                piece()
+            except BaseException as error:  # noqa: BLE001 - kept for who waits for the work
+                self.error = error
+                self._finished(1 + self._give_up())
+            else:
+                self._finished(1)
+
+    def wait(self) -> None:
+        """Help with one torch thread, then wait for who else is at a piece."""
+        threads = torch.get_num_threads()
+        if threads != 1:
+            torch.set_num_threads(1)
+        try:
+            self.help()
+        finally:
+            if threads != 1:
+                torch.set_num_threads(threads)
+        self._done.wait()
+
+    def _give_up(self) -> int:
+        count = 0
+        with contextlib.suppress(IndexError):
+            while True:
+                self._pieces.popleft()
+                count += 1
+        return count
+
+    def _finished(self, count: int) -> None:
+        with self._lock:
+            self._left -= count
+            last = self._left == 0
+        if last:
+            self._end()
+
+    def _end(self) -> None:
+        try:
+            if self._ending is not None:
+                self._ending(self.error)
+        except BaseException as error:  # noqa: BLE001 - kept for who waits for the work
+            self.error = error
+        finally:
+            self._done.set()

@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Work that several threads share, and the cores that there are for it."""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import pytest
+import torch
+from tests_support import eventually
+
+from rover_kf.trainer import cores
+from rover_kf.trainer.hands import Hands
+from rover_kf.trainer.work import Work
+
+pytestmark = pytest.mark.torch
+
+
+def _note_end(taken: list[int], ends: list[object], error: BaseException | None) -> None:
+    ends.append((error, len(taken)))
+
+
+def test_every_piece_is_done_once_and_the_ending_after_all():
+    """Whoever takes them."""
+    for count in (0, 1, 3):
+        hands, taken, ends = Hands(count), [], []
+        work = Work(
+            [functools.partial(taken.append, index) for index in range(500)],
+            functools.partial(_note_end, taken, ends),
+        )
+        hands.lend(work)
+        work.wait()
+        hands.close()
+        assert sorted(taken) == list(range(500))
+        assert ends == [(None, 500)]
+        assert work.is_done
+        assert work.error is None
+
+
+def test_a_failed_piece_ends_the_work():
+    """The rest is given up, the ending is told, nobody waits for ever."""
+    taken: list[int] = []
+    told: list[BaseException | None] = []
+    failure = OSError("no page")
+
+    def fail() -> None:
+        raise failure
+
+    work = Work([lambda: taken.append(1), fail, lambda: taken.append(2)], told.append)
+    work.wait()
+    assert (taken, told, work.error) == ([1], [failure], failure)
+
+
+def test_a_failed_ending_is_the_work_s_failure():
+    """Also when there are no pieces at all."""
+
+    def end(_: BaseException | None) -> None:
+        raise OSError("not sealed")
+
+    for pieces in ([], [lambda: None]):
+        work = Work(pieces, end)
+        work.wait()
+        assert str(work.error) == "not sealed"
+
+
+def test_threads_leave_torch_s_count_alone():
+    """One torch thread in each, and what the process had in it and in later threads."""
+    before = torch.get_num_threads()
+    seen: list[int] = []
+    hands = Hands(2, nice=1)
+    barrier = threading.Barrier(2)
+
+    def note() -> None:
+        seen.append(torch.get_num_threads())
+        barrier.wait(30)
+
+    hands.lend(Work([note, note]))
+    eventually(lambda: len(seen) == 2, what="both threads have worked")
+    later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    hands.close()
+    assert seen == [1, 1, before]
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "expected"),
+    [
+        ({}, "0::/\n", 64.0),
+        ({"cpu.max": "max 100000\n"}, "0::/\n", 64.0),
+        ({"cpu.max": "150000 100000\n"}, "0::/\n", 1.5),
+        ({"kubepods/cpu.max": "200000 100000\n", "kubepods/pod/a/cpu.max": "max 100000\n"},
+         "0::/kubepods/pod/a\n", 2.0),
+        ({"cpu,cpuacct/cpu.cfs_quota_us": "-1\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"},
+         "4:cpu,cpuacct:/\n", 64.0),
+        ({"cpu,cpuacct/cpu.cfs_quota_us": "50000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"},
+         "4:cpu,cpuacct:/outside/of/here\n9:memory:/x\n", 0.5),
+    ],
+)  # fmt: skip
+def test_quotas_of_both_kinds_of_control_groups(tmp_path, monkeypatch, files, own, expected):
+    """The smallest quota on the way up counts, in a container's view and in the host's."""
+    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _: set(range(64)))
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "own").write_text(own)
+    assert cores.usable(tmp_path / "cgroup", tmp_path / "own") == expected
+
+
+def test_a_core_is_spare_only_beside_all_that_compute():
+    """One core more than the pod's training processes take."""
+    here = int(cores.usable())
+    assert cores.has_spare(here, 1) is False
+    assert cores.has_spare(1, here) is False
+    assert cores.has_spare(1, here - 1) is True
