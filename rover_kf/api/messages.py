@@ -193,6 +193,23 @@ class Sealed:
     copy_seconds: float = 0.0
     pod: str = ""
     """Filled in by the sidecar."""
+    pieces: bool = False
+    """Every rank holds boxes of larger tensors: all of them serve a world of any size."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """The part of a tensor that a training process holds (FSDP2, tensor parallel)."""
+
+    name: str
+    """In the snapshot."""
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    prefix: bool = False
+    """It stands for every tensor of this shape whose name begins so: an optimizer's state, which a
+    new process does not have yet, lies as its parameter does."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -203,6 +220,7 @@ class RestoreRequest:
     rank: int
     world_size: int
     round: int
+    wanted: tuple[Wanted, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -245,6 +263,7 @@ class Holding:
     checksum: int
     round: int = 0
     """In which the state came to be: the same step after a rollback is another state."""
+    pieces: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -264,8 +283,9 @@ class ResolveReply:
     step: int | None
     source: str
     """``memory``, ``peer``, ``storage`` or ``none``."""
-    holding: Holding | None = None
-    """For ``memory`` and ``peer``."""
+    holdings: tuple[Holding, ...] = ()
+    """For ``memory`` and ``peer``: the one to take as it is, or all of a world of another size,
+    first the one whose own tensors the rank takes."""
     path: str = ""
     """For ``storage``: the checkpoint's folder."""
 
@@ -284,6 +304,43 @@ class Durable:
     file_bytes: int
     checksum: int
     persist_seconds: float = 0.0
+    pieces: bool = False
+    common: int = 0
+    """CRC-32 of what the shared tensors are (checkpoint.split); all ranks' must agree."""
+    course: int = 0
+    """Round in which the state came to be."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NamedRequest:
+    """Long poll of a sidecar: which step shall all ranks persist?"""
+
+    after: int
+    """The number that it knows; answered when another one is named."""
+    timeout_seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Named:
+    """The step that all ranks shall persist now (coordinator → sidecar)."""
+
+    number: int
+    step: int | None
+    """None: nothing new was named in time."""
+    round: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A rank cannot persist the step that was named (sidecar → coordinator)."""
+
+    pod: str
+    rank: int
+    round: int
+    step: int
+    reason: str
+    pause_seconds: float = 0.0
+    """How long no other step shall be named."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -292,8 +349,6 @@ class Acknowledged:
 
     done: bool = True
     reason: str = ""
-    persist: bool = False
-    """To a Sealed report of a sharded state: every rank shall persist this step now."""
 
 
 # -- controller -------------------------------------------------------------------------------

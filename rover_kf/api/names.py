@@ -129,6 +129,7 @@ PATH_SAMPLES = "/v1/samples"
 # sidecar to coordinator
 PATH_COMMIT_SEALED, PATH_COMMIT_DURABLE = "/v1/commit/sealed", "/v1/commit/durable"
 PATH_COMMIT_RESOLVE, PATH_COMMIT_WAIT = "/v1/commit/resolve", "/v1/commit/wait"
+PATH_COMMIT_NAMED, PATH_COMMIT_GIVEN_UP = "/v1/commit/named", "/v1/commit/given-up"
 PATH_EVENTS = "/v1/events"
 # controller to coordinator
 PATH_STATUS, PATH_SCALE = "/v1/status", "/v1/scale"

@@ -43,7 +43,15 @@ class Filling:
         self._sequence = sequence
 
     def seal(
-        self, *, step: int, length: int, rank: int, world_size: int, round_: int, replicated: bool
+        self,
+        *,
+        step: int,
+        length: int,
+        rank: int,
+        world_size: int,
+        round_: int,
+        replicated: bool,
+        pieces: bool = False,
     ) -> Seal:
         """Say that the slot's first ``length`` bytes are the whole snapshot of ``step``."""
         seal = Seal(
@@ -56,6 +64,7 @@ class Filling:
             world_size=world_size,
             round=round_,
             replicated=replicated,
+            pieces=pieces,
         )
         self._control.write(seal)
         return seal

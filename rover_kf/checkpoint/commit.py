@@ -60,7 +60,7 @@ def report(ledger: Ledger, durable: Durable, *, now: float) -> Verdict:
     key = (durable.round, durable.step)
     known = ledger.pending.get(key, ())
     if known and _shape(known[0]) != _shape(durable):
-        reason = f"rank {durable.rank} speaks of another world than the others at {durable.step}"
+        reason = f"rank {durable.rank} has another state than the others at step {durable.step}"
         return Verdict(ledger, accepted=False, reason=reason)
     # The newest report of a rank counts: its file replaced the one before.
     reports = (*(item for item in known if item.rank != durable.rank), durable)
@@ -69,7 +69,7 @@ def report(ledger: Ledger, durable: Durable, *, now: float) -> Verdict:
         generation=max(ledger.generation, durable.round),
         pending={**ledger.pending, key: reports},
     )
-    if not durable.replicated and len(reports) < durable.world_size:
+    if len(reports) < durable.world_size:
         return Verdict(moved, accepted=True)
     return Verdict(moved, accepted=True, manifest=_manifest(reports, now))
 
@@ -97,15 +97,19 @@ def _refusal(ledger: Ledger, durable: Durable) -> str:
     return ""
 
 
-def _shape(durable: Durable) -> tuple[int, bool]:
-    return durable.world_size, durable.replicated
+def _shape(durable: Durable) -> tuple[int, ...]:
+    return (
+        durable.world_size,
+        durable.replicated,
+        durable.pieces,
+        durable.common,
+        durable.course,
+    )
 
 
 def _manifest(reports: tuple[Durable, ...], now: float) -> Manifest:
     first = reports[0]
     ordered = sorted(reports, key=lambda item: item.rank)
-    if first.replicated:
-        ordered = [dataclasses.replace(reports[-1], rank=0)]
     return Manifest(
         step=first.step,
         generation=first.round,
@@ -115,4 +119,5 @@ def _manifest(reports: tuple[Durable, ...], now: float) -> Manifest:
             RankFile(item.rank, item.file, item.file_bytes, item.checksum) for item in ordered
         ),
         saved_at=now,
+        pieces=first.pieces,
     )

@@ -24,7 +24,7 @@ SLOTS = (0, 1)
 
 _MAGIC, _VERSION = b"ROVERSL1", 1
 _SUM_MAGIC = b"ROVERCRC"
-_SEALED, _REPLICATED = 1, 2
+_SEALED, _REPLICATED, _PIECES = 1, 2, 4
 _RECORD = struct.Struct("<8sHHIQQQIIII")
 _SUM = struct.Struct("<8sIIQ")
 _CRC = struct.Struct("<I")
@@ -50,6 +50,9 @@ class Seal:
     round: int = 0
     """In which the state came to be; tells a step from the same step after a rollback."""
     replicated: bool = True
+    """This slot alone has all that any rank needs."""
+    pieces: bool = False
+    """All ranks' slots together have what a world of any size needs."""
 
 
 class Control:
@@ -73,7 +76,11 @@ class Control:
         Raises:
             OSError: the control file cannot be written.
         """
-        flags = (_SEALED if seal.sealed else 0) | (_REPLICATED if seal.replicated else 0)
+        flags = (
+            (_SEALED if seal.sealed else 0)
+            | (_REPLICATED if seal.replicated else 0)
+            | (_PIECES if seal.pieces else 0)
+        )
         body = _RECORD.pack(
             _MAGIC, _VERSION, seal.slot, flags, seal.sequence, seal.step, seal.length,
             seal.rank, seal.world_size, seal.round, 0,
@@ -129,4 +136,5 @@ def _decode(slot: int, data: bytes) -> Seal | None:
         world_size=world,
         round=number,
         replicated=bool(flags & _REPLICATED),
+        pieces=bool(flags & _PIECES),
     )

@@ -43,16 +43,17 @@ class Manifest:
     generation: int
     world_size: int
     replicated: bool
-    """One file stands for all ranks."""
+    """Every rank held the same shared tensors; the files have a part of them each."""
     files: tuple[RankFile, ...]
-    """In rank order."""
+    """Of every rank, in order."""
     saved_at: float = 0.0
     format: int = FORMAT
+    pieces: bool = False
+    """Some tensors were held in pieces."""
 
-    def file_of(self, rank: int) -> RankFile | None:
-        """The file that the rank restores from."""
-        wanted = 0 if self.replicated else rank
-        return next((file for file in self.files if file.rank == wanted), None)
+    def fits(self, world_size: int) -> bool:
+        """Whether a world of that size can restore it."""
+        return self.replicated or self.pieces or self.world_size == world_size
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)

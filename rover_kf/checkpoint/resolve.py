@@ -24,8 +24,9 @@ class Stored:
 
     step: int
     path: str
+    fits: bool
+    """Whether the asking world can restore it."""
     world_size: int
-    replicated: bool
 
 
 def resolve(
@@ -33,8 +34,8 @@ def resolve(
 ) -> Mapping[int, ResolveReply]:
     """Choose the common step.
 
-    Memory goes before storage unless storage is newer. A replicated state needs one holder, a
-    sharded one a holder for every rank.
+    Memory goes before storage unless storage is newer. A replicated state needs one holder, any
+    other a holder for every rank of the world that saved it.
 
     Args:
         requests: one of each rank of the round.
@@ -48,44 +49,62 @@ def resolve(
     """
     world_size = len(requests)
     holdings = [holding for request in requests for holding in request.holdings]
-    key = max(_complete(holdings, world_size), default=None)
-    if stored is not None and (key is None or stored.step > key[0]):
-        if not stored.replicated and stored.world_size != world_size:
+    chosen = _newest(holdings, world_size)
+    if stored is not None and (not chosen or stored.step > chosen[0].step):
+        if not stored.fits:
             raise errors.CheckpointError(_wrong_world(stored.world_size, world_size))
         reply = ResolveReply(stored.step, "storage", path=stored.path)
         return {request.rank: reply for request in requests}
-    if key is None:
+    if not chosen:
         if holdings:
             raise errors.CheckpointError(_wrong_world(holdings[0].world_size, world_size))
         return {request.rank: ResolveReply(None, "none") for request in requests}
-    chosen = [holding for holding in holdings if (holding.step, holding.round) == key]
     return {request.rank: _source(request, chosen) for request in requests}
 
 
-def _complete(holdings: Sequence[Holding], world_size: int) -> set[Key]:
-    ranks: dict[Key, set[int]] = {}
-    whole: set[Key] = set()
+def _newest(holdings: Sequence[Holding], world_size: int) -> Sequence[Holding]:
+    """All holdings of the newest state that is whole; none if none is.
+
+    While a world of another size is being restored both worlds' parts of one step are around: they
+    count apart, and are whole apart.
+    """
+    states: dict[tuple[Key, int], list[Holding]] = {}
     for holding in holdings:
-        key = (holding.step, holding.round)
-        if holding.replicated:
-            whole.add(key)
-        elif holding.world_size == world_size:
-            ranks.setdefault(key, set()).add(holding.rank)
-    return whole | {key for key, held in ranks.items() if len(held) == world_size}
+        saved = 0 if holding.replicated else holding.world_size
+        if holding.replicated or holding.pieces or saved == world_size:
+            states.setdefault(((holding.step, holding.round), saved), []).append(holding)
+    whole = [
+        (key, saved == world_size, found)
+        for (key, saved), found in states.items()
+        if len({holding.rank for holding in found}) >= saved
+    ]
+    return max(whole, key=lambda state: state[:2])[2] if whole else ()
 
 
 def _source(request: ResolveRequest, chosen: Sequence[Holding]) -> ResolveReply:
+    if chosen[0].pieces and chosen[0].world_size != request.world_size:
+        return _all(request, chosen)
     for holding in request.holdings:
         if holding in chosen and (holding.replicated or holding.rank == request.rank):
-            return ResolveReply(holding.step, "memory", holding)
+            return ResolveReply(holding.step, "memory", (holding,))
     holders = [h for h in chosen if h.replicated or h.rank == request.rank]
     # Spread the load of many newcomers over those who hold it.
     holding = sorted(holders, key=lambda h: h.rank)[request.rank % len(holders)]
-    return ResolveReply(holding.step, "peer", holding)
+    return ResolveReply(holding.step, "peer", (holding,))
+
+
+def _all(request: ResolveRequest, chosen: Sequence[Holding]) -> ResolveReply:
+    """One holding of every rank of the world that saved it, the pod's own where it has one."""
+    own = set(request.holdings)
+    by_rank = {h.rank: h for h in sorted(chosen, key=lambda h: h in own)}
+    first = request.rank % chosen[0].world_size
+    ordered = (by_rank[first], *(h for rank, h in sorted(by_rank.items()) if rank != first))
+    source = "memory" if own.issuperset(ordered) else "peer"
+    return ResolveReply(chosen[0].step, source, ordered)
 
 
 def _wrong_world(saved: int, now: int) -> str:
     return (
-        f"the sharded state was saved by a world of {saved} and this one has {now}; start it with "
-        f"{saved} ranks, or save replicated state (Checkpointer(replicated=True))"
+        f"the state was saved by a world of {saved}, each rank its own, and this one has {now}; "
+        f"start it with {saved} ranks, or save DTensors or what every rank holds alike"
     )

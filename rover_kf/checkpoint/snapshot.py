@@ -32,7 +32,8 @@ STATE_KEY = "rover.state"
 TYPES_KEY = "rover.types"
 """Metadata: JSON of {tensor: [type, shape]} for tensors stored as bytes."""
 
-_LENGTH_BYTES = 8
+LENGTH_BYTES = 8
+"""Of the header's length, which the file begins with."""
 _MOST_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library."""
 
@@ -110,7 +111,7 @@ def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> Layout:
     relative = [Placed(e, b, b + e.nbytes) for e, b in zip(ordered, begins, strict=False)]
     listing, types = _listing(relative)
     text = _header_text(listing, types, metadata)
-    data_begin = _aligned(_LENGTH_BYTES + len(text) + len(text) // 8 + 512)
+    data_begin = _aligned(LENGTH_BYTES + len(text) + len(text) // 8 + 512)
     placed = tuple(Placed(p.entry, p.begin + data_begin, p.end + data_begin) for p in relative)
     return Layout(placed, data_begin, data_begin + begins[-1], listing, types)
 
@@ -118,36 +119,51 @@ def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> Layout:
 def header(layout: Layout, metadata: Mapping[str, str]) -> bytes | None:
     """The file's bytes before the tensors; None if the layout has too little room: plan anew."""
     text = _header_text(layout.listing, layout.types, metadata)
-    room = layout.data_begin - _LENGTH_BYTES
+    room = layout.data_begin - LENGTH_BYTES
     if len(text) > room:
         return None
-    return room.to_bytes(_LENGTH_BYTES, "little") + text.ljust(room)
+    return room.to_bytes(LENGTH_BYTES, "little") + text.ljust(room)
 
 
-def read(data: bytes | memoryview) -> Snapshot:
-    """Read the header of a whole file and check that it describes exactly these bytes.
+def head_bytes(data: bytes | memoryview, file_bytes: int) -> int:
+    """How many bytes the header takes, its length's own eight included.
 
     Args:
-        data: the file, without a slot's spare capacity. Tensors are not touched.
+        data: at least the file's first LENGTH_BYTES bytes.
+        file_bytes: of the whole file.
 
     Raises:
-        TornSnapshot: the bytes are not a whole snapshot.
+        TornSnapshot: a file of that size cannot hold it.
     """
-    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-    if len(data) < _LENGTH_BYTES or length > min(_MOST_HEADER_BYTES, len(data) - _LENGTH_BYTES):
-        message = f"a snapshot of {len(data)} bytes cannot hold a header of {length} bytes"
+    length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    if file_bytes < LENGTH_BYTES or length > min(_MOST_HEADER_BYTES, file_bytes - LENGTH_BYTES):
+        message = f"a snapshot of {file_bytes} bytes cannot hold a header of {length} bytes"
         raise errors.TornSnapshot(message)
-    data_begin = _LENGTH_BYTES + length
+    return LENGTH_BYTES + length
+
+
+def read(data: bytes | memoryview, file_bytes: int | None = None) -> Snapshot:
+    """Read a file's header and check that it describes exactly so many bytes.
+
+    Args:
+        data: the file, without a slot's spare capacity, or at least its header.
+        file_bytes: of the whole file, if ``data`` is not all of it.
+
+    Raises:
+        TornSnapshot: the bytes are not a whole snapshot's.
+    """
+    whole = len(data) if file_bytes is None else file_bytes
+    data_begin = head_bytes(data, whole)
     try:
-        parsed = json.loads(bytes(data[_LENGTH_BYTES:data_begin]))
+        parsed = json.loads(bytes(data[LENGTH_BYTES:data_begin]))
         metadata = {str(key): str(item) for key, item in parsed.pop("__metadata__", {}).items()}
         types = json.loads(metadata.get(TYPES_KEY, "{}"))
         placed = [_placed(name, item, types, data_begin) for name, item in parsed.items()]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         message = f"a snapshot's header cannot be read: {cause!r}"
         raise errors.TornSnapshot(message) from cause
-    _check_places(placed, data_begin, len(data))
-    return Snapshot({p.entry.name: p for p in placed}, metadata, len(data))
+    _check_places(placed, data_begin, whole)
+    return Snapshot({p.entry.name: p for p in placed}, metadata, whole)
 
 
 def _listing(relative: Iterable[Placed]) -> tuple[str, str]:

@@ -29,12 +29,14 @@ from rover_kf.api.messages import (
     WaitRequest,
 )
 from rover_kf.checkpoint import pieces
+from rover_kf.checkpoint.arena import Pin
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.sidecar.persister import Persister
-from rover_kf.sidecar.restorer import CHECKSUM_HEADER, Restorer
+from rover_kf.sidecar.restorer import Restorer
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots import Assignment, Slots, describe
+from rover_kf.sidecar.sources import CHECKSUM_HEADER, HEAD, head_of
 from rover_kf.sidecar.web import read, reply
 
 _log = logging.getLogger(__name__)
@@ -95,7 +97,11 @@ class Checkpoints:
 
     def peer_routes(self) -> list[web.RouteDef]:
         """For the TCP port."""
-        return [web.get(names.PATH_SLOTS + r"/{local_rank:\d+}/{step:\d+}", self._on_slot)]
+        slot = names.PATH_SLOTS + r"/{local_rank:\d+}/{step:\d+}"
+        return [
+            web.get(slot, self._on_slot),
+            web.get(f"{slot}/{{part:{HEAD}}}", self._on_slot),
+        ]
 
     async def _on_arena(self, request: web.Request) -> web.Response:
         wanted = await read(request, ArenaRequest)
@@ -139,17 +145,16 @@ class Checkpoints:
 
     async def _on_slot(self, request: web.Request) -> web.StreamResponse:
         local_rank, step = int(request.match_info["local_rank"]), int(request.match_info["step"])
-        arena = self._slots.arena(local_rank)
-        seal = next((item for item in arena.sealed() if item.step == step), None)
-        if seal is None:
-            raise web.HTTPNotFound(text=f"step {step} is not in the slots of {local_rank}")
-        try:
-            found = await asyncio.to_thread(self._slots.checksum, local_rank, seal)
-            pin = await asyncio.to_thread(arena.pin, seal)
-        except errors.TornSnapshot as cause:
-            raise web.HTTPNotFound(text=str(cause)) from cause
+        pin, found = await asyncio.to_thread(
+            self._pin, local_rank, step, request.query.get("checksum")
+        )
+        seal = pin.seal
+        headers = {CHECKSUM_HEADER: str(found)}
         with pin:
-            response = web.StreamResponse(headers={CHECKSUM_HEADER: str(found)})
+            if "part" in request.match_info:
+                head = await asyncio.to_thread(head_of, pin.descriptor, seal.length)
+                return web.Response(body=head, headers=headers)
+            response = web.StreamResponse(headers=headers)
             response.content_length = seal.length
             response.content_type = "application/octet-stream"
             await response.prepare(request)
@@ -159,6 +164,21 @@ class Checkpoints:
                 await response.write(piece)
             await response.write_eof()
         return response
+
+    def _pin(self, local_rank: int, step: int, checksum: str | None) -> tuple[Pin, int]:
+        """A slot that holds the step, and its checksum: the one that is asked for, if any is."""
+        arena, why = self._slots.arena(local_rank), f"step {step} is not in slots of {local_rank}"
+        for seal in arena.sealed():
+            if seal.step != step:
+                continue
+            try:
+                found = self._slots.checksum(local_rank, seal)
+                if checksum in (None, str(found)):
+                    return arena.pin(seal), found
+                why = f"step {step} has CRC-32C {found}, not {checksum}"
+            except errors.TornSnapshot as torn:
+                why = str(torn)
+        raise web.HTTPNotFound(text=why)
 
     async def _wait_sealed(self, wanted: WaitRequest) -> Acknowledged:
         deadline = time.monotonic() + wanted.timeout_seconds
@@ -172,7 +192,7 @@ class Checkpoints:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _tell_seals(self) -> None:
-        """Checksum each new seal, tell the coordinator, wake the persister; for ever."""
+        """Checksum each new seal and tell the coordinator; for ever."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -180,8 +200,6 @@ class Checkpoints:
                 await self._tell(self._seals.popleft())
 
     async def _tell(self, sealed: Sealed) -> None:
-        if self._persister is not None:
-            self._persister.wake()
         try:
             for seal in self._slots.arena(sealed.local_rank).sealed():
                 if (seal.slot, seal.step) == (sealed.slot, sealed.step):
@@ -189,12 +207,9 @@ class Checkpoints:
         except (errors.TornSnapshot, OSError) as overwritten:
             _log.info("no checksum of step %d: %s", sealed.step, overwritten)
         try:
-            told = await self._peers.ask_coordinator(names.PATH_COMMIT_SEALED, sealed, Acknowledged)
+            await self._peers.ask_coordinator(names.PATH_COMMIT_SEALED, sealed, Acknowledged)
         except errors.RoverError as error:
             _log.warning("the coordinator does not know of step %d: %s", sealed.step, error)
-            return
-        if told.persist and self._persister is not None:
-            self._persister.wake(sealed.local_rank, sealed.step)
 
     def _find_seals(self) -> None:
         for local_rank in self._slots.local_ranks():

@@ -9,6 +9,7 @@ a coordinator that was killed and started again knows enough after the next roun
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,9 @@ from rover_kf.api import names
 from rover_kf.api.messages import (
     Acknowledged,
     Durable,
+    GivenUp,
+    Named,
+    NamedRequest,
     ResolveReply,
     ResolveRequest,
     Sealed,
@@ -31,6 +35,7 @@ from rover_kf.checkpoint.manifest import Manifest
 from rover_kf.checkpoint.resolve import Stored, resolve
 from rover_kf.checkpoint.storage import Storage
 from rover_kf.sidecar.common_step import CommonStep
+from rover_kf.sidecar.naming import Naming
 from rover_kf.sidecar.seal_account import SealAccount
 from rover_kf.sidecar.seams import Story
 from rover_kf.sidecar.settings import SidecarSettings
@@ -39,6 +44,8 @@ from rover_kf.sidecar.web import read, reply
 _log = logging.getLogger(__name__)
 
 _TELL_SECONDS = 10.0
+_LOOK_SECONDS = 1.0
+"""How often a long poll looks whether the pace allows another step."""
 RESOLVE_SECONDS = 120.0
 """How long a rank waits for the others of its round to ask."""
 
@@ -59,7 +66,8 @@ class Commits:
         path = settings.checkpoint_path
         self._storage: Storage | None = DirectoryStorage(path / settings.job) if path else None
         self._ledger = commit.Ledger()
-        self._seals = SealAccount(persist_seconds=settings.persist_seconds)
+        self._seals = SealAccount()
+        self._naming = Naming(settings.persist_seconds)
         self._common = CommonStep(self._choose, self._begin_round, seconds=resolve_seconds)
         self._changed = asyncio.Condition()
         self._writing = asyncio.Lock()
@@ -115,12 +123,16 @@ class Commits:
             web.post(names.PATH_COMMIT_DURABLE, self._on_durable),
             web.post(names.PATH_COMMIT_RESOLVE, self._on_resolve),
             web.post(names.PATH_COMMIT_WAIT, self._on_wait),
+            web.post(names.PATH_COMMIT_NAMED, self._on_named),
+            web.post(names.PATH_COMMIT_GIVEN_UP, self._on_given_up),
         ]
 
     async def _on_sealed(self, request: web.Request) -> web.Response:
         sealed = await read(request, Sealed)
-        persist = self._seals.take(sealed, now=time.monotonic())
-        return reply(Acknowledged(persist=persist and self._storage is not None))
+        if self._seals.take(sealed):
+            self._naming.sealed((sealed.round, sealed.step))
+            await self._notify()
+        return reply(Acknowledged())
 
     async def _on_durable(self, request: web.Request) -> web.Response:
         durable = await read(request, Durable)
@@ -129,8 +141,32 @@ class Commits:
     async def _on_resolve(self, request: web.Request) -> web.Response:
         return reply(await self._common.ask(await read(request, ResolveRequest)))
 
+    async def _on_named(self, request: web.Request) -> web.Response:
+        asked = await read(request, NamedRequest)
+        until = time.monotonic() + asked.timeout_seconds
+        while True:
+            named = self._naming.due(time.monotonic())
+            if named is not None and self._naming.number != asked.after:
+                return reply(Named(self._naming.number, named[1], named[0]))
+            rest = until - time.monotonic()
+            if rest <= 0:
+                return reply(Named(asked.after, None))
+            with contextlib.suppress(asyncio.TimeoutError):
+                async with self._changed:
+                    await asyncio.wait_for(self._changed.wait(), min(rest, _LOOK_SECONDS))
+
+    async def _on_given_up(self, request: web.Request) -> web.Response:
+        told = await read(request, GivenUp)
+        _log.info("rank %d gives up step %d: %s", told.rank, told.step, told.reason)
+        key, now = (told.round, told.step), time.monotonic()
+        self._naming.given_up(key, now=now, pause=told.pause_seconds)
+        return reply(Acknowledged())
+
     async def _on_wait(self, request: web.Request) -> web.Response:
         wanted = await read(request, WaitRequest)
+        if (self.durable_step or 0) >= wanted.step:
+            return reply(Acknowledged())
+        self._naming.hurry()
         self._waiters += 1
         try:
             async with self._changed:
@@ -158,14 +194,14 @@ class Commits:
     async def _commit(self, manifest: Manifest, persist_seconds: float, storage: Storage) -> None:
         folder = await asyncio.to_thread(storage.write_manifest, manifest)
         self._ledger = commit.commit(self._ledger, manifest)
+        self._naming.committed((manifest.generation, manifest.step))
         size = sum(file.length for file in manifest.files)
         self._tell(
             f"step {manifest.step} is durable in {folder.name}: {len(manifest.files)} "
             f"file(s), {size} bytes, written in {persist_seconds:.2f} s",
             now=time.monotonic(),
         )
-        async with self._changed:
-            self._changed.notify_all()
+        await self._notify()
         try:
             await asyncio.to_thread(
                 storage.collect, self._settings.checkpoint_keep, generation=manifest.generation
@@ -187,16 +223,17 @@ class Commits:
 
     async def _choose(self, requests: Sequence[ResolveRequest]) -> Mapping[int, ResolveReply]:
         held = (holding.step for request in requests for holding in request.holdings)
-        stored = await asyncio.to_thread(self._newest_stored, max(held, default=0))
+        stored = await asyncio.to_thread(self._newest_stored, max(held, default=0), len(requests))
         replies = resolve(requests, stored)
         step = replies[0].step
         self._seals.restart(step)
+        self._naming.restart()
         if self.durable_step is not None and step is not None and step < self.durable_step:
             self._ledger = commit.forget_committed(self._ledger)
         return replies
 
-    def _newest_stored(self, above: int) -> Stored | None:
-        """The newest checkpoint that is whole to the last byte, if newer than ``above``."""
+    def _newest_stored(self, above: int, world_size: int) -> Stored | None:
+        """The newest checkpoint that is whole to the last byte, if newer than step ``above``."""
         if self._storage is None:
             return None
         try:
@@ -212,8 +249,12 @@ class Commits:
             except errors.CheckpointError as error:
                 self._warn(f"{folder.name} cannot be restored, trying an older one: {error}")
                 continue
-            return Stored(found.step, folder.location, found.world_size, found.replicated)
+            return Stored(found.step, folder.location, found.fits(world_size), found.world_size)
         return None
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
 
     def _warn(self, message: str) -> None:
         self._story.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)

@@ -2,16 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training process starts from: the coordinator chooses the step, this brings its bytes.
 
-Own memory, a peer's memory, or storage; whatever the source, the result is a sealed, verified slot
-of this pod. Slots with steps after the common one are cleared: they belong to a course that the
-job has left, and a later choice must not mix the two.
+Own memory, a peer's memory, or storage; as they are, or put together from several ranks' where the
+world has another size or the file was split. Whatever the source, the result is a sealed, verified
+slot of this pod. Slots with steps after the common one are cleared: they belong to a course that
+the job has left, and a later choice must not mix the two.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import logging
-import os
+import mmap
+from collections.abc import Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -23,19 +27,30 @@ from rover_kf.api.messages import (
     RestoreReply,
     RestoreRequest,
 )
-from rover_kf.checkpoint import checksum, manifest, pieces, storage
-from rover_kf.checkpoint.arena import Filling
+from rover_kf.checkpoint import assembly, manifest
+from rover_kf.checkpoint.assembly import Assembly, Copy
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.manifest import Folder
 from rover_kf.checkpoint.storage import Storage
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots import Assignment, Slots
+from rover_kf.sidecar.sources import FileSource, PeerSource, SlotSource, Source, verified
 
 _log = logging.getLogger(__name__)
 
-CHECKSUM_HEADER = "X-Rover-Checksum"
 _ATTEMPTS = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _State:
+    """Which state a slot is filled with."""
+
+    step: int
+    round: int
+    """In which it came to be."""
+    replicated: bool
+    pieces: bool
 
 
 class Restorer:
@@ -96,12 +111,12 @@ class Restorer:
         return RestoreReply(seal.step, choice.source, str(path), seal.length, found)
 
     async def _bring(self, request: RestoreRequest, choice: ResolveReply) -> Seal:
-        if choice.source == "memory" and choice.holding is not None:
-            return await asyncio.to_thread(self._own, request.local_rank, choice.holding)
-        if choice.source == "peer" and choice.holding is not None:
-            return await self._from_peer(request, choice.holding)
         if choice.source == "storage" and self._storage is not None:
-            return await asyncio.to_thread(self._from_storage, request, choice, self._storage)
+            return await self._from_storage(request, choice, self._storage)
+        if choice.source in ("memory", "peer") and choice.holdings:
+            if len(choice.holdings) == 1 and choice.source == "memory":
+                return await asyncio.to_thread(self._own, request.local_rank, choice.holdings[0])
+            return await self._again(request, choice.holdings)
         raise errors.CheckpointError(
             f"the coordinator chose {choice.source!r}, which this pod cannot reach "
             f"({names.PREFIX}checkpoint.path is {self._settings.checkpoint_path})"
@@ -109,68 +124,94 @@ class Restorer:
 
     def _own(self, local_rank: int, holding: Holding) -> Seal:
         for seal in self._slots.arena(local_rank).sealed():
-            if (seal.step, seal.round) == (holding.step, holding.round):
+            same = (seal.step, seal.round, seal.world_size) == (
+                holding.step, holding.round, holding.world_size
+            )  # fmt: skip
+            if same:
                 return seal
         raise errors.TornSnapshot(f"step {holding.step} was overwritten while it was being chosen")
 
-    async def _from_peer(self, request: RestoreRequest, holding: Holding) -> Seal:
+    async def _again(self, request: RestoreRequest, holdings: tuple[Holding, ...]) -> Seal:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return await self._fetch(request, holding)
+                return await self._from_memory(request, holdings)
             except (errors.ClusterUnavailable, errors.TornSnapshot) as error:  # noqa: PERF203 - a retry
                 if attempt == _ATTEMPTS:
                     raise
-                _log.warning("fetching step %d again: %s", holding.step, error)
+                _log.warning("fetching step %d again: %s", holdings[0].step, error)
                 await asyncio.sleep(0.2 * attempt)
         raise AssertionError
 
-    async def _fetch(self, request: RestoreRequest, holding: Holding) -> Seal:
-        path = f"{names.PATH_SLOTS}/{holding.local_rank}/{holding.step}"
-        async with self._peers.get(holding.address, path) as stream:
-            headers = {key.lower(): value for key, value in stream.headers.items()}
-            stated = headers.get(CHECKSUM_HEADER.lower())
-            if stream.status != 200 or stated != str(holding.checksum):  # noqa: PLR2004 - HTTP OK
-                raise errors.TornSnapshot(
-                    f"{holding.pod} no longer serves step {holding.step} of rank {holding.rank} "
-                    f"(status {stream.status}, checksum {stated})"
-                )
-            filling = await self._take(request.local_rank, holding.snapshot_bytes)
-            with filling:
-                offset, found = 0, 0
-                async for chunk in stream.chunks(pieces.PIECE_BYTES):
-                    if offset + len(chunk) > holding.snapshot_bytes:
-                        raise errors.TornSnapshot(f"{holding.pod} sent more than it promised")
-                    found = await asyncio.to_thread(_append, filling, chunk, offset, found)
-                    offset += len(chunk)
-                if (offset, found) != (holding.snapshot_bytes, holding.checksum):
-                    raise errors.TornSnapshot(
-                        f"{offset} bytes with CRC-32C {found:08x} came from {holding.pod}; "
-                        f"{holding.snapshot_bytes} with {holding.checksum:08x} were promised"
-                    )
-                return self._seal(request, filling, holding)
+    async def _from_memory(self, request: RestoreRequest, holdings: tuple[Holding, ...]) -> Seal:
+        first = holdings[0]
+        with contextlib.ExitStack() as pins:
+            sources: list[Source] = []
+            for holding in holdings:
+                if holding.pod != self._settings.pod:
+                    sources.append(PeerSource(self._peers, holding))
+                    continue
+                # Pinned, so that what is being made does not take its place.
+                seal = await asyncio.to_thread(self._own, holding.local_rank, holding)
+                pin = pins.enter_context(self._slots.arena(holding.local_rank).pin(seal))
+                sources.append(SlotSource(pin, holding.checksum))
+            made = await self._made(sources, request)
+            state = _State(
+                first.step, first.round, replicated=first.replicated, pieces=first.pieces
+            )
+            return await self._fill(request, sources, made, state)
 
-    def _from_storage(self, request: RestoreRequest, choice: ResolveReply, store: Storage) -> Seal:
+    async def _from_storage(
+        self, request: RestoreRequest, choice: ResolveReply, store: Storage
+    ) -> Seal:
         folder = self._folder(choice, store)
-        content = store.load(folder)
-        file = content.file_of(request.rank)
-        if file is None:
-            raise errors.CheckpointError(f"{folder.location} has no file for rank {request.rank}")
-        self._slots.allocate(ArenaRequest(request.local_rank, file.length))
-        filling = self._slots.arena(request.local_rank).fill()
-        with filling:
-            offset, found = 0, 0
-            for piece in store.read_range(folder, file, 0, file.length):
-                found = _append(filling, piece, offset, found)
-                offset += len(piece)
-            storage.check(folder, file, found)
-            return filling.seal(
-                step=content.step,
-                length=file.length,
+        found = await asyncio.to_thread(store.load, folder)
+        own = request.rank % found.world_size
+        ordered = sorted(found.files, key=lambda file: (file.rank != own, file.rank))
+        sources = [FileSource(store, folder, file) for file in ordered]
+        made = await self._made(sources, request)
+        state = _State(
+            found.step, found.generation, replicated=found.replicated, pieces=found.pieces
+        )
+        return await self._fill(request, sources, made, state)
+
+    async def _made(self, sources: Sequence[Source], request: RestoreRequest) -> Assembly | None:
+        """How the snapshot is put together; None: the one source is taken as it is."""
+        if len(sources) == 1 and not request.wanted:
+            return None
+        heads = [await source.head() for source in sources]
+        return await asyncio.to_thread(assembly.plan, heads, 0, request.wanted)
+
+    async def _fill(
+        self,
+        request: RestoreRequest,
+        sources: Sequence[Source],
+        made: Assembly | None,
+        state: _State,
+    ) -> Seal:
+        length = made.length if made else sources[0].length
+        await asyncio.to_thread(self._slots.allocate, ArenaRequest(request.local_rank, length))
+        arena = self._slots.arena(request.local_rank)
+        with await asyncio.to_thread(arena.fill) as filling:
+            with mmap.mmap(filling.descriptor, length) as mapping, memoryview(mapping) as target:
+                if made is None:
+                    await _move(sources[0], (Copy.whole(length),), target)
+                else:
+                    target[: len(made.header)] = made.header
+                    for source, copies in zip(sources, made.copies, strict=True):
+                        if copies:
+                            await _move(source, copies, target)
+            seal = filling.seal(
+                step=state.step,
+                length=length,
                 rank=request.rank,
                 world_size=request.world_size,
-                round_=content.generation,
-                replicated=content.replicated,
+                round_=state.round,
+                replicated=state.replicated,
+                pieces=state.pieces,
             )
+        if made is None:
+            arena.control.write_checksum(seal, sources[0].checksum)
+        return seal
 
     def _folder(self, choice: ResolveReply, store: Storage) -> Folder:
         # By name below our own root: the volume may be mounted elsewhere in the coordinator's pod.
@@ -179,32 +220,18 @@ class Restorer:
             raise errors.CheckpointError(f"{choice.path!r} is no checkpoint's folder")
         return store.folder(named.step, named.generation)
 
-    async def _take(self, local_rank: int, length: int) -> Filling:
-        await asyncio.to_thread(self._slots.allocate, ArenaRequest(local_rank, length))
-        return await asyncio.to_thread(self._slots.arena(local_rank).fill)
-
-    def _seal(self, request: RestoreRequest, filling: Filling, holding: Holding) -> Seal:
-        seal = filling.seal(
-            step=holding.step,
-            length=holding.snapshot_bytes,
-            rank=request.rank,
-            world_size=request.world_size,
-            round_=holding.round,
-            replicated=holding.replicated,
-        )
-        self._slots.arena(request.local_rank).control.write_checksum(seal, holding.checksum)
-        return seal
-
     def _leave_course(self, local_rank: int, chosen: Seal) -> None:
         arena = self._slots.arena(local_rank)
         for seal in arena.sealed():
-            if seal.slot != chosen.slot and seal.step >= chosen.step:
+            # The same state in another world's pieces stays: a rank may still need it.
+            same = (seal.step, seal.round) == (chosen.step, chosen.round) and chosen.pieces
+            if seal.slot != chosen.slot and seal.step >= chosen.step and not same:
                 arena.discard(seal)
 
 
-def _append(filling: Filling, data: bytes | memoryview, offset: int, found: int) -> int:
-    rest = memoryview(data)
-    while rest:
-        count = os.pwrite(filling.descriptor, rest, offset)
-        rest, offset = rest[count:], offset + count
-    return checksum.extend(found, data)
+async def _move(source: Source, copies: Sequence[Copy], target: memoryview) -> None:
+    at = 0
+    async with contextlib.aclosing(verified(source)) as blocks:
+        async for block in blocks:
+            await asyncio.to_thread(assembly.scatter, block, at, copies, target)
+            at += len(block)

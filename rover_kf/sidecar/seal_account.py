@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the coordinator knows of seals in memory: newest step, blocked time, what to persist."""
+"""What the coordinator knows of seals in memory: the newest step, and the time they blocked."""
 
 from __future__ import annotations
 
@@ -16,19 +16,12 @@ _REMEMBERED = 64
 class _Step:
     ranks: set[int]
     seconds: float = 0.0
-    persist: bool = False
 
 
 class SealAccount:
-    """Counts seals of all ranks.
+    """Counts seals of all ranks."""
 
-    Args:
-        persist_seconds: least time between two sharded steps that are named for persisting.
-    """
-
-    def __init__(self, *, persist_seconds: float) -> None:
-        self._persist_seconds = persist_seconds
-        self._next_persist = 0.0
+    def __init__(self) -> None:
         self._steps: dict[tuple[int, int], _Step] = {}
         self.step: int | None = None
         """Newest step that every rank could restore from memory."""
@@ -37,27 +30,21 @@ class SealAccount:
         self.seconds = 0.0
         """Blocked by saves, of each step the slowest rank's."""
 
-    def take(self, sealed: Sealed, *, now: float) -> bool:
-        """Count a report; says whether its step is one that all ranks shall persist.
-
-        Args:
-            sealed: the report.
-            now: monotonic seconds.
-        """
+    def take(self, sealed: Sealed) -> bool:
+        """Count a report; says whether every rank has sealed its step by now."""
         known = self._steps.setdefault((sealed.round, sealed.step), _Step(set()))
         if not known.ranks:
             self.saves += 1
-            if not sealed.replicated and now >= self._next_persist:
-                known.persist, self._next_persist = True, now + self._persist_seconds
         known.ranks.add(sealed.rank)
         self.seconds += max(sealed.copy_seconds - known.seconds, 0.0)
         known.seconds = max(known.seconds, sealed.copy_seconds)
         self.snapshot_bytes = sealed.snapshot_bytes
-        if sealed.replicated or len(known.ranks) >= sealed.world_size:
+        complete = len(known.ranks) >= sealed.world_size
+        if sealed.replicated or complete:
             self.step = max(self.step or 0, sealed.step)
         while len(self._steps) > _REMEMBERED:
             del self._steps[next(iter(self._steps))]
-        return known.persist
+        return complete
 
     def restart(self, step: int | None) -> None:
         """A round begins at that step: what was sealed beyond it is given up."""

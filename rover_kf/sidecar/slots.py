@@ -149,6 +149,7 @@ class Slots:
             world_size=seal.world_size,
             step=seal.step,
             replicated=seal.replicated,
+            pieces=seal.pieces,
             snapshot_bytes=seal.length,
             checksum=found,
             round=seal.round,
@@ -168,4 +169,5 @@ def describe(seal: Seal) -> dict[str, Any]:
         "slot": seal.slot,
         "snapshot_bytes": seal.length,
         "replicated": seal.replicated,
+        "pieces": seal.pieces,
     }

@@ -40,12 +40,14 @@ from rover_kf.api.samples import StepSample
 from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
+from rover_kf.trainer import load
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer import state as states
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.reporter import Reporter
 from rover_kf.trainer.saver import Saver
 from rover_kf.trainer.settings import TrainerSettings
+from rover_kf.trainer.shards import Shards
 from rover_kf.trainer.views import views
 
 _log = logging.getLogger("rover_kf")
@@ -123,15 +125,22 @@ class Checkpointer:
             return 0
         self._saver.finish()
         settings = self._settings
+        shards = states.take_apart(state, replicated=self._replicated).shards
         reply = self._link.ask(
             names.PATH_RESTORE,
-            RestoreRequest(settings.local_rank, settings.rank, settings.world_size, settings.round),
+            RestoreRequest(
+                settings.local_rank,
+                settings.rank,
+                settings.world_size,
+                settings.round,
+                shards.wanted(),
+            ),
             RestoreReply,
             timeout=_RESTORE_SECONDS,
             patience=_PATIENCE_SECONDS,
         )
         if reply.step is not None:
-            self._load(reply, state)
+            self._load(reply, state, shards)
             self.restored_from = reply.source
         self._saver.prepare(state)
         self._last_step_at = time.monotonic()
@@ -218,6 +227,7 @@ class Checkpointer:
                 slot=seal.slot,
                 snapshot_bytes=seal.length,
                 replicated=seal.replicated,
+                pieces=seal.pieces,
                 copy_seconds=copy_seconds,
             )
         )
@@ -289,7 +299,7 @@ class Checkpointer:
             patience=_PATIENCE_SECONDS,
         )
 
-    def _load(self, reply: RestoreReply, state: dict[str, object]) -> None:
+    def _load(self, reply: RestoreReply, state: dict[str, object], shards: Shards) -> None:
         path = pathlib.Path(reply.path)
         arena = Arena(path.parent)
         seals = [seal for seal in arena.sealed() if arena.slot_path(seal.slot).name == path.name]
@@ -299,7 +309,7 @@ class Checkpointer:
             # A private mapping: reads see the slot, a stray write would see a page of its own.
             buffer = mmap.mmap(pin.descriptor, reply.snapshot_bytes, access=mmap.ACCESS_COPY)
             found = snapshot.read(memoryview(buffer))
-            states.put_together(state, found.metadata, views(buffer, found.tensors))
+            load.put_together(state, found.metadata, views(buffer, found.tensors), shards)
 
     def _is_draining(self, step: int) -> bool:
         if self._drain_file is None:

@@ -51,9 +51,14 @@ class _Unplain(Exception):
 
 
 class Recall:
-    """One a saver."""
+    """One a saver.
 
-    def __init__(self) -> None:
+    Args:
+        replicated: as for take_apart.
+    """
+
+    def __init__(self, *, replicated: bool = True) -> None:
+        self._replicated = replicated
         self._known: list[_Section] = []
         self._metadata: Mapping[str, str] = {}
 
@@ -66,7 +71,7 @@ class Recall:
         try:
             seen = list(_sections(state))
         except _Unplain:
-            return states.take_apart(state)
+            return states.take_apart(state, replicated=self._replicated)
         renewed = self._renew(seen)
         if renewed is None:
             return self._start(state, seen)
@@ -94,7 +99,7 @@ class Recall:
         return renewed
 
     def _start(self, state: Mapping[str, object], seen: list[_Section]) -> Parts:
-        parts = states.take_apart(state)
+        parts = states.take_apart(state, replicated=self._replicated)
         tree = json.loads(parts.metadata[STATE_KEY])
         known = [_found(section, tree) for section in seen]
         told = [

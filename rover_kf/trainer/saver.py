@@ -74,7 +74,11 @@ class Saver:
     ) -> None:
         self._settings, self._told, self._replicated = settings, told, replicated
         self._asked_overlap = overlap
-        self._slots, self._recall, self._streams = Slots(ask_arena), Recall(), Streams()
+        self._slots, self._recall, self._streams = (
+            Slots(ask_arena),
+            Recall(replicated=replicated),
+            Streams(),
+        )
         self._overlap, self._hands = Overlap(), Hands(_helpers(settings))
         self._plan: _Plan | None = None
         self.issued, self.sealed = 0, 0
@@ -108,7 +112,9 @@ class Saver:
         plan, head = self._fit(parts, late)
         begun = time.perf_counter()
         filling = self._slots.arena.fill()
-        seal = functools.partial(self._seal, filling, plan.layout.length, begun)
+        seal = functools.partial(
+            self._seal, filling, plan.layout.length, bool(parts.shards.exact), begun
+        )
         try:
             buffer = self._slots.ready(filling.slot, pinned=on_device)
             buffer[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
@@ -185,10 +191,11 @@ class Saver:
         pieces = [*transfer.copies(late, slot, tensors), *early, *later]
         return Work(pieces, functools.partial(seal, watch))
 
-    def _seal(
+    def _seal(  # noqa: PLR0917 - bound by position
         self,
         filling: Filling,
         length: int,
+        pieces: bool,  # noqa: FBT001 - bound by position
         begun: float,
         watch: Watch,
         error: BaseException | None,
@@ -203,7 +210,8 @@ class Saver:
                 rank=self._settings.rank,
                 world_size=self._settings.world_size,
                 round_=self._settings.round,
-                replicated=self._replicated,
+                replicated=self._replicated and not pieces,
+                pieces=pieces,
             )
         self.sealed += 1
         self._told(seal, time.perf_counter() - begun)

@@ -17,8 +17,10 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from rover_kf import errors
-from rover_kf.checkpoint import plain
+from rover_kf.checkpoint import kinds, plain
 from rover_kf.checkpoint.snapshot import STATE_KEY, Entry
+from rover_kf.trainer import shards
+from rover_kf.trainer.shards import Shard, Shards
 
 DTYPES: Mapping[torch.dtype, str] = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8",
@@ -52,6 +54,7 @@ class Parts:
 
     tensors: Mapping[str, torch.Tensor]
     metadata: Mapping[str, str]
+    shards: Shards = shards.NONE
 
     def entries(self) -> tuple[Entry, ...]:
         """What a layout is planned from, in the tensors' order."""
@@ -86,24 +89,76 @@ def unwrap(value: object) -> object:
     return value.module if isinstance(value, wrappers) else value
 
 
-def take_apart(state: Mapping[str, object]) -> Parts:
+def take_apart(state: Mapping[str, object], *, replicated: bool = True) -> Parts:
     """Name every tensor and encode the rest.
+
+    Args:
+        state: of one rank.
+        replicated: whether parameters and optimizer state are the same on every rank (DDP).
 
     Raises:
         UnsupportedState: a value cannot be stored; the message has its path.
     """
-    tensors: dict[str, torch.Tensor] = {}
+    return _Apart(replicated).take(state)
 
-    def leaf(path: str, value: object) -> Any:
+
+class _Apart:
+    """One state on its way apart."""
+
+    def __init__(self, replicated: bool) -> None:  # noqa: FBT001 - its only argument
+        self._replicated = replicated
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._own: set[str] = set()
+        self._exact: dict[str, Shard] = {}
+        self._parameters: dict[str, Shard] = {}
+
+    def take(self, state: Mapping[str, object]) -> Parts:
+        """All of it."""
+        tree = plain.encode(dict(state), self._leaf)
+        pieces = {name: shard.piece for name, shard in self._exact.items()}
+        metadata = {
+            STATE_KEY: json.dumps(tree, separators=(",", ":")),
+            kinds.KEY: kinds.Kinds(frozenset(self._own), pieces).to_text(),
+        }
+        return Parts(self._tensors, metadata, Shards(self._exact, self._parameters))
+
+    def _leaf(self, path: str, value: object) -> Any:
         value = unwrap(value)
         if isinstance(value, torch.Tensor):
-            return {"T": _name(_checked(value, path), path, tensors)}
-        if isinstance(value, Stateful) and not isinstance(value, type):
-            return plain.encode(value.state_dict(), leaf, path)
-        return plain.refuse(path, value)
+            return self._tensor(path, value, shared=False)
+        if not is_stateful(value):
+            return plain.refuse(path, value)
+        shared: Callable[[str], bool] = lambda _: False  # noqa: E731 - one of three
+        if isinstance(value, torch.nn.Module):
+            parameters = value.named_parameters(remove_duplicate=False)
+            names = {f"{path}[{name!r}]" for name, _ in parameters}
+            shared = names.__contains__
+        elif isinstance(value, torch.optim.Optimizer):
+            self._know_parameters(path, value)
+            shared = lambda _: True  # noqa: E731 - one of three
 
-    tree = plain.encode(dict(state), leaf)
-    return Parts(tensors, {STATE_KEY: json.dumps(tree, separators=(",", ":"))})
+        def inner(below: str, item: object) -> Any:
+            if isinstance(item, torch.Tensor):
+                return self._tensor(below, item, shared=shared(below))
+            return self._leaf(below, item)
+
+        return plain.encode(value.state_dict(), inner, path)  # type: ignore[attr-defined] # stateful
+
+    def _tensor(self, path: str, value: torch.Tensor, *, shared: bool) -> Any:
+        shard = shards.shard_of(value, path)
+        name = _name(_checked(shards.part_of(value), path), path, self._tensors)
+        if shard is not None:
+            self._exact[name] = shard
+        elif not (shared and self._replicated):
+            self._own.add(name)
+        return {"T": name}
+
+    def _know_parameters(self, path: str, optimizer: torch.optim.Optimizer) -> None:
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        for index, parameter in enumerate(parameters):
+            shard = shards.shard_of(parameter, path)
+            if shard is not None:
+                self._parameters[_text(f"{path}['state'][{index}]") + "."] = shard
 
 
 def _checked(tensor: torch.Tensor, path: str) -> torch.Tensor:
@@ -120,10 +175,7 @@ def _checked(tensor: torch.Tensor, path: str) -> torch.Tensor:
 
 
 def _name(tensor: torch.Tensor, path: str, tensors: dict[str, torch.Tensor]) -> str:
-    # "['model']['fc.weight']" reads as model.fc.weight in the file.
-    text = path.replace("']['", ".").replace("][", ".").strip("[]'").replace("'", "")
-    text = text.replace("]", "").replace("[", ".")
-    text = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    text = _text(path)
     name, count = text, 1
     while name in tensors or name == "__metadata__":
         count += 1
@@ -132,92 +184,13 @@ def _name(tensor: torch.Tensor, path: str, tensors: dict[str, torch.Tensor]) -> 
     return name
 
 
-def put_together(
-    state: dict[str, Any], metadata: Mapping[str, str], tensors: Mapping[str, torch.Tensor]
-) -> None:
-    """Bring saved values into a live state, in place.
-
-    Args:
-        state: as it was given to save, freshly built; its plain values are replaced, modules and
-            the like are loaded, tensors are overwritten.
-        metadata: of the snapshot.
-        tensors: views of the snapshot's bytes; always copied from, never handed out.
-
-    Raises:
-        CheckpointError: the snapshot lacks something that the state has.
-        TornSnapshot: the snapshot's plain data is damaged.
-    """
-    with torch.no_grad():
-        try:
-            tree = json.loads(metadata[STATE_KEY])
-        except (KeyError, ValueError) as cause:
-            raise errors.TornSnapshot(f"a snapshot without a state: {cause!r}") from cause
-        _into_dict(state, tree, tensors, "")
+def _text(path: str) -> str:
+    # "['model']['fc.weight']" reads as model.fc.weight in the file.
+    text = path.replace("']['", ".").replace("][", ".").strip("[]'").replace("'", "")
+    text = text.replace("]", "").replace("[", ".")
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
-def _into_dict(
-    live: dict[Any, Any], tree: Any, tensors: Mapping[str, torch.Tensor], path: str
-) -> None:
-    saved = _pairs(tree, path)
-    for key, value in live.items():
-        if key not in saved and (_is_stateful(value) or isinstance(value, torch.Tensor)):
-            raise errors.CheckpointError(
-                f"state{path}[{key!r}] is not in the checkpoint, which has "
-                f"{sorted(map(str, saved))}; was it saved by another script?"
-            )
-    for key, subtree in saved.items():
-        live[key] = _into(live.get(key), subtree, tensors, f"{path}[{key!r}]")
-
-
-def _into(live: Any, tree: Any, tensors: Mapping[str, torch.Tensor], path: str) -> Any:
-    """The value to stand in the live value's place; the live one itself where it can stay."""
-    target: Any = unwrap(live)
-    if isinstance(target, torch.Tensor):
-        found = plain.decode(tree, tensors.__getitem__)
-        fits = isinstance(found, torch.Tensor) and found.shape == target.shape
-        if fits and found.dtype == target.dtype:
-            target.copy_(found)
-            return live
-    elif _is_stateful(target):
-        target.load_state_dict(plain.decode(tree, _giver(target, tree, tensors)))
-        return live
-    elif type(live) is dict and isinstance(tree, dict) and "d" in tree:
-        _into_dict(live, tree, tensors, path)
-        return live
-    elif type(live) is list and isinstance(tree, dict) and len(tree.get("l", ())) == len(live):
-        live[:] = [
-            _into(item, subtree, tensors, f"{path}[{index}]")
-            for index, (item, subtree) in enumerate(zip(live, tree.get("l", ()), strict=True))
-        ]
-        return live
-    return plain.decode(tree, _copies(tensors))
-
-
-def _giver(
-    target: object, tree: Any, tensors: Mapping[str, torch.Tensor]
-) -> Callable[[str], torch.Tensor]:
-    # A module copies into its own parameters. Optimizers keep what they are given, and so may a
-    # module's extra state: those get copies of their own.
-    module = isinstance(target, torch.nn.Module)
-    if module and not any(str(key).endswith("_extra_state") for key in _pairs(tree, "")):
-        return tensors.__getitem__
-    return _copies(tensors)
-
-
-def _copies(tensors: Mapping[str, torch.Tensor]) -> Callable[[str], torch.Tensor]:
-    return lambda name: tensors[name].clone()
-
-
-def _pairs(tree: Any, path: str) -> dict[Any, Any]:
-    try:
-        return {plain.decode(key, _no_tensor): item for key, item in tree["d"]}
-    except (TypeError, KeyError, ValueError) as cause:
-        raise errors.CheckpointError(f"state{path} was not saved as a dict") from cause
-
-
-def _no_tensor(name: str) -> object:
-    raise errors.TornSnapshot(f"{name} stands as a key")
-
-
-def _is_stateful(value: object) -> bool:
+def is_stateful(value: object) -> bool:
+    """Whether it gives and takes a state dict; its class does not count."""
     return isinstance(value, Stateful) and not isinstance(value, type)

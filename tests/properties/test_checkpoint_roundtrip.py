@@ -16,7 +16,7 @@ from safetensors.torch import load as load_safetensors
 
 from rover_kf import errors
 from rover_kf.checkpoint import plain, snapshot
-from rover_kf.trainer import state, transfer, views
+from rover_kf.trainer import load, state, transfer, views
 
 pytestmark = pytest.mark.torch
 
@@ -120,7 +120,7 @@ def test_any_state_comes_back_bit_equal(content):
     buffer = _write(content)
     found = snapshot.read(memoryview(buffer))
     restored: dict[str, object] = {}
-    state.put_together(restored, found.metadata, views.views(buffer, found.tensors))
+    load.put_together(restored, found.metadata, views.views(buffer, found.tensors))
     assert _same(restored, content)
 
 
@@ -207,4 +207,4 @@ def test_what_the_checkpoint_lacks_is_named():
     buffer = _write({"a": 1})
     found = snapshot.read(memoryview(buffer))
     with pytest.raises(errors.CheckpointError, match=r"state\['model'\] is not in the checkpoint"):
-        state.put_together({"model": torch.nn.Linear(1, 1)}, found.metadata, {})
+        load.put_together({"model": torch.nn.Linear(1, 1)}, found.metadata, {})

@@ -32,11 +32,14 @@ def test_a_step_is_complete_with_the_last_rank():
     assert (last.manifest.step, last.manifest.generation, last.manifest.saved_at) == (10, 3, 7.0)
 
 
-def test_one_rank_is_enough_for_a_replicated_state():
-    """The file of whoever persisted stands for all ranks."""
-    verdict = _report(Ledger(), replicated=True, world_size=4)
+def test_a_manifest_says_which_worlds_it_fits():
+    """What ranks hold alike or in pieces fits any world, what each has of its own only the same."""
+    verdict = _report(Ledger(), world_size=1)
     assert verdict.manifest is not None
-    assert verdict.manifest.file_of(3) == verdict.manifest.file_of(0)
+    separate = verdict.manifest
+    assert [separate.fits(size) for size in (1, 2)] == [True, False]
+    for kind in ("replicated", "pieces"):
+        assert dataclasses.replace(separate, **{kind: True}).fits(2)
 
 
 def test_a_rank_that_reports_twice_does_not_stand_for_two():
@@ -70,7 +73,9 @@ def test_a_new_round_forgets_unfinished_steps():
 def test_ranks_of_different_worlds_do_not_mix():
     """A report that names another world size is refused, as is a rank outside its world."""
     ledger = _report(Ledger()).ledger
-    assert "another world" in _report(ledger, rank=2, world_size=3).reason
+    assert "another state" in _report(ledger, rank=2, world_size=3).reason
+    for change in ({"common": 9}, {"course": 9}, {"pieces": True}, {"replicated": True}):
+        assert "another state" in _report(ledger, rank=1, **change).reason
     assert "not in a world" in _report(ledger, rank=2).reason
 
 

@@ -11,9 +11,11 @@ from rover_kf.api.messages import Holding, ResolveRequest
 from rover_kf.checkpoint.resolve import Stored, resolve
 
 
-def _held(rank: int, step: int, *, round_: int = 1, world: int = 2, replicated=False) -> Holding:
+def _held(
+    rank: int, step: int, *, round_: int = 1, world: int = 2, replicated=False, pieces=False
+) -> Holding:
     return Holding(f"pod-{rank}", f"10.0.0.{rank}:7411", 0, rank, world, step, replicated, 9, step,
-                   round_)  # fmt: skip
+                   round_, pieces)  # fmt: skip
 
 
 def _ask(*holdings: tuple[Holding, ...]) -> list[ResolveRequest]:
@@ -35,7 +37,7 @@ def test_replicated_takes_the_greatest_step_of_any_rank():
     a, b = _held(0, 20, replicated=True), _held(1, 30, replicated=True)
     requests = _ask((a,), (b,), ())
     assert _found(requests) == [(30, "peer"), (30, "memory"), (30, "peer")]
-    assert resolve(requests, None)[2].holding == b
+    assert resolve(requests, None)[2].holdings == (b,)
 
 
 def test_sharded_takes_the_greatest_step_that_all_hold():
@@ -58,23 +60,55 @@ def test_sharded_ranks_that_changed_places_fetch_their_part():
     requests = _ask((_held(1, 20),), (_held(0, 20),))
     plan = resolve(requests, None)
     assert [plan[rank].source for rank in (0, 1)] == ["peer", "peer"]
-    assert [plan[rank].holding.rank for rank in (0, 1)] == [0, 1]
+    assert [plan[rank].holdings[0].rank for rank in (0, 1)] == [0, 1]
 
 
 def test_storage_is_taken_only_if_newer():
     """Equal or older than memory: memory; newer, or nothing in memory: storage."""
     requests = _ask((_held(0, 20, replicated=True),), ())
     for step, expected in ((20, "memory"), (21, "storage")):
-        plan = resolve(requests, Stored(step, "folder", 2, replicated=True))
+        plan = resolve(requests, Stored(step, "folder", fits=True, world_size=2))
         assert plan[0].source == expected
-    stored = Stored(5, "folder", 7, replicated=True)
+    stored = Stored(5, "folder", fits=True, world_size=7)
     assert _found(_ask((), ()), stored) == [(5, "storage"), (5, "storage")]
 
 
 def test_a_sharded_state_of_another_world_is_refused_not_dropped():
     """Starting from zero in silence would lose the run: an error says what to do."""
     requests = _ask((_held(0, 20, world=3),), (_held(1, 20, world=3),))
-    with pytest.raises(errors.CheckpointError, match="world of 3 and this one has 2"):
+    with pytest.raises(
+        errors.CheckpointError, match="world of 3, each rank its own, and this one has 2"
+    ):
         resolve(requests, None)
     with pytest.raises(errors.CheckpointError, match="world of 4"):
-        resolve(_ask((), ()), Stored(5, "folder", 4, replicated=False))
+        resolve(_ask((), ()), Stored(5, "folder", fits=False, world_size=4))
+
+
+def test_pieces_of_another_world_are_all_named():
+    """Three ranks' pieces serve two: each learns of all, first of the one whose place it takes."""
+    held = [_held(rank, 20, world=3, pieces=True) for rank in range(3)]
+    plan = resolve(_ask((held[0],), (held[2], held[1])), None)
+    assert [holding.rank for holding in plan[0].holdings] == [0, 1, 2]
+    assert [holding.rank for holding in plan[1].holdings] == [1, 0, 2]
+    assert [plan[rank].source for rank in (0, 1)] == ["peer", "peer"]
+    assert resolve(_ask(tuple(held)), None)[0].source == "memory"
+
+
+def test_a_change_of_size_that_was_interrupted_is_begun_again():
+    """Rank 0 has its new piece, rank 1 had not: the old world's pieces are still all there."""
+    old = [_held(rank, 20, world=3, pieces=True) for rank in range(3)]
+    new = _held(0, 20, world=2, pieces=True)
+    plan = resolve(_ask((new, old[0]), (old[1], old[2])), None)
+    assert {h.world_size for reply in plan.values() for h in reply.holdings} == {3}
+    both = _held(1, 20, world=2, pieces=True)
+    plan = resolve(_ask((new, old[0]), (both, old[1], old[2])), None)
+    assert [reply.holdings for reply in plan.values()] == [(new,), (both,)]
+
+
+def test_pieces_that_lack_a_rank_are_no_state():
+    """Two of three pieces are nothing; an older step that is whole is taken."""
+    old = [_held(rank, 10, world=3, pieces=True) for rank in range(3)]
+    requests = _ask(
+        (_held(0, 20, world=3, pieces=True), *old), (_held(1, 20, world=3, pieces=True),)
+    )
+    assert {reply.step for reply in resolve(requests, None).values()} == {10}

@@ -168,11 +168,12 @@ class FaultyPeers:
 
     async def ask_coordinator(self, path, message, reply):
         assert (path, message.rank, reply) == (names.PATH_COMMIT_RESOLVE, 1, ResolveReply)
-        return ResolveReply(self.holding.step, "peer", self.holding)
+        return ResolveReply(self.holding.step, "peer", (self.holding,))
 
     @contextlib.asynccontextmanager
     async def get(self, address, path):
-        assert (address, path) == ("peer:7411", "/v1/slots/2/9")
+        asked = f"/v1/slots/2/9?checksum={self.holding.checksum}"
+        assert (address, path) == ("peer:7411", asked)
         fault, body = self.answers.pop(0)
         if fault == "unreachable":
             raise errors.ClusterUnavailable(address)

@@ -18,7 +18,10 @@ from rover_kf.api import codec, names
 from rover_kf.api.messages import (
     Acknowledged,
     Durable,
+    GivenUp,
     Holding,
+    Named,
+    NamedRequest,
     ResolveReply,
     ResolveRequest,
     Sealed,
@@ -59,12 +62,12 @@ class Coordinator:
         )
 
     def durable(self, step: int, *, round_: int = 1, content: bytes = b"state") -> Durable:
-        """Write rank 0's file as its sidecar does."""
+        """Write the file of a world's only rank as its sidecar does."""
         folder = self.root / folder_name(step, round_)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "rank-00000.safetensors").write_bytes(content)
         return Durable(
-            pod="demo-worker-0", rank=0, world_size=2, round=round_, step=step, replicated=True,
+            pod="demo-worker-0", rank=0, world_size=1, round=round_, step=step, replicated=True,
             file="rank-00000.safetensors", file_bytes=len(content),
             checksum=crc32c.crc32c(content),
         )  # fmt: skip
@@ -83,7 +86,7 @@ def test_all_ranks_get_one_answer(tmp_path):
             assert not done
             second = await coordinator.resolve(1)
             assert (await first).source == "memory"
-            assert (second.step, second.source, second.holding) == (20, "peer", HELD)
+            assert (second.step, second.source, second.holdings) == (20, "peer", (HELD,))
             assert await coordinator.resolve(1) == second
             assert coordinator.commits.sealed_step == 20
 
@@ -194,21 +197,33 @@ def test_unreadable_storage_is_a_warning_and_memory_goes_on(tmp_path):
 
 @pytest.mark.parametrize("replicated", [True, False])
 def test_seals_are_counted_by_steps_with_the_slowest_rank(tmp_path, replicated):
-    """Two ranks of one step are one save; a sharded step counts when all ranks sealed it, and is
-    named for persisting once."""
+    """Two ranks of one step are one save; one that is not replicated counts when all sealed it.
+    A step is named for persisting once all have it, the next one not before the pace allows."""
 
     async def scene() -> None:
         changes = {"checkpoint_path": tmp_path / "pvc", "persist_seconds": 3600.0}
         async with Coordinator(tmp_path, **changes) as coordinator:
-            commits, persists = coordinator.commits, []
+            commits, named = coordinator.commits, []
             for step in (10, 20):
                 for rank, seconds in ((0, 0.25), (1, 0.5)):
                     sealed = Sealed(0, rank, 2, 1, step, 0, 99, replicated, seconds)
-                    told = await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
-                    persists.append(told.persist)
+                    await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
+                    poll = NamedRequest(0, 0.0)
+                    named.append(await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named))
                     expected = step if replicated or rank else (step - 10 or None)
                     assert commits.sealed_step == expected
             assert (commits.saves, commits.save_seconds, commits.snapshot_bytes) == (2, 1.0, 99)
-            assert persists == [not replicated] * 2 + [False] * 2
+            assert [item.step for item in named] == [None, 10, 10, 10]
+            await coordinator.ask(
+                names.PATH_COMMIT_GIVEN_UP, GivenUp("p", 1, 1, 10, "the disk is full")
+            )
+            poll = NamedRequest(1, 0.0)
+            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named)).step is None
+            waiting = asyncio.create_task(
+                coordinator.ask(names.PATH_COMMIT_WAIT, WaitRequest(20, "durable", 5.0))
+            )
+            poll = NamedRequest(1, 30.0)
+            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named)).step == 20
+            waiting.cancel()
 
     asyncio.run(scene())

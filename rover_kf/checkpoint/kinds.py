@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which part of which tensor a snapshot holds; pure.
+
+A tensor of a snapshot is one of three kinds:
+
+- *own*: the rank's alone (BatchNorm's running figures, a random generator's state);
+- *shared*: the same on every rank (DDP's parameters and their optimizer's state);
+- a *piece*: a box of a tensor that several ranks hold together (FSDP2, tensor parallel: DTensor).
+
+On storage a shared tensor is cut into pieces as well, so that it is written once and by all ranks.
+The trainer writes the kinds into the snapshot's metadata, the sidecar reads them. Standard library
+only: it enters the user's image.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+
+from rover_kf import errors
+from rover_kf.checkpoint.snapshot import Entry, Snapshot
+
+KEY = "rover.pieces"
+"""Metadata: JSON of {"own": [names], "pieces": {name: [shape, offsets, copy]}}."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Box:
+    """A part of a tensor: where it begins and how far it goes in each dimension."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no element."""
+        return math.prod(self.sizes) == 0
+
+    def overlap(self, other: Box) -> Box | None:
+        """What both hold; None if that is nothing."""
+        begins = tuple(map(max, self.offsets, other.offsets))
+        ends = (
+            min(a + m, b + n)
+            for a, m, b, n in zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=True)
+        )
+        found = Box(begins, tuple(end - begin for begin, end in zip(begins, ends, strict=True)))
+        return None if min(found.sizes, default=1) <= 0 else found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Piece:
+    """What a snapshot says of a tensor that it holds a part of."""
+
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    offsets: tuple[int, ...]
+    """Where the part begins."""
+    copy: int = 0
+    """Ranks that hold the same part count up from 0; only the first one's goes to storage."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kinds:
+    """Of all tensors of a snapshot; what is named in neither is shared."""
+
+    own: frozenset[str] = frozenset()
+    pieces: Mapping[str, Piece] = dataclasses.field(default_factory=dict)
+
+    def to_text(self) -> str:
+        """As it stands in the metadata."""
+        pieces = {name: [p.shape, p.offsets, p.copy] for name, p in self.pieces.items()}
+        return json.dumps({"own": sorted(self.own), "pieces": pieces}, separators=(",", ":"))
+
+    def box(self, entry: Entry) -> Box:
+        """Which part of its tensor an entry is; the whole one unless it is a piece."""
+        piece = self.pieces.get(entry.name)
+        return Box(piece.offsets if piece else (0,) * len(entry.shape), entry.shape)
+
+    def shape(self, entry: Entry) -> tuple[int, ...]:
+        """Of the whole tensor."""
+        piece = self.pieces.get(entry.name)
+        return piece.shape if piece else entry.shape
+
+
+def kinds_of(snapshot: Snapshot) -> Kinds:
+    """Read the kinds from a snapshot's metadata; without any, every tensor is the rank's own.
+
+    Raises:
+        TornSnapshot: they cannot be read, or a piece does not lie inside its tensor.
+    """
+    text = snapshot.metadata.get(KEY)
+    if text is None:
+        return Kinds(own=frozenset(snapshot.tensors))
+    try:
+        parsed = json.loads(text)
+        own = frozenset(str(name) for name in parsed["own"])
+        pieces = {
+            str(name): Piece(tuple(map(int, shape)), tuple(map(int, offsets)), int(copy))
+            for name, (shape, offsets, copy) in parsed["pieces"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as cause:
+        raise errors.TornSnapshot(f"a snapshot's pieces cannot be read: {cause!r}") from cause
+    for name, piece in pieces.items():
+        _check(name, piece, snapshot)
+    return Kinds(own, pieces)
+
+
+def _check(name: str, piece: Piece, snapshot: Snapshot) -> None:
+    place = snapshot.tensors.get(name)
+    sizes = place.entry.shape if place else ()
+    fits = len(piece.shape) == len(piece.offsets) == len(sizes) and all(
+        begin >= 0 and begin + size <= whole
+        for begin, size, whole in zip(piece.offsets, sizes, piece.shape, strict=True)
+    )
+    if place is None or not fits:
+        raise errors.TornSnapshot(f"{name} of shape {sizes} does not lie inside {piece}")

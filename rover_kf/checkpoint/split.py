@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank writes to storage of its slot, so that all ranks together write all of it once; pure.
+
+Its own tensors, its pieces, and its share of the shared tensors: these are laid end to end and cut
+into as many equal parts as there are ranks, at the nearest row, small tensors whole. Every rank
+computes the same cuts, since shared tensors have the same names, types and shapes everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+
+from rover_kf.checkpoint import snapshot
+from rover_kf.checkpoint.kinds import KEY, Kinds, Piece, kinds_of
+from rover_kf.checkpoint.snapshot import Placed, Snapshot
+
+SMALL_BYTES = 64 << 10
+"""A tensor up to this size is not cut."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """A rank's file: its first bytes, then ranges of the slot, end to end."""
+
+    header: bytes
+    ranges: tuple[tuple[int, int], ...]
+    """Begin and end in the slot; adjoining ones are joined."""
+    length: int
+    """Bytes of the file."""
+    common: int
+    """CRC-32 of what the shared tensors are; the ranks must agree on it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Part:
+    """Some rows of a tensor of the slot, or all of it."""
+
+    place: Placed
+    piece: Piece | None = None
+
+
+def share(whole: Snapshot, rank: int, world_size: int) -> Share:
+    """The part of a snapshot that a rank writes.
+
+    Args:
+        whole: the slot's.
+        rank: whose file it is.
+        world_size: how many ranks write.
+    """
+    kinds = kinds_of(whole)
+    places = sorted(whole.tensors.values(), key=_order)
+    shared = [p for p in places if p.entry.name not in kinds.own | kinds.pieces.keys()]
+    chosen = list(_cut(shared, rank, world_size))
+    for place in places:
+        piece = kinds.pieces.get(place.entry.name)
+        if place.entry.name in kinds.own or (piece is not None and piece.copy == 0):
+            chosen.append(_Part(place, piece))
+    chosen.sort(key=lambda part: _order(part.place))
+    pieces = {part.place.entry.name: part.piece for part in chosen if part.piece is not None}
+    metadata = {**whole.metadata, KEY: Kinds(kinds.own, pieces).to_text()}
+    metadata.pop(snapshot.TYPES_KEY, None)  # the header's own; written anew
+    layout = snapshot.plan((part.place.entry for part in chosen), metadata)
+    head = snapshot.header(layout, metadata)
+    assert head is not None  # noqa: S101 - a new layout has room for its own header
+    ranges = _joined((part.place.begin, part.place.end) for part in chosen)
+    return Share(head, tuple(ranges), layout.length, _common(shared))
+
+
+def _order(place: Placed) -> tuple[int, int]:
+    return place.begin, place.end  # an empty tensor stands where the next one begins
+
+
+def _cut(shared: Sequence[Placed], rank: int, world_size: int) -> Iterator[_Part]:
+    total = sum(place.entry.nbytes for place in shared)
+    first, last = total * rank // world_size, total * (rank + 1) // world_size
+    if rank == world_size - 1:
+        last += 1  # empty tensors at the very end
+    begin = 0
+    for place in shared:
+        part = _rows(place, first - begin, last - begin)
+        if part is not None:
+            yield part
+        begin += place.entry.nbytes
+
+
+def _rows(place: Placed, first: int, last: int) -> _Part | None:
+    """What lies between two bytes, counted from the tensor's begin."""
+    entry = place.entry
+    rows = entry.shape[0] if entry.shape else 1
+    if entry.nbytes <= SMALL_BYTES or rows == 1:
+        return _Part(place) if first <= 0 < last else None
+    width = entry.nbytes // rows
+    begin, end = (min(max(round(at / width), 0), rows) for at in (first, last))
+    if begin >= end:
+        return None
+    if (begin, end) == (0, rows):
+        return _Part(place)
+    part = dataclasses.replace(entry, shape=(end - begin, *entry.shape[1:]))
+    piece = Piece(entry.shape, (begin, *(0 for _ in entry.shape[1:])))
+    return _Part(Placed(part, place.begin + begin * width, place.begin + end * width), piece)
+
+
+def _common(shared: Sequence[Placed]) -> int:
+    facts = [(place.entry.name, place.entry.dtype, place.entry.shape) for place in shared]
+    return zlib.crc32(repr(facts).encode())
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    current = (0, 0)
+    for begin, end in ranges:
+        if begin == current[1]:
+            current = (current[0], end)
+            continue
+        if current[0] != current[1]:
+            yield current
+        current = (begin, end)
+    if current[0] != current[1]:
+        yield current

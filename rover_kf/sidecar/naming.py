@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which step all ranks shall persist now: one at a time, at the policy's pace; pure.
+
+A step is named once every rank has sealed it, and the next one only when that one is committed or
+given up: ranks that finish at different times must not go on to different steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+Key = tuple[int, int]
+"""Round, step."""
+
+
+@dataclasses.dataclass(slots=True)
+class Naming:
+    """The coordinator's choice.
+
+    Args:
+        persist_seconds: least time between two steps that are named; 0: as soon as the one before
+            is finished.
+    """
+
+    persist_seconds: float
+    number: int = 0
+    """Counts what was named."""
+    named: Key | None = None
+    """Under way."""
+    _sealed: Key | None = None
+    _finished: Key = (0, 0)
+    _not_before: float = 0.0
+
+    def sealed(self, key: Key) -> None:
+        """Every rank has this step in memory."""
+        self._sealed = max(key, self._sealed or key)
+
+    def due(self, now: float) -> Key | None:
+        """What is under way, or from now on.
+
+        Args:
+            now: monotonic seconds.
+        """
+        new = self._sealed is not None and self._sealed > self._finished
+        if self.named is None and new and now >= self._not_before:
+            self.named = self._sealed
+            self.number += 1
+            self._not_before = now + self.persist_seconds
+        return self.named
+
+    def hurry(self) -> None:
+        """Somebody waits: do not keep the pace."""
+        self._not_before = 0.0
+
+    def committed(self, key: Key) -> None:
+        """The step is on storage, and with it every older one that was named."""
+        self._finished = max(key, self._finished)
+        if self.named is not None and self.named <= key:
+            self.named = None
+
+    def given_up(self, key: Key, *, now: float, pause: float) -> None:
+        """A rank could not persist the step; another is named after the pause.
+
+        Args:
+            key: as it was named.
+            now: monotonic seconds.
+            pause: seconds.
+        """
+        if self.named == key:
+            self.named = None
+            self._not_before = max(self._not_before, now + pause)
+
+    def restart(self) -> None:
+        """A new round: what was sealed before is given up or will be sealed again."""
+        self.named = self._sealed = None

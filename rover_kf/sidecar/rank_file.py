@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A rank's file on storage: a slot, or the rank's share of it where several ranks write."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from rover_kf import errors
+from rover_kf.api.messages import Durable
+from rover_kf.checkpoint import pieces
+from rover_kf.checkpoint.control import Seal
+from rover_kf.checkpoint.split import Share, share
+from rover_kf.checkpoint.storage import Storage
+from rover_kf.sidecar.slots import Assignment, Slots
+from rover_kf.sidecar.sources import read_head
+
+
+def write(
+    storage: Storage, slots: Slots, local_rank: int, seal: Seal, assignment: Assignment
+) -> Durable:
+    """Write it; safe when it returns. Blocks.
+
+    Args:
+        storage: the job's.
+        slots: this pod's.
+        local_rank: whose slot.
+        seal: of the slot.
+        assignment: what the local rank is in the running round. The file goes there, not where the
+            seal's round would put it: a writer that was left behind in an older round has a folder
+            of its own and cannot touch what this round makes.
+
+    Returns:
+        The report, without the pod and the seconds.
+
+    Raises:
+        TornSnapshot: the slot no longer holds that step.
+        StorageFailed: the storage refused, or took other bytes than were sealed.
+    """
+    folder = storage.folder(seal.step, assignment.round)
+    with slots.arena(local_rank).pin(seal) as pin:
+        if assignment.world_size == 1:
+            content, length, common = pieces.read(pin.descriptor, 0, seal.length), seal.length, 0
+        else:
+            part = share(
+                read_head(pin.descriptor, seal.length), assignment.rank, assignment.world_size
+            )
+            content, length, common = _content(pin.descriptor, part), part.length, part.common
+        file = storage.write_rank(folder, assignment.rank, content, length)
+    if assignment.world_size == 1:
+        _compare(file.checksum, slots.checksum(local_rank, seal), seal)
+    return Durable(
+        pod="",
+        rank=file.rank,
+        world_size=assignment.world_size,
+        round=assignment.round,
+        step=seal.step,
+        replicated=seal.replicated,
+        file=file.name,
+        file_bytes=file.length,
+        checksum=file.checksum,
+        pieces=seal.pieces,
+        common=common,
+        course=seal.round,
+    )
+
+
+def _content(descriptor: int, part: Share) -> Iterator[memoryview]:
+    ranges = (pieces.read(descriptor, begin, end - begin) for begin, end in part.ranges)
+    return itertools.chain([memoryview(part.header)], *ranges)
+
+
+def _compare(written: int, sealed: int, seal: Seal) -> None:
+    if written != sealed:
+        raise errors.StorageFailed(
+            f"step {seal.step}: CRC-32C {written:08x} was written, {sealed:08x} sealed"
+        )

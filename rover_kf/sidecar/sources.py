@@ -1,0 +1,202 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where a snapshot's bytes are read from at restore: a slot here, a slot of a peer, a stored file.
+
+Whoever reads all blocks of a source has bytes of the promised length and checksum, or an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import http
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import Protocol
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.messages import Holding
+from rover_kf.checkpoint import checksum, pieces, snapshot
+from rover_kf.checkpoint.arena import Pin
+from rover_kf.checkpoint.manifest import Folder, RankFile
+from rover_kf.checkpoint.snapshot import Snapshot
+from rover_kf.checkpoint.storage import Storage
+from rover_kf.sidecar.seams import Peers
+
+CHECKSUM_HEADER = "X-Rover-Checksum"
+"""Of an answer to PATH_SLOTS: CRC-32C of the whole slot, in decimal."""
+HEAD = "head"
+"""PATH_SLOTS/<local rank>/<step>/head gives the snapshot's header alone."""
+
+
+class Source(Protocol):
+    """One whole snapshot."""
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+
+    @property
+    def checksum(self) -> int:
+        """CRC-32C that was promised."""
+
+    async def head(self) -> Snapshot:
+        """What it says it holds.
+
+        Raises:
+            TornSnapshot: it cannot be read.
+            ClusterUnavailable: the peer cannot be reached.
+            StorageFailed: the storage cannot be read.
+        """
+
+    def blocks(self) -> AsyncGenerator[memoryview, None]:
+        """Its bytes in order; each block is valid until the next is asked for."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SlotSource:
+    """A pinned slot of this pod, whose bytes were verified when it was offered."""
+
+    pin: Pin
+    checksum: int
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return self.pin.seal.length
+
+    async def head(self) -> Snapshot:
+        """See Source."""
+        return await asyncio.to_thread(read_head, self.pin.descriptor, self.length)
+
+    async def blocks(self) -> AsyncGenerator[memoryview, None]:
+        """See Source."""
+        async for block in _in_thread(pieces.read(self.pin.descriptor, 0, self.length)):
+            yield block
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PeerSource:
+    """A slot of another pod, over its sidecar's port."""
+
+    peers: Peers
+    holding: Holding
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return self.holding.snapshot_bytes
+
+    @property
+    def checksum(self) -> int:
+        """See Source."""
+        return self.holding.checksum
+
+    async def head(self) -> Snapshot:
+        """See Source."""
+        found = bytearray()
+        async for block in self._get(f"/{HEAD}"):
+            found += block
+        return snapshot.read(bytes(found), self.length)
+
+    async def blocks(self) -> AsyncGenerator[memoryview, None]:
+        """See Source."""
+        async for block in self._get(""):
+            yield memoryview(block)
+
+    async def _get(self, what: str) -> AsyncIterator[bytes]:
+        holding = self.holding
+        path = f"{names.PATH_SLOTS}/{holding.local_rank}/{holding.step}{what}"
+        # After a change of size both slots may hold the step, in the pieces of two worlds.
+        path += f"?checksum={holding.checksum}"
+        async with self.peers.get(holding.address, path) as stream:
+            headers = {key.lower(): value for key, value in stream.headers.items()}
+            stated = headers.get(CHECKSUM_HEADER.lower())
+            if stream.status != http.HTTPStatus.OK or stated != str(holding.checksum):
+                raise errors.TornSnapshot(
+                    f"{holding.pod} no longer serves step {holding.step} of rank {holding.rank} "
+                    f"(status {stream.status}, checksum {stated})"
+                )
+            async for chunk in stream.chunks(pieces.PIECE_BYTES):
+                yield chunk
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileSource:
+    """A rank's file on storage."""
+
+    storage: Storage
+    folder: Folder
+    file: RankFile
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return self.file.length
+
+    @property
+    def checksum(self) -> int:
+        """See Source."""
+        return self.file.checksum
+
+    async def head(self) -> Snapshot:
+        """See Source."""
+        return await asyncio.to_thread(self._head)
+
+    async def blocks(self) -> AsyncGenerator[memoryview, None]:
+        """See Source."""
+        read = self.storage.read_range(self.folder, self.file, 0, self.length)
+        async for block in _in_thread(read):
+            yield block
+
+    def _head(self) -> Snapshot:
+        first = b"".join(self.storage.read_range(self.folder, self.file, 0, snapshot.LENGTH_BYTES))
+        size = snapshot.head_bytes(first, self.length)
+        head = b"".join(self.storage.read_range(self.folder, self.file, 0, size))
+        return snapshot.read(head, self.length)
+
+
+def read_head(descriptor: int, file_bytes: int) -> Snapshot:
+    """The header of a snapshot in an open file.
+
+    Raises:
+        TornSnapshot: it is none.
+    """
+    return snapshot.read(head_of(descriptor, file_bytes), file_bytes)
+
+
+def head_of(descriptor: int, file_bytes: int) -> bytes:
+    """The header's bytes, its length's own eight included.
+
+    Raises:
+        TornSnapshot: there is none.
+    """
+    first = b"".join(pieces.read(descriptor, 0, snapshot.LENGTH_BYTES))
+    return b"".join(pieces.read(descriptor, 0, snapshot.head_bytes(first, file_bytes)))
+
+
+async def verified(source: Source) -> AsyncGenerator[memoryview, None]:
+    """All blocks of a source, and then the certainty that they are what was promised.
+
+    Raises:
+        TornSnapshot: they are not.
+    """
+    offset, found = 0, 0
+    async with contextlib.aclosing(source.blocks()) as blocks:
+        async for block in blocks:
+            if offset + len(block) > source.length:
+                raise errors.TornSnapshot(f"{source} has more than {source.length} bytes")
+            found = await asyncio.to_thread(checksum.extend, found, block)
+            offset += len(block)
+            yield block
+    if (offset, found) != (source.length, source.checksum):
+        raise errors.TornSnapshot(
+            f"{offset} bytes with CRC-32C {found:08x} came from {source}; {source.length} with "
+            f"{source.checksum:08x} were promised"
+        )
+
+
+async def _in_thread(blocks: Iterator[memoryview]) -> AsyncGenerator[memoryview, None]:
+    while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+        yield block

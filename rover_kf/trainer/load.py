@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Saved values brought into a live state, in place: what rover_kf.trainer.state took apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from rover_kf import errors
+from rover_kf.checkpoint import plain
+from rover_kf.checkpoint.snapshot import STATE_KEY
+from rover_kf.trainer.shards import NONE, Shards
+from rover_kf.trainer.state import is_stateful, unwrap
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the snapshot holds, by name."""
+
+    tensors: Mapping[str, torch.Tensor]
+    shards: Shards
+
+    def view(self, name: str) -> torch.Tensor:
+        """For who copies from it and lets go of it."""
+        return self._joined(name, self.tensors[name])
+
+    def copy(self, name: str) -> torch.Tensor:
+        """For who may keep it."""
+        return self._joined(name, self.tensors[name].clone())
+
+    def _joined(self, name: str, part: torch.Tensor) -> torch.Tensor:
+        shard = self.shards.of(name, part)
+        return shard.join(name, part) if shard is not None else part
+
+
+def put_together(
+    state: dict[str, Any],
+    metadata: Mapping[str, str],
+    tensors: Mapping[str, torch.Tensor],
+    shards: Shards = NONE,
+) -> None:
+    """Bring saved values into a live state, in place.
+
+    Args:
+        state: as it was given to save, freshly built; its plain values are replaced, modules and
+            the like are loaded, tensors are overwritten.
+        metadata: of the snapshot.
+        tensors: views of the snapshot's bytes; always copied from, never handed out.
+        shards: layouts of the live state's DTensors.
+
+    Raises:
+        CheckpointError: the snapshot lacks something that the state has.
+        TornSnapshot: the snapshot's plain data is damaged.
+    """
+    with torch.no_grad():
+        try:
+            tree = json.loads(metadata[STATE_KEY])
+        except (KeyError, ValueError) as cause:
+            raise errors.TornSnapshot(f"a snapshot without a state: {cause!r}") from cause
+        _into_dict(state, tree, _Parts(tensors, shards), "")
+
+
+def _into_dict(live: dict[Any, Any], tree: Any, parts: _Parts, path: str) -> None:
+    saved = _pairs(tree, path)
+    for key, value in live.items():
+        if key not in saved and (is_stateful(value) or isinstance(value, torch.Tensor)):
+            raise errors.CheckpointError(
+                f"state{path}[{key!r}] is not in the checkpoint, which has "
+                f"{sorted(map(str, saved))}; was it saved by another script?"
+            )
+    for key, subtree in saved.items():
+        live[key] = _into(live.get(key), subtree, parts, f"{path}[{key!r}]")
+
+
+def _into(live: Any, tree: Any, parts: _Parts, path: str) -> Any:
+    """The value to stand in the live value's place; the live one itself where it can stay."""
+    target: Any = unwrap(live)
+    if isinstance(target, torch.Tensor):
+        found = plain.decode(tree, parts.view)
+        fits = isinstance(found, torch.Tensor) and found.shape == target.shape
+        if fits and found.dtype == target.dtype:
+            target.copy_(found)
+            return live
+    elif is_stateful(target):
+        target.load_state_dict(plain.decode(tree, _giver(target, tree, parts)))
+        return live
+    elif type(live) is dict and isinstance(tree, dict) and "d" in tree:
+        _into_dict(live, tree, parts, path)
+        return live
+    elif type(live) is list and isinstance(tree, dict) and len(tree.get("l", ())) == len(live):
+        live[:] = [
+            _into(item, subtree, parts, f"{path}[{index}]")
+            for index, (item, subtree) in enumerate(zip(live, tree.get("l", ()), strict=True))
+        ]
+        return live
+    return plain.decode(tree, parts.copy)
+
+
+def _giver(target: object, tree: Any, parts: _Parts) -> Callable[[str], torch.Tensor]:
+    # A module copies into its own parameters. Optimizers keep what they are given, and so may a
+    # module's extra state: those get copies of their own.
+    module = isinstance(target, torch.nn.Module)
+    if module and not any(str(key).endswith("_extra_state") for key in _pairs(tree, "")):
+        return parts.view
+    return parts.copy
+
+
+def _pairs(tree: Any, path: str) -> dict[Any, Any]:
+    try:
+        return {plain.decode(key, _no_tensor): item for key, item in tree["d"]}
+    except (TypeError, KeyError, ValueError) as cause:
+        raise errors.CheckpointError(f"state{path} was not saved as a dict") from cause
+
+
+def _no_tensor(name: str) -> object:
+    raise errors.TornSnapshot(f"{name} stands as a key")

@@ -1,0 +1,137 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""DTensors (FSDP2, tensor parallel): the part that this rank holds, and a part made one again.
+
+Whatever needs torch.distributed.tensor looks whether the script has loaded it: a script that has
+not has no DTensor, and need not wait for the import.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from rover_kf import errors
+from rover_kf.api.messages import Wanted
+from rover_kf.checkpoint.kinds import Piece
+
+_MODULES = ("torch.distributed.tensor", "torch.distributed._tensor")
+"""The public one, and where it was before torch 2.5."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shard:
+    """A live DTensor's layout and the part of it that is here."""
+
+    mesh: Any
+    placements: tuple[Any, ...]
+    stride: tuple[int, ...]
+    piece: Piece
+    sizes: tuple[int, ...]
+    """Of the part that is here."""
+
+    def join(self, name: str, part: torch.Tensor) -> torch.Tensor:
+        """The part as a DTensor of this layout.
+
+        Raises:
+            CheckpointError: it is another part.
+        """
+        if tuple(part.shape) != self.sizes:
+            raise errors.CheckpointError(
+                f"{name} came as a part of shape {tuple(part.shape)}; this rank holds {self.sizes} "
+                f"of {self.piece.shape}. Was the mesh changed at the same number of ranks? Restore "
+                "it with the mesh that saved it, or with another number of ranks"
+            )
+        return _module().DTensor.from_local(  # type: ignore[no-any-return] # found at run time
+            part.to(self.mesh.device_type),
+            self.mesh,
+            self.placements,
+            run_check=False,
+            shape=torch.Size(self.piece.shape),
+            stride=self.stride,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shards:
+    """All DTensors of a live state, by their names in a snapshot."""
+
+    exact: Mapping[str, Shard]
+    parameters: Mapping[str, Shard]
+    """By the begin of the names of what an optimizer keeps of a parameter."""
+
+    def wanted(self) -> tuple[Wanted, ...]:
+        """What to ask for at restore."""
+        return (*_wanted(self.parameters, prefix=True), *_wanted(self.exact, prefix=False))
+
+    def of(self, name: str, part: torch.Tensor) -> Shard | None:
+        """The layout that a restored tensor has to take; None: it is a plain tensor."""
+        found = self.exact.get(name)
+        if found is not None:
+            return found
+        for prefix, shard in self.parameters.items():
+            if name.startswith(prefix) and tuple(part.shape) == shard.sizes and part.ndim:
+                return shard
+        return None
+
+
+NONE = Shards({}, {})
+"""Of a state without DTensors."""
+
+
+def shard_of(value: torch.Tensor, path: str) -> Shard | None:
+    """The layout of a DTensor; None for any other tensor.
+
+    Raises:
+        UnsupportedState: it holds partial sums, which are no part of a tensor.
+    """
+    module = _module()
+    if module is None or not isinstance(value, module.DTensor):
+        return None
+    placements = tuple(value.placements)
+    if any(placement.is_partial() for placement in placements):
+        raise errors.UnsupportedState(f"state{path} is a DTensor of partial sums; reduce it first")
+    shape, mesh = tuple(value.shape), value.device_mesh
+    sizes, offsets = _place(shape, mesh, placements)
+    here = mesh.get_coordinate()
+    copies = [
+        place
+        for place, placement in zip(here or (1,), placements, strict=False)
+        if placement.is_replicate() or here is None
+    ]
+    piece = Piece(shape, offsets, copy=sum(copies))
+    return Shard(mesh, placements, tuple(value.stride()), piece, sizes)
+
+
+def part_of(value: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a DTensor; any other tensor itself."""
+    module = _module()
+    if module is not None and isinstance(value, module.DTensor):
+        local: torch.Tensor = value.to_local()
+        return local
+    return value
+
+
+def _wanted(shards: Mapping[str, Shard], *, prefix: bool) -> Iterable[Wanted]:
+    for name, shard in shards.items():
+        yield Wanted(name, shard.piece.shape, shard.piece.offsets, shard.sizes, prefix)
+
+
+def _module() -> Any:
+    return next((sys.modules[name] for name in _MODULES if name in sys.modules), None)
+
+
+def _place(
+    shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes and offsets of the part that is here; what torch's own checkpoints compute it with."""
+    found = importlib.import_module(f"{_module().__name__}._utils")
+    sizes, offsets = found.compute_local_shape_and_global_offset(shape, mesh, placements)
+    # torch puts the offset of an empty part where it likes.
+    inside = (min(begin, whole) for begin, whole in zip(offsets, shape, strict=True))
+    return tuple(sizes), tuple(inside)

@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that trains a small model by FSDP2, tensor parallelism or DDP up to a step, and tells what
+it was given and what it ends with: SHA-256 over all tensors made whole.
+
+    sharded_training.py fsdp|tensor-parallel|ddp STEP RESULT
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pathlib
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+from rover_kf import Checkpointer
+
+
+def build(way: str, world_size: int) -> nn.Module:
+    """Sizes that no world of 3 or 4 divides evenly, but for tensor parallelism."""
+    width = 16 if way == "tensor-parallel" else 13
+    model = nn.Sequential(nn.Linear(7, width), nn.ReLU(), nn.Linear(width, 5))
+    if way == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    mesh = init_device_mesh("cpu", (world_size,))
+    if way == "fsdp":
+        fully_shard(model, mesh=mesh)
+        return model
+    return parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+def whole(value: object) -> object:
+    """DTensors made whole, in nested dicts and lists."""
+    if isinstance(value, DTensor):
+        return value.full_tensor()
+    if isinstance(value, dict):
+        return {key: whole(value[key]) for key in sorted(value, key=str)}
+    if isinstance(value, (list, tuple)):
+        return [whole(item) for item in value]
+    return value
+
+
+def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Of all tensors of the training, the same in every world."""
+    found = hashlib.sha256()
+
+    def add(value: object) -> None:
+        if isinstance(value, dict):
+            for item in value.values():
+                add(item)
+        elif isinstance(value, list):
+            for item in value:
+                add(item)
+        elif isinstance(value, torch.Tensor):
+            found.update(str(tuple(value.shape)).encode() + value.contiguous().numpy().tobytes())
+
+    inner = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    add(whole(inner.state_dict()))
+    add(whole(optimizer.state_dict()["state"]))
+    return found.hexdigest()
+
+
+def main() -> None:
+    """Train."""
+    way, last, result = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(1 + last)  # another start each round: what is restored must replace it
+    model = build(way, world_size)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    state: dict[str, object] = {"model": model, "optimizer": optimizer, "rank": rank}
+    checkpointer = Checkpointer(every=1)
+    resumed = checkpointer.restore(state)
+    restored = digest(model, optimizer) if resumed else None
+    for step in range(resumed + 1, last + 1):
+        torch.manual_seed(step)
+        batch = torch.randn(12, 7)
+        part = batch if way == "tensor-parallel" else batch[rank::world_size]
+        optimizer.zero_grad()
+        model(part).square().mean().backward()
+        optimizer.step()
+        checkpointer.step(step, state, total_steps=last)
+    checkpointer.wait(last, timeout=60)
+    ended = digest(model, optimizer)
+    if rank == 0:
+        told = {
+            "resumed": resumed,
+            "restored": restored,
+            "restored_from": checkpointer.restored_from,
+            "step": last,
+            "ended": ended,
+        }
+        result.write_text(json.dumps(told))
+    checkpointer.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

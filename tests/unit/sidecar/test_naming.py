@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""One step at a time is named for persisting, in the policy's pace."""
+
+from __future__ import annotations
+
+from rover_kf.sidecar.naming import Naming
+
+
+def test_one_step_at_a_time():
+    """While a step is under way newer ones wait; then the newest is next, not the ones between."""
+    naming = Naming(persist_seconds=0.0)
+    assert naming.due(0.0) is None
+    naming.sealed((1, 10))
+    assert (naming.due(0.0), naming.number) == ((1, 10), 1)
+    naming.sealed((1, 20))
+    naming.sealed((1, 30))
+    assert (naming.due(9.0), naming.number) == ((1, 10), 1)
+    naming.committed((1, 10))
+    assert (naming.due(9.0), naming.number) == ((1, 30), 2)
+
+
+def test_the_pace_counts_from_begin_to_begin():
+    """A step is not named sooner than the policy says, unless somebody waits for it."""
+    naming = Naming(persist_seconds=60.0)
+    naming.sealed((1, 10))
+    assert naming.due(100.0) == (1, 10)
+    naming.committed((1, 10))
+    naming.sealed((1, 20))
+    assert naming.due(159.0) is None
+    assert naming.due(160.0) == (1, 20)
+    naming.committed((1, 20))
+    naming.sealed((1, 30))
+    naming.hurry()
+    assert naming.due(161.0) == (1, 30)
+
+
+def test_what_is_durable_is_not_named_again():
+    """A late word of a step that is on storage already names nothing."""
+    naming = Naming(persist_seconds=0.0)
+    naming.committed((2, 40))
+    naming.sealed((2, 40))
+    naming.sealed((1, 90))
+    assert naming.due(0.0) is None
+
+
+def test_a_step_that_is_given_up_is_tried_again_after_the_pause():
+    """The newest step is named then, under a new number, so that every rank looks again."""
+    naming = Naming(persist_seconds=1.0)
+    naming.sealed((1, 10))
+    naming.due(0.0)
+    naming.given_up((1, 7), now=0.0, pause=5.0)
+    assert naming.due(0.0) == (1, 10)
+    naming.given_up((1, 10), now=0.0, pause=5.0)
+    assert naming.due(4.9) is None
+    assert (naming.due(5.0), naming.number) == ((1, 10), 2)
+
+
+def test_a_new_round_begins_with_nothing():
+    """What the old round had under way is nobody's business any more."""
+    naming = Naming(persist_seconds=0.0)
+    naming.sealed((1, 10))
+    naming.due(0.0)
+    naming.restart()
+    assert naming.due(1.0) is None
+    naming.sealed((2, 4))
+    assert naming.due(1.0) == (2, 4)
