@@ -86,6 +86,10 @@ ENV_NODES, ENV_MIN_NODES, ENV_MAX_NODES = "ROVER_NODES", "ROVER_MIN_NODES", "ROV
 ENV_MASTERS = "ROVER_MASTERS"
 """How many of the pods are of type Master (0 or 1)."""
 ENV_CHECKPOINT_PATH = "ROVER_CHECKPOINT_PATH"
+"""A folder, or a URL that begins with one of OBJECT_SCHEMES."""
+OBJECT_SCHEMES = ("s3://", "gs://", "az://")
+ENV_CHECKPOINT_BANDWIDTH = "ROVER_CHECKPOINT_BANDWIDTH"
+"""Most bytes a second that a pod persists; 0 is no cap."""
 ENV_CHECKPOINT_EVERY = "ROVER_CHECKPOINT_EVERY"
 """Steps between two saves to memory; also in the trainer container."""
 ENV_CHECKPOINT_KEEP = "ROVER_CHECKPOINT_KEEP"

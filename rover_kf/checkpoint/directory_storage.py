@@ -49,14 +49,14 @@ class DirectoryStorage:
     def write_manifest(self, content: Manifest) -> Folder:
         """Make the folder a checkpoint; safe when it returns."""
         folder = self.folder(content.step, content.generation)
+        encoded = memoryview(manifest.to_bytes(content))
         with _refusals(f"{folder.manifest_location} cannot be written"):
             for file in content.files:
-                size = self._path(folder, file).stat().st_size
+                size = _size(self._path(folder, file))
                 if size != file.length:
                     raise errors.StorageFailed(
                         f"{self._path(folder, file)} has {size} bytes, {file.length} were reported"
                     )
-            encoded = memoryview(manifest.to_bytes(content))
             self._put(self._manifest_path(folder), iter([encoded]))
         return folder
 
@@ -78,9 +78,9 @@ class DirectoryStorage:
             content = manifest.from_bytes(self._manifest_path(folder).read_bytes(), folder)
             for file in content.files:
                 path = self._path(folder, file)
-                size = path.stat().st_size if path.is_file() else -1
+                size = _size(path)
                 if size != file.length:
-                    state = "is missing" if size < 0 else f"has {size} bytes"
+                    state = "is missing" if size is None else f"has {size} bytes"
                     raise errors.TornSnapshot(f"{path} {state}; the manifest says {file.length}")
         return content
 
@@ -158,6 +158,10 @@ class DirectoryStorage:
         self._files.rename(part, path)
         self._files.sync_folder(path.parent)
         return written
+
+
+def _size(path: pathlib.Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ NAME = "manifest.json"
 FORMAT = 1
 
 _FOLDER = re.compile(r"step-(\d{12,})-(\d+)")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.safetensors")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,8 +97,20 @@ def parse_folder(location: str) -> Folder | None:
     return Folder(int(match[2]), int(match[1]), location) if match else None
 
 
+def is_plain(name: str) -> bool:
+    """Whether it can be a rank's file: a name in the checkpoint's folder, not the manifest's."""
+    return _FILE.fullmatch(name) is not None
+
+
 def to_bytes(manifest: Manifest) -> bytes:
-    """JSON with a checksum of its own."""
+    """JSON with a checksum of its own.
+
+    Raises:
+        MessageError: a file's name leads elsewhere; it came from a rank's report.
+    """
+    for file in manifest.files:
+        if not is_plain(file.name):
+            raise errors.MessageError(f"{file.name!r} is not the name of a rank's file")
     body = _canonical(codec.encode(manifest))
     whole = {"manifest": json.loads(body), "crc32c": checksum.extend(0, body)}
     return json.dumps(whole, indent=1).encode()
@@ -123,6 +136,9 @@ def from_bytes(data: bytes, folder: Folder) -> Manifest:
         )
     if (manifest.step, manifest.generation) != (folder.step, folder.generation):
         raise errors.TornSnapshot(f"{folder.manifest_location} speaks of another checkpoint")
+    strange = [file.name for file in manifest.files if not is_plain(file.name)]
+    if strange:
+        raise errors.TornSnapshot(f"{folder.manifest_location} names a file {strange[0]!r}")
     return manifest
 
 

@@ -17,8 +17,8 @@ from rover_kf.checkpoint import checksum
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 
 
-class Storage(Protocol):
-    """The checkpoints of one job."""
+class RankWriter(Protocol):
+    """The part of a Storage that writes ranks' files."""
 
     def folder(self, step: int, generation: int) -> Folder:
         """Where that checkpoint is, or would be."""
@@ -42,6 +42,10 @@ class Storage(Protocol):
             StorageFailed: the storage refused; nothing is left that could be taken for a file.
             TornSnapshot: the content has another length, or their source raised it.
         """
+
+
+class Storage(RankWriter, Protocol):
+    """The checkpoints of one job."""
 
     def write_manifest(self, content: Manifest) -> Folder:
         """Make the folder a checkpoint; safe when it returns.

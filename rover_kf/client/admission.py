@@ -37,6 +37,10 @@ def check_storage(source: Source) -> None:
     path = policy.checkpoint.path
     if path is None:
         return
+    if storage.is_url(path):
+        allowed = "a folder: an embedded run has no Secret with an object store's credentials"
+        key = f"{names.PREFIX}checkpoint.path"
+        raise errors.PolicyError(key, path, allowed=allowed, source=source.name)
     adapter = adapter_for(source.job)
     for replica in adapter.replicas(source.job):
         if storage.covering_mount(adapter.trainer(replica), path) is None:

@@ -37,10 +37,21 @@ class CheckpointPolicy(_Section):
 
     path: str | None = Field(
         default=None,
-        pattern=r"^/(?:[^/\x00]+/?)*$",
-        description="an absolute path on a volume that the trainer mounts",
+        pattern=r"^(?:/(?:[^/\x00]+/?)*|(?:s3|gs|az)://[a-zA-Z0-9][\w.-]+(?:/[\w.=+~-]+)*/?)$",
+        description="an absolute path on a volume that the trainer mounts, or a URL such as "
+        "s3://bucket/prefix (s3, gs, az) without credentials",
     )
-    """Folder on shared storage; None keeps checkpoints in memory only."""
+    """Folder on shared storage or in a bucket; None keeps checkpoints in memory only."""
+    secret: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?$",
+        description="the name of a Secret whose keys are variables, such as AWS_ACCESS_KEY_ID",
+    )
+    """What the sidecar's container alone gets in its environment."""
+    bandwidth: Bytes = Field(
+        default=0, ge=0, description="bytes a second such as 100Mi, 1 or more; 0 is no cap"
+    )
+    """Most bytes a second that a pod persists; a flush before the pod ends is not held back."""
     every: int = Field(default=50, ge=1, description="a whole number of steps, 1 or more")
     """Steps between two saves to memory."""
     keep: int = Field(default=3, ge=1, description="a whole number, 1 or more")

@@ -24,6 +24,7 @@ def container(plan: ReplicaPlan) -> dict[str, Any]:
     mounts = [volumes.MOUNT, volumes.TOKEN_MOUNT]
     if plan.storage_mount is not None:
         mounts.append(dict(plan.storage_mount))
+    secret = plan.policy.checkpoint.secret
     return {
         "name": names.SIDECAR_CONTAINER,
         "image": plan.settings.sidecar_image,
@@ -31,6 +32,7 @@ def container(plan: ReplicaPlan) -> dict[str, Any]:
         "restartPolicy": "Always",
         "command": list(COMMAND),
         "env": environment(plan),
+        **({"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}),
         # Declared so that the scheduler keeps two pods with hostNetwork off one node.
         "ports": [{"name": "rover", "containerPort": names.PORT, "protocol": "TCP"}],
         "startupProbe": {
@@ -55,6 +57,7 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
         names.ENV_MAX_NODES: plan.masters + plan.max_workers,
         names.ENV_MASTERS: plan.masters,
         names.ENV_CHECKPOINT_PATH: policy.checkpoint.path or "",
+        names.ENV_CHECKPOINT_BANDWIDTH: policy.checkpoint.bandwidth or "",
         names.ENV_CHECKPOINT_EVERY: policy.checkpoint.every,
         names.ENV_CHECKPOINT_KEEP: policy.checkpoint.keep,
         names.ENV_PERSIST_SECONDS: policy.checkpoint.persist_seconds,

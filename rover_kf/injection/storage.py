@@ -8,6 +8,13 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
+from rover_kf.api import names
+
+
+def is_url(path: str | None) -> bool:
+    """Whether checkpoints go to an object store, for which nothing is mounted."""
+    return path is not None and path.startswith(names.OBJECT_SCHEMES)
+
 
 def covers(mount_path: str, path: str) -> bool:
     """Whether a path lies at or below a mount."""
@@ -17,7 +24,7 @@ def covers(mount_path: str, path: str) -> bool:
 
 def covering_mount(trainer: Mapping[str, Any], path: str | None) -> Mapping[str, Any] | None:
     """The trainer's innermost volume mount that holds the path; None if there is none."""
-    if path is None:
+    if path is None or is_url(path):
         return None
     found = [
         mount for mount in trainer.get("volumeMounts") or () if covers(mount["mountPath"], path)

@@ -157,7 +157,7 @@ def _check_path(
     allow_unmounted: bool,
 ) -> None:
     stated = policy.checkpoint.path
-    if stated is None:
+    if stated is None or (storage.is_url(stated) and ".." not in stated.split("/")):
         return
     path = f"{replica.path}.template.spec.containers[{trainer['name']}].volumeMounts"
     if ".." in stated.split("/") or storage.covers(names.HOME, stated):

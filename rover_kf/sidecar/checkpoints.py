@@ -30,7 +30,9 @@ from rover_kf.api.messages import (
 )
 from rover_kf.checkpoint import pieces
 from rover_kf.checkpoint.arena import Pin
-from rover_kf.checkpoint.directory_storage import DirectoryStorage
+from rover_kf.checkpoint.bandwidth import Cap
+from rover_kf.checkpoint.capped_writer import CappedWriter
+from rover_kf.checkpoint.location import open_storage
 from rover_kf.sidecar.persister import Persister
 from rover_kf.sidecar.restorer import Restorer
 from rover_kf.sidecar.seams import Peers, Story
@@ -59,9 +61,12 @@ class Checkpoints:
         self._settings, self._peers, self._story = settings, peers, story
         self._slots = Slots(settings)
         path = settings.checkpoint_path
-        storage = DirectoryStorage(path / settings.job) if path else None
+        self._cap = Cap(settings.checkpoint_bandwidth)
+        storage = open_storage(path, settings.job) if path else None
         self._persister = (
-            Persister(settings, self._slots, storage, peers, story) if storage else None
+            Persister(settings, self._slots, CappedWriter(storage, self._cap), peers, story)
+            if storage
+            else None
         )
         self._restorer = Restorer(settings, self._slots, storage, peers, story)
         self._allocating = asyncio.Lock()
@@ -124,7 +129,8 @@ class Checkpoints:
         if self._persister is None:
             reason = "no checkpoint path is set: checkpoints stay in memory"
             return reply(Acknowledged(reason=reason))
-        return reply(await self._persister.flush())
+        with self._cap.lifted():
+            return reply(await self._persister.flush())
 
     async def _on_wait(self, request: web.Request) -> web.Response:
         wanted = await read(request, WaitRequest)

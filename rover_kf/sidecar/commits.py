@@ -30,7 +30,7 @@ from rover_kf.api.messages import (
     WaitRequest,
 )
 from rover_kf.checkpoint import commit
-from rover_kf.checkpoint.directory_storage import DirectoryStorage
+from rover_kf.checkpoint.location import open_storage
 from rover_kf.checkpoint.manifest import Manifest
 from rover_kf.checkpoint.resolve import Stored, resolve
 from rover_kf.checkpoint.storage import Storage
@@ -64,7 +64,7 @@ class Commits:
     ) -> None:
         self._settings, self._story = settings, story
         path = settings.checkpoint_path
-        self._storage: Storage | None = DirectoryStorage(path / settings.job) if path else None
+        self._storage = open_storage(path, settings.job) if path else None
         self._ledger = commit.Ledger()
         self._seals = SealAccount()
         self._naming = Naming(settings.persist_seconds)

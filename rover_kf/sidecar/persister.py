@@ -25,7 +25,7 @@ from rover_kf.api.messages import (
     WaitRequest,
 )
 from rover_kf.checkpoint.control import Seal
-from rover_kf.checkpoint.storage import Storage
+from rover_kf.checkpoint.storage import RankWriter
 from rover_kf.sidecar.rank_file import write
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
@@ -63,7 +63,7 @@ class Persister:
         self,
         settings: SidecarSettings,
         slots: Slots,
-        storage: Storage,
+        storage: RankWriter,
         peers: Peers,
         story: Story,
     ) -> None:

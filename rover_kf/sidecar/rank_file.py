@@ -12,13 +12,13 @@ from rover_kf.api.messages import Durable
 from rover_kf.checkpoint import pieces
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.split import Share, share
-from rover_kf.checkpoint.storage import Storage
+from rover_kf.checkpoint.storage import RankWriter
 from rover_kf.sidecar.slots import Assignment, Slots
 from rover_kf.sidecar.sources import read_head
 
 
 def write(
-    storage: Storage, slots: Slots, local_rank: int, seal: Seal, assignment: Assignment
+    storage: RankWriter, slots: Slots, local_rank: int, seal: Seal, assignment: Assignment
 ) -> Durable:
     """Write it; safe when it returns. Blocks.
 

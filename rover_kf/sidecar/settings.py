@@ -33,8 +33,8 @@ class SidecarSettings:
     min_nodes: int
     max_nodes: int
     masters: int
-    checkpoint_path: pathlib.Path | None
-    """None keeps checkpoints in memory only."""
+    checkpoint_path: str | None
+    """A folder or a URL; None keeps checkpoints in memory only."""
     checkpoint_every: int
     """Steps between saves to memory."""
     checkpoint_keep: int
@@ -48,6 +48,8 @@ class SidecarSettings:
     token_home: pathlib.Path
     controller_account: str
     """``namespace:name``; empty: none."""
+    checkpoint_bandwidth: int = 0
+    """Most bytes a second that are persisted; 0 is no cap."""
     port: int = names.PORT
 
     @property
@@ -67,7 +69,6 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
     Raises:
         InputError: a variable is missing or is not what it should be; the message names it.
     """
-    path = environment.get(names.ENV_CHECKPOINT_PATH, "")
     return SidecarSettings(
         home=pathlib.Path(environment.get(names.ENV_HOME, names.HOME)),
         job=_text(environment, names.ENV_JOB),
@@ -82,7 +83,7 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         min_nodes=int(_number(environment, names.ENV_MIN_NODES)),
         max_nodes=int(_number(environment, names.ENV_MAX_NODES)),
         masters=int(_number(environment, names.ENV_MASTERS, "0")),
-        checkpoint_path=pathlib.Path(path) if path else None,
+        checkpoint_path=environment.get(names.ENV_CHECKPOINT_PATH) or None,
         checkpoint_every=int(_number(environment, names.ENV_CHECKPOINT_EVERY, "50")),
         checkpoint_keep=int(_number(environment, names.ENV_CHECKPOINT_KEEP, "3")),
         persist_seconds=_number(environment, names.ENV_PERSIST_SECONDS, "60"),
@@ -92,6 +93,7 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         auth=environment.get(names.ENV_AUTH, "serviceaccount"),
         token_home=pathlib.Path(environment.get(names.ENV_TOKEN_HOME, names.TOKEN_HOME)),
         controller_account=environment.get(names.ENV_CONTROLLER_ACCOUNT, ""),
+        checkpoint_bandwidth=int(_number(environment, names.ENV_CHECKPOINT_BANDWIDTH, "0")),
     )
 
 

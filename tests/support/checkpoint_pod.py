@@ -168,7 +168,11 @@ def _plain(value: object) -> object:
 
 @contextlib.contextmanager
 def pods(
-    root: pathlib.Path, count: int, *, storage: pathlib.Path | None = None, **changes: object
+    root: pathlib.Path,
+    count: int,
+    *,
+    storage: pathlib.Path | str | None = None,
+    **changes: object,
 ) -> Iterator[list[Pod]]:
     """Start so many pods of one job, the first one with the coordinator; kill them afterwards."""
     port, network = free_port(), f"127.77.{os.getpid() % 200 + 1}"
@@ -182,7 +186,7 @@ def pods(
                 port=port,
                 address=f"{network}.{index + 1}",
                 coordinator_host=f"{network}.1",
-                checkpoint_path=storage,
+                checkpoint_path=str(storage) if storage else None,
                 nodes=count,
                 max_nodes=count,
                 **changes,
@@ -199,7 +203,7 @@ def pods(
 def main() -> None:
     """Serve the pod that the command line describes."""
     spec = json.loads(sys.argv[1])
-    for key in ("home", "token_home", "checkpoint_path"):
+    for key in ("home", "token_home"):
         spec[key] = pathlib.Path(spec[key]) if spec[key] else None
     settings = SidecarSettings(**spec)
     asyncio.run(serve(settings, Told(settings.home / "events")))

@@ -86,7 +86,7 @@ def build(*, report=print) -> dict[str, pathlib.Path]:
     """
     found: dict[str, pathlib.Path] = {}
     for module in MODULES:
-        folder = _module(module, report)
+        folder = compiled(module, report=report)
         found |= {name: folder / name for name in module.binaries}
     found["pause"] = _pause()
     return found
@@ -98,7 +98,8 @@ def module_directory(module: str, path: str) -> pathlib.Path:
     return pathlib.Path(run(words, cwd=settings.GO_MODULES / module).strip())
 
 
-def _module(module: GoModule, report) -> pathlib.Path:
+def compiled(module: GoModule, *, report=print) -> pathlib.Path:
+    """Folder with a module's binaries; built if the cache lacks it."""
     sources = [path.read_bytes() for path in sorted(module.source.iterdir())]
     folder = (
         settings.cache()

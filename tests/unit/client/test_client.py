@@ -91,6 +91,9 @@ def test_a_checkpoint_path_that_cannot_be_written_is_refused(rover):
     manifest["metadata"]["annotations"] = {"rover-kf.io/checkpoint.path": "/proc/nowhere"}
     with pytest.raises(errors.PolicyError, match=r"checkpoint.path is '/proc/nowhere'"):
         rover.submit(manifest)
+    manifest["metadata"]["annotations"] = {"rover-kf.io/checkpoint.path": "s3://bucket/x"}
+    with pytest.raises(errors.PolicyError, match="embedded run has no Secret"):
+        rover.submit(manifest)
     assert rover.list() == ()
 
 

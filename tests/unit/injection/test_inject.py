@@ -364,6 +364,23 @@ def test_a_checkpoint_path_without_mount_is_for_embedded_runs():
     assert len(sidecar["volumeMounts"]) == 2
 
 
+@pytest.mark.parametrize("path", ["s3://bucket/a/b", "gs://bucket", "az://container/x/"])
+def test_a_bucket_needs_no_mount_and_its_secret_is_the_sidecars_alone(path):
+    """The URL is told as it is; the Secret is named in one container, its content nowhere."""
+    wishes = {"path": path, "secret": "bucket-key", "bandwidth": "1Gi"}
+    job = make_job(policy={f"checkpoint.{key}": value for key, value in wishes.items()})
+    done = injected(job)
+    sidecar = container_of(done, names.SIDECAR_CONTAINER)
+    found = environment_of(sidecar)
+    assert found[names.ENV_CHECKPOINT_PATH] == path
+    assert found[names.ENV_CHECKPOINT_BANDWIDTH] == str(1 << 30)
+    assert sidecar["envFrom"] == [{"secretRef": {"name": "bucket-key"}}]
+    assert json.dumps(done).count("secretRef") == 1
+    assert len(sidecar["volumeMounts"]) == 2
+    assert injected(done) == done
+    assert "envFrom" not in container_of(injected(make_job()), names.SIDECAR_CONTAINER)
+
+
 def test_storage_that_ends_with_its_pod_is_told():
     """Checkpoints on an emptyDir are allowed with a warning."""
     job = make_job(mount=CHECKPOINTS, volume={"emptyDir": {}}, policy={"checkpoint.path": "/ckpt"})

@@ -31,6 +31,8 @@ def test_every_key_is_read():
     """Each annotation reaches its field with its unit."""
     stated = {
         "checkpoint.path": "/ckpt/run",
+        "checkpoint.secret": "bucket-key",
+        "checkpoint.bandwidth": "100Mi",
         "checkpoint.every": "20",
         "checkpoint.keep": "1",
         "checkpoint.persist-seconds": "0",
@@ -48,6 +50,8 @@ def test_every_key_is_read():
     found = RoverPolicy.from_annotations({names.PREFIX + k: v for k, v in stated.items()})
     assert found.checkpoint.model_dump() == {
         "path": "/ckpt/run",
+        "secret": "bucket-key",
+        "bandwidth": 100 << 20,
         "every": 20,
         "keep": 1,
         "persist_seconds": 0.0,
@@ -73,6 +77,13 @@ def test_every_key_is_read():
         ("checkpoint.every", "often", "whole number"),
         ("checkpoint.path", "relative", "absolute path"),
         ("checkpoint.path", "/a//b", "absolute path"),
+        ("checkpoint.path", "ftp://host/x", "s3, gs, az"),
+        ("checkpoint.path", "s3://key:secret@bucket/x", "without credentials"),
+        ("checkpoint.path", "s3://bucket/x?token=1", "without credentials"),
+        ("checkpoint.path", "s3://bucket//x", "s3, gs, az"),
+        ("checkpoint.path", "s3:///x", "s3, gs, az"),
+        ("checkpoint.secret", "A_KEY=1", "name of a Secret"),
+        ("checkpoint.bandwidth", "fast", "bytes a second"),
         ("checkpoint.keep", "0", "1 or more"),
         ("checkpoint.persist-seconds", "-1", "0 or more"),
         ("checkpoint.arena", "4Gb", "quantity"),

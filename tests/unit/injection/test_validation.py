@@ -163,7 +163,7 @@ def test_storage_that_cannot_be_written_is_refused(path, mount, volume, allowed)
     assert allowed in caught.value.allowed
 
 
-@pytest.mark.parametrize("path", ["/rover/ckpt", "/ckpt/../etc"])
+@pytest.mark.parametrize("path", ["/rover/ckpt", "/ckpt/../etc", "s3://bucket/../other"])
 def test_paths_that_are_never_storage(path):
     """Our own memory volume, and paths with .., are refused."""
     with pytest.raises(errors.PolicyError, match=r"checkpoint\.path"):

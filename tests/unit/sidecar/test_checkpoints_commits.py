@@ -124,7 +124,7 @@ def test_a_durable_report_is_committed_and_told(tmp_path):
     """The manifest is there before the answer; waiters are woken; a stale report is refused."""
 
     async def scene() -> None:
-        async with Coordinator(tmp_path, checkpoint_path=tmp_path / "pvc") as coordinator:
+        async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
             wait = WaitRequest(5, "durable", 30.0)
             waiting = asyncio.create_task(coordinator.ask(names.PATH_COMMIT_WAIT, wait))
             report = coordinator.durable(5)
@@ -149,7 +149,7 @@ def test_a_report_of_a_file_that_is_not_there_is_no_commit(tmp_path):
     """The coordinator looks for itself: a missing or shorter file is StorageFailed."""
 
     async def scene() -> None:
-        async with Coordinator(tmp_path, checkpoint_path=tmp_path / "pvc") as coordinator:
+        async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
             report = coordinator.durable(5)
             longer = dataclasses.replace(report, file_bytes=6)
             refused = await coordinator.ask(names.PATH_COMMIT_DURABLE, longer)
@@ -169,13 +169,13 @@ def test_rounds_start_above_everything_on_storage(tmp_path):
     storage = DirectoryStorage(tmp_path / "pvc" / "demo")
 
     async def scene() -> None:
-        async with Coordinator(tmp_path, checkpoint_path=tmp_path / "pvc") as coordinator:
+        async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
             assert coordinator.commits.first_generation() == 1
             await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(5))
 
     asyncio.run(scene())
     (storage.root / folder_name(8, 6)).mkdir()
-    settings = checkpoint_pod.settings_of(tmp_path, checkpoint_path=tmp_path / "pvc")
+    settings = checkpoint_pod.settings_of(tmp_path, checkpoint_path=str(tmp_path / "pvc"))
     successor = Commits(settings, checkpoint_pod.Told())
     assert successor.first_generation() == 7
     assert successor.durable_step == 5
@@ -188,7 +188,7 @@ def test_unreadable_storage_is_a_warning_and_memory_goes_on(tmp_path):
     (tmp_path / "pvc" / "demo").symlink_to(tmp_path / "pvc" / "demo")
 
     async def scene() -> None:
-        async with Coordinator(tmp_path, checkpoint_path=tmp_path / "pvc") as coordinator:
+        async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
             assert coordinator.commits.first_generation() == 1
             assert (await coordinator.resolve(0, HELD, world=1)).source == "memory"
 
@@ -201,7 +201,7 @@ def test_seals_are_counted_by_steps_with_the_slowest_rank(tmp_path, replicated):
     A step is named for persisting once all have it, the next one not before the pace allows."""
 
     async def scene() -> None:
-        changes = {"checkpoint_path": tmp_path / "pvc", "persist_seconds": 3600.0}
+        changes = {"checkpoint_path": str(tmp_path / "pvc"), "persist_seconds": 3600.0}
         async with Coordinator(tmp_path, **changes) as coordinator:
             commits, named = coordinator.commits, []
             for step in (10, 20):

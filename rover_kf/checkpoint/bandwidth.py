@@ -1,0 +1,84 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A cap on bytes a second that a persist may take from the network; a token bucket, pure."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
+BURST_SECONDS = 0.25
+"""So much may come at once after a pause."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tokens:
+    """What may be sent by now.
+
+    Below zero: sent already and to be waited for. So a piece larger than a burst passes too.
+    """
+
+    rate: float
+    """Bytes a second."""
+    count: float
+    """Bytes."""
+    at: float
+    """Seconds, monotonic."""
+
+
+def full(rate: float, *, now: float) -> Tokens:
+    """A bucket that nothing was taken from lately."""
+    return Tokens(rate, rate * BURST_SECONDS, now)
+
+
+def take(tokens: Tokens, count: int, *, now: float) -> tuple[Tokens, float]:
+    """Send so many bytes.
+
+    Args:
+        tokens: as they were.
+        count: bytes.
+        now: seconds, monotonic.
+
+    Returns:
+        What is left, and the seconds to wait before the bytes are sent.
+    """
+    grown = tokens.count + max(now - tokens.at, 0.0) * tokens.rate
+    left = min(grown, tokens.rate * BURST_SECONDS) - count
+    return Tokens(tokens.rate, left, max(now, tokens.at)), max(-left / tokens.rate, 0.0)
+
+
+class Cap:
+    """Passes pieces on at no more than a rate; may be lifted while it is in use.
+
+    Args:
+        rate: bytes a second; 0 is no cap.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._tokens = full(rate, now=time.monotonic())
+        self._lifted = threading.Event()
+        self._lifters = 0
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Let everything through at once meanwhile; to be entered from one thread only."""
+        self._lifters += 1
+        self._lifted.set()
+        try:
+            yield
+        finally:
+            self._lifters -= 1
+            if not self._lifters:
+                self._lifted.clear()
+
+    def paced(self, content: Iterable[memoryview]) -> Iterator[memoryview]:
+        """The same pieces, each when its time has come; blocks."""
+        for piece in content:
+            if self._rate and not self._lifted.is_set():
+                self._tokens, pause = take(self._tokens, len(piece), now=time.monotonic())
+                self._lifted.wait(pause)
+            yield piece

@@ -1,0 +1,191 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""One prefix of a bucket, by obstore; the only module that knows it. Every method blocks.
+
+Credentials, endpoint and region come from the process's environment alone, by the names that the
+stores' own tools use (AWS_*, GOOGLE_*, AZURE_*); they are kept nowhere else.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import datetime as dt
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import obstore
+from obstore import exceptions, store
+
+from rover_kf import errors
+from rover_kf.checkpoint import object_refusals
+
+PART_BYTES = 8 << 20
+"""Of an upload and of a read; several are under way at once."""
+_CONCURRENT = 4
+_MOST_PARTS = 9_000
+"""S3 takes 10,000."""
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a request may take before it is an error, all in seconds."""
+
+    connect_seconds: float = 5.0
+    request_seconds: float = 60.0
+    """For one part or object."""
+    retries: int = 4
+    """Of a request that got no answer or a server's error."""
+    retry_seconds: float = 60.0
+    """No retry begins later than this after the first attempt."""
+
+
+class Bucket:
+    """Objects below a prefix.
+
+    Args:
+        url: ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``az://container/prefix``.
+        patience: with the store.
+
+    Raises:
+        StorageFailed: the environment lacks what the store needs.
+    """
+
+    def __init__(self, url: str, patience: Patience) -> None:
+        self._url = url
+        with self._refusals("cannot be opened"):
+            self._store = store.from_url(
+                url, client_options=_client_options(patience), retry_config=_retries(patience)
+            )
+
+    def write_stream(self, key: str, content: Iterable[memoryview], length: int) -> None:
+        """Upload an object from pieces; it appears whole or not at all.
+
+        A few parts are in memory at a time. If the pieces end with an error, the upload is given
+        up and the error is raised.
+
+        Args:
+            key: below the prefix.
+            content: pieces that may be overwritten when the next is asked for.
+            length: of all, bytes; the parts' size depends on it.
+
+        Raises:
+            StorageFailed: the store refused or did not answer in time.
+        """
+        # The client keeps views of what it is given: each piece has to be its own bytes.
+        copies = (bytes(piece) for piece in content)
+        with self._refusals(f"{key} cannot be written"):
+            if length <= PART_BYTES:
+                obstore.put(self._store, key, b"".join(copies), use_multipart=False)
+                return
+            obstore.put(
+                self._store,
+                key,
+                copies,
+                chunk_size=max(PART_BYTES, -(-length // _MOST_PARTS)),
+                max_concurrency=_CONCURRENT,
+            )
+
+    def create(self, key: str, content: bytes) -> bool:
+        """Write a small object; False if there is one of that name already.
+
+        Raises:
+            StorageFailed: the store refused or did not answer in time.
+        """
+        with self._refusals(f"{key} cannot be written"):
+            try:
+                obstore.put(self._store, key, content, mode="create")
+            except exceptions.AlreadyExistsError:
+                return False
+            return True
+
+    def read(self, key: str) -> bytes:
+        """A small object.
+
+        Raises:
+            StorageFailed: it is not there, or the store refused or did not answer in time.
+        """
+        with self._refusals(f"{key} cannot be read"):
+            return bytes(obstore.get(self._store, key).bytes())
+
+    def read_range(self, key: str, offset: int, length: int) -> Iterator[memoryview]:
+        """A range of an object, a few parts ahead.
+
+        Raises:
+            TornSnapshot: the object ends before the range does.
+            StorageFailed: it is not there, or the store refused or did not answer in time.
+        """
+        waiting: collections.deque[Future[memoryview]] = collections.deque()
+        with ThreadPoolExecutor(_CONCURRENT, thread_name_prefix="object-read") as pool:
+            for begin in range(offset, offset + length, PART_BYTES):
+                size = min(PART_BYTES, offset + length - begin)
+                waiting.append(pool.submit(self._read_part, key, begin, size))
+                if len(waiting) == _CONCURRENT:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+    def sizes(self, prefix: str = "") -> Mapping[str, int]:
+        """Bytes of every object, by its key.
+
+        Args:
+            prefix: only those below it; whole names, such as ``step-000000000002-1``.
+
+        Raises:
+            StorageFailed: the store refused or did not answer in time.
+        """
+        with self._refusals(f"{prefix} cannot be listed".lstrip()):
+            chunks = obstore.list(self._store, prefix or None, chunk_size=1000)
+            return {item["path"]: item["size"] for chunk in chunks for item in chunk}
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove objects; one that is gone is no error.
+
+        Raises:
+            StorageFailed: the store refused or did not answer in time.
+        """
+        with self._refusals("cannot be tidied"), contextlib.suppress(FileNotFoundError):
+            obstore.delete(self._store, list(keys))
+
+    def _read_part(self, key: str, begin: int, size: int) -> memoryview:
+        with self._refusals(f"{key} cannot be read"):
+            try:
+                part = memoryview(obstore.get_range(self._store, key, start=begin, length=size))
+            except exceptions.BaseError as error:
+                if not object_refusals.is_beyond_end(error):
+                    raise
+                part = memoryview(b"")
+        if len(part) != size:
+            raise errors.TornSnapshot(
+                f"{self._url}/{key} has {begin + len(part)} bytes or fewer where "
+                f"{begin + size} were expected"
+            )
+        return part
+
+    @contextlib.contextmanager
+    def _refusals(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (exceptions.BaseError, OSError) as cause:
+            # Not chained: what the client knows of the request must reach no log.
+            message = f"{self._url}: {what}: {object_refusals.describe(cause)}"
+            raise errors.StorageFailed(message) from None
+
+
+def _client_options(patience: Patience) -> store.ClientConfig:
+    plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
+    return {
+        "allow_http": plain,
+        "connect_timeout": dt.timedelta(seconds=patience.connect_seconds),
+        "timeout": dt.timedelta(seconds=patience.request_seconds),
+    }
+
+
+def _retries(patience: Patience) -> store.RetryConfig:
+    return {
+        "max_retries": patience.retries,
+        "retry_timeout": dt.timedelta(seconds=patience.retry_seconds),
+    }

@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What an object store's refusal means and what to do about it; pure.
+
+The client's errors carry whole requests and replies, access keys and signatures among them. Only
+what is named here leaves this module.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rover_kf.api import names
+
+_CODE = re.compile(r"<Code>([^<]{1,80})</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]{1,200})</Message>")
+_STATUS = re.compile(r"status code: (\d{3})")
+_DENIED = re.compile(
+    r"PermissionDenied|Unauthenticated|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch"
+    r"|AuthenticationFailed|AuthorizationFailure|UserNotFound|ExpiredToken|status code: 40[13]"
+)
+_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
+_NO_CREDENTIALS = re.compile(
+    r"169\.254\.169\.254|metadata\.google\.internal|credential error", re.IGNORECASE
+)
+_SILENT = re.compile(r"timed out|timeout|error sending request|connect|request or response body")
+_FULL = re.compile(
+    r"status code: 507|no space|InsufficientStorage|QuotaExceeded|StorageFull", re.IGNORECASE
+)
+
+_SECRET = f"the Secret that {names.PREFIX}checkpoint.secret names"
+
+
+def describe(error: Exception) -> str:
+    """One line: what the store answered, and what to do.
+
+    Args:
+        error: of the client, from a request.
+    """
+    text = f"{type(error).__name__} {error}".split("\n\nDebug source", 1)[0]
+    return f"{_answer(text)}; {_advice(text)}"
+
+
+def is_beyond_end(error: Exception) -> bool:
+    """Whether a range began where the object had ended already."""
+    return "status code: 416" in str(error)
+
+
+def _answer(text: str) -> str:
+    code, message = _CODE.search(text), _MESSAGE.search(text)
+    if code:
+        return f"{code[1]}: {message[1]}" if message else code[1]
+    status = _STATUS.search(text)
+    if status:
+        return f"status {status[1]}"
+    if _SILENT.search(text):
+        return "no answer"
+    # A query may be a signature or a token.
+    return re.sub(r"\?\S*", "", text.splitlines()[0])[:200]
+
+
+def _advice(text: str) -> str:
+    if _NO_BUCKET.search(text):
+        return f"make the bucket, or correct {names.PREFIX}checkpoint.path"
+    if _NO_CREDENTIALS.search(text):
+        return f"no credentials were found: give them in {_SECRET}"
+    if _DENIED.search(text):
+        return f"check {_SECRET}; the account must be able to list, read, write and delete"
+    if _FULL.search(text):
+        return f"make room, or lower {names.PREFIX}checkpoint.keep"
+    if _SILENT.search(text):
+        return "check the endpoint (AWS_ENDPOINT_URL) and the network between it and the pod"
+    return "what is on storage already stays as it is"

@@ -1,0 +1,157 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A Storage in an object store: S3 and what speaks its language, Google Cloud Storage, Azure.
+
+The same names as in a folder. An object appears whole or not at all, so nothing is written aside;
+the manifest is put only where there is none, so that of two coordinators one has its way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+
+from rover_kf import errors
+from rover_kf.checkpoint import checksum, manifest, multipart_uploads, retention, storage
+from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.object_bucket import Bucket, Patience
+
+
+class ObjectStorage:
+    """The checkpoints of one job; methods as in Storage.
+
+    Args:
+        url: ``<checkpoint.path>/<job>``.
+        patience: with the store.
+    """
+
+    def __init__(self, url: str, patience: Patience | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._patience = patience or Patience()
+
+    @functools.cached_property
+    def _bucket(self) -> Bucket:
+        # At the first use: a store that cannot be opened is a refusal like any other.
+        return Bucket(self.url, self._patience)
+
+    def folder(self, step: int, generation: int) -> Folder:
+        """Where that checkpoint is, or would be."""
+        return Folder(generation, step, f"{self.url}/{manifest.folder_name(step, generation)}")
+
+    def write_rank(
+        self, folder: Folder, rank: int, content: Iterable[memoryview], length: int
+    ) -> RankFile:
+        """Write a rank's file, safe when it returns."""
+        name = manifest.file_name(rank)
+        written = 0
+
+        def summed() -> Iterator[memoryview]:
+            nonlocal written
+            for piece in storage.counted(content, length):
+                written = checksum.extend(written, piece)
+                yield piece
+
+        self._bucket.write_stream(f"{folder.name}/{name}", summed(), length)
+        return RankFile(rank, name, length, written)
+
+    def write_manifest(self, content: Manifest) -> Folder:
+        """Make the folder a checkpoint; safe when it returns."""
+        folder = self.folder(content.step, content.generation)
+        encoded = manifest.to_bytes(content)
+        sizes = self._bucket.sizes(folder.name)
+        for file in content.files:
+            size = sizes.get(f"{folder.name}/{file.name}")
+            if size != file.length:
+                raise errors.StorageFailed(
+                    f"{folder.location}/{file.name} has {size} bytes, {file.length} were reported"
+                )
+        if not self._bucket.create(_manifest_key(folder), encoded):
+            self._check_same(folder, content)
+        return folder
+
+    def folders(self) -> tuple[Folder, ...]:
+        """Every folder that is named like a checkpoint, oldest first."""
+        return tuple(sorted(self._tree()))
+
+    def whole(self) -> tuple[Folder, ...]:
+        """Folders that have a manifest, oldest first."""
+        tree = self._tree()
+        return tuple(sorted(folder for folder in tree if manifest.NAME in tree[folder]))
+
+    def load(self, folder: Folder) -> Manifest:
+        """Read a manifest and check that its files are there in their sizes."""
+        content = manifest.from_bytes(self._bucket.read(_manifest_key(folder)), folder)
+        sizes = self._bucket.sizes(folder.name)
+        for file in content.files:
+            size = sizes.get(f"{folder.name}/{file.name}")
+            if size != file.length:
+                state = "is missing" if size is None else f"has {size} bytes"
+                raise errors.TornSnapshot(
+                    f"{folder.location}/{file.name} {state}; the manifest says {file.length}"
+                )
+        return content
+
+    def verify(self, folder: Folder) -> Manifest:
+        """Read every byte of a checkpoint and compare the checksums."""
+        return storage.verify(self, folder)
+
+    def read_range(
+        self, folder: Folder, file: RankFile, offset: int, length: int
+    ) -> Iterator[memoryview]:
+        """A range of a rank's file; each piece is valid until the next is asked for."""
+        return self._bucket.read_range(f"{folder.name}/{file.name}", offset, length)
+
+    def collect(self, keep: int, *, generation: int) -> tuple[Folder, ...]:
+        """Remove what retention does not keep and what crashes left; returns what was removed."""
+        tree = self._tree()
+        good = tuple(folder for folder in tree if self._is_good(folder, tree[folder]))
+        doomed = retention.doomed(tree, good, keep=keep, generation=generation)
+        for folder in doomed:
+            # The manifest first: a half-removed checkpoint must not look like a whole one.
+            self._bucket.delete([_manifest_key(folder)])
+            self._bucket.delete(f"{folder.name}/{name}" for name in tree[folder])
+        if good:
+            newest = max(good)
+            multipart_uploads.collect(
+                self.url,
+                lambda key: _is_over(key, newest, generation),
+                seconds=self._patience.request_seconds,
+            )
+        return doomed
+
+    def _tree(self) -> Mapping[Folder, frozenset[str]]:
+        found: dict[Folder, set[str]] = {}
+        for key in self._bucket.sizes():
+            name, _, rest = key.partition("/")
+            folder = manifest.parse_folder(f"{self.url}/{name}")
+            if folder is not None and rest:
+                found.setdefault(folder, set()).add(rest)
+        return {folder: frozenset(rest) for folder, rest in found.items()}
+
+    def _is_good(self, folder: Folder, content: frozenset[str]) -> bool:
+        if manifest.NAME not in content:
+            return False
+        try:
+            self.load(folder)
+        except errors.TornSnapshot:
+            return False
+        return True
+
+    def _check_same(self, folder: Folder, content: Manifest) -> None:
+        there = manifest.from_bytes(self._bucket.read(_manifest_key(folder)), folder)
+        if dataclasses.replace(there, saved_at=content.saved_at) != content:
+            raise errors.StorageFailed(
+                f"{folder.manifest_location} was written by another coordinator with other files; "
+                "it stays, this one's step is not committed"
+            )
+
+
+def _manifest_key(folder: Folder) -> str:
+    return f"{folder.name}/{manifest.NAME}"
+
+
+def _is_over(key: str, newest: Folder, generation: int) -> bool:
+    """Whether an upload into that folder can complete nothing any more."""
+    folder = manifest.parse_folder(key.partition("/")[0])
+    return folder is not None and (folder.generation < generation or folder <= newest)

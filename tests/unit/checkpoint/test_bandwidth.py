@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The cap on what a persist takes from the network."""
+
+from __future__ import annotations
+
+import time
+
+import hypothesis
+import hypothesis.strategies as st
+
+from rover_kf.checkpoint import bandwidth
+
+SIZES = st.lists(st.tuples(st.integers(0, 10_000), st.floats(0, 3)), max_size=50)
+
+
+@hypothesis.given(st.floats(1.0, 1e6), SIZES)
+def test_no_stretch_of_time_exceeds_the_rate_by_more_than_a_burst(rate, pieces):
+    """Whatever the pieces and the pauses between them: from any piece to any later one."""
+    now, sent = 0.0, []
+    tokens = bandwidth.full(rate, now=now)
+    for count, pause in pieces:
+        tokens, wait = bandwidth.take(tokens, count, now=now)
+        assert wait >= 0
+        now += wait
+        sent.append((now, count))
+        now += pause
+    for first in range(len(sent)):
+        total = 0
+        for at, count in sent[first:]:
+            total += count
+            allowed = rate * (at - sent[first][0] + bandwidth.BURST_SECONDS) + sent[first][1]
+            assert total <= allowed * (1 + 1e-9) + 1e-3
+
+
+def test_a_steady_stream_gets_the_whole_rate():
+    """After the burst each piece waits for exactly its own share."""
+    tokens, now = bandwidth.full(100.0, now=0.0), 0.0
+    waits = []
+    for _ in range(6):
+        tokens, wait = bandwidth.take(tokens, 50, now=now)
+        now += wait
+        waits.append(wait)
+    assert waits == [0.25, 0.5, 0.5, 0.5, 0.5, 0.5]
+
+
+def test_a_pause_gives_no_more_than_a_burst():
+    """An hour of silence is not saved up."""
+    tokens = bandwidth.full(100.0, now=0.0)
+    tokens, wait = bandwidth.take(tokens, 25, now=3600.0)
+    assert wait == 0
+    tokens, wait = bandwidth.take(tokens, 25, now=3600.0)
+    assert wait == 0.25
+
+
+def _seconds(cap: bandwidth.Cap, count: int) -> float:
+    begun = time.monotonic()
+    content = [memoryview(bytes(1000))] * count
+    assert sum(len(piece) for piece in cap.paced(content)) == count * 1000
+    return time.monotonic() - begun
+
+
+def test_a_cap_holds_back_unless_it_is_lifted_or_zero():
+    """100 kB at 200 kB/s take 0.25 s (a burst is free); lifted, or with no cap, no time."""
+    cap = bandwidth.Cap(200_000)
+    assert 0.2 < _seconds(cap, 100) < 0.5
+    with cap.lifted(), cap.lifted():
+        assert _seconds(cap, 10_000) < 0.2
+    assert _seconds(cap, 50) > 0.1
+    assert _seconds(bandwidth.Cap(0), 10_000) < 0.2
