@@ -107,13 +107,14 @@ class ObjectServer:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """It accepts connections meanwhile, but answers nothing."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
+        """It accepts connections meanwhile, but answers nothing; it may be stopped meanwhile."""
+        process = self.process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            self.process.send_signal(signal.SIGCONT)
+            process.send_signal(signal.SIGCONT)
 
     def unfinished(self) -> int:
         """How many uploads were begun and neither completed nor aborted."""

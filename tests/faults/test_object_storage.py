@@ -1,0 +1,197 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""An S3 server that refuses, hangs, is full or gone; writers that are killed or stale."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from checkpoint_pod import free_port
+from object_server import object_server, offer
+
+from rover_kf import errors
+from rover_kf.checkpoint.manifest import Manifest
+from rover_kf.checkpoint.object_bucket import Patience
+from rover_kf.checkpoint.object_storage import ObjectStorage
+
+SHORT = Patience(connect_seconds=1.0, request_seconds=1.0, retries=1, retry_seconds=2.0)
+URL = "s3://checkpoints/faults/demo"
+
+HALF_WRITER = """
+import sys
+from rover_kf.checkpoint.object_storage import ObjectStorage
+def content():
+    for number in range(100):
+        if number == 60:
+            print("half", flush=True)
+            sys.stdin.read()
+        yield memoryview(bytes(1 << 20))
+storage = ObjectStorage(sys.argv[1])
+storage.write_rank(storage.folder(int(sys.argv[2]), 1), 0, content(), 100 << 20)
+"""
+
+LARGE_WRITER = """
+import pathlib, re, sys
+from rover_kf.checkpoint.object_storage import ObjectStorage
+storage = ObjectStorage(sys.argv[1])
+storage.write_rank(storage.folder(1, 1), 0, [memoryview(bytes(9 << 20))], 9 << 20)
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
+before = peak()
+buffer = memoryview(bytearray(4 << 20))
+storage.write_rank(storage.folder(2, 1), 0, (buffer for _ in range(64)), 256 << 20)
+print((peak() - before) >> 10)
+"""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with object_server(tmp_path_factory.mktemp("s3") / "server") as server:
+        yield server
+
+
+@pytest.fixture
+def _client(running, monkeypatch):
+    offer(running, monkeypatch)
+
+
+@pytest.fixture
+def server(running, _client):
+    return running
+
+
+def _write(storage: ObjectStorage, step: int, size: int = 3000) -> Manifest:
+    def content() -> Iterator[memoryview]:
+        for begin in range(0, size, 1 << 20):
+            yield memoryview(bytes(min(1 << 20, size - begin)))
+
+    file = storage.write_rank(storage.folder(step, 1), 0, content(), size)
+    return Manifest(step, 1, 1, replicated=True, files=(file,))
+
+
+def _refusal(storage: ObjectStorage, size: int = 3000) -> str:
+    """The same words for writing, listing and tidying; nothing of the request in them."""
+    told = []
+    for call in (
+        lambda: _write(storage, 1, size),
+        storage.whole,
+        lambda: storage.collect(1, generation=1),
+    ):
+        with pytest.raises(errors.StorageFailed) as refused:
+            call()
+        assert refused.value.__cause__ is None
+        assert len(str(refused.value)) < 500
+        told.append(str(refused.value))
+    return "\n".join(told)
+
+
+@pytest.mark.usefixtures("_client")
+def test_a_missing_bucket_is_named():
+    """Make it, or correct the path."""
+    told = _refusal(ObjectStorage("s3://no-such-bucket/demo", SHORT))
+    assert told.count("NoSuchBucket") == 3
+    assert told.count("make the bucket, or correct rover-kf.io/checkpoint.path") == 3
+
+
+@pytest.mark.parametrize("wrong", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_denied_access_names_the_secret_but_nothing_of_it(server, monkeypatch, wrong):
+    """Neither key nor signature nor what was sent."""
+    monkeypatch.setenv(wrong, "wrong-value-of-a-key")
+    told = _refusal(ObjectStorage(URL, SHORT))
+    assert told.count("check the Secret that rover-kf.io/checkpoint.secret names") == 3
+    for hidden in ("wrong-value-of-a-key", server.key, server.secret, "Signature=", "AWS4-HMAC"):
+        assert hidden not in told
+
+
+@pytest.mark.usefixtures("_client")
+def test_a_server_that_is_gone_names_the_endpoint(monkeypatch):
+    """Nobody listens there."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    told = _refusal(ObjectStorage(URL, SHORT))
+    assert told.count("no answer; check the endpoint (AWS_ENDPOINT_URL)") == 3
+
+
+@pytest.mark.parametrize("size", [3000, 20 << 20])
+def test_a_server_that_hangs_is_given_up_in_time_and_used_when_it_is_back(server, size):
+    """Connections are accepted, nothing is answered: an error within the patience, not for ever."""
+    storage = ObjectStorage(f"s3://checkpoints/frozen/{size}", SHORT)
+    with server.frozen():
+        begun = time.monotonic()
+        assert _refusal(storage, size).count("no answer") == 3
+        seconds = time.monotonic() - begun
+    print(f"three calls given up in {seconds:.1f} s")
+    assert seconds < 3 * 2 * (SHORT.request_seconds + SHORT.retry_seconds) + 5
+    storage.write_manifest(_write(storage, 1, size))
+    assert storage.verify(storage.whole()[-1]).step == 1
+
+
+def test_a_full_disk_is_an_error_and_what_was_durable_stays(tmp_path, monkeypatch):
+    """Too large a state is refused; a small one fits afterwards: nothing was left of the other."""
+    with object_server(tmp_path / "small", most_bytes=24 << 20) as small:
+        offer(small, monkeypatch)
+        storage = ObjectStorage(URL, SHORT)
+        first = storage.write_manifest(_write(storage, 1, 1 << 20))
+        with pytest.raises(errors.StorageFailed) as refused:
+            _write(storage, 2, 60 << 20)
+        print(refused.value)
+        assert storage.whole() == (first,)
+        second = storage.write_manifest(_write(storage, 3, 9 << 20))
+        assert storage.whole() == (first, second)
+        assert storage.verify(first).step == 1
+
+
+@pytest.mark.usefixtures("_client")
+def test_of_two_coordinators_one_has_its_way():
+    """The same step of the same generation with other files: refused, the first one stays."""
+    storage = ObjectStorage("s3://checkpoints/two/demo", SHORT)
+    content = _write(storage, 4)
+    folder = storage.write_manifest(dataclasses.replace(content, saved_at=1.0))
+    assert storage.write_manifest(dataclasses.replace(content, saved_at=2.0)) == folder
+    with pytest.raises(errors.StorageFailed, match="another coordinator"):
+        storage.write_manifest(dataclasses.replace(content, world_size=2))
+    assert storage.load(folder) == dataclasses.replace(content, saved_at=1.0)
+
+
+def test_what_a_killed_writer_left_is_collected(server):
+    """Its upload is no object and costs room; one of a newer step may be going on and stays."""
+    url = "s3://checkpoints/killed/demo"
+    storage, before = ObjectStorage(url, SHORT), server.unfinished()
+    storage.write_manifest(_write(storage, 3))
+    for step in (5, 9):
+        command = [sys.executable, "-c", HALF_WRITER, url, str(step)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout.readline() == b"half\n"
+            writer.kill()
+    assert server.unfinished() == before + 2
+    assert [folder.step for folder in storage.folders()] == [3]
+    storage.collect(3, generation=1)
+    assert server.unfinished() == before + 2
+    storage.write_manifest(_write(storage, 6))
+    storage.collect(3, generation=1)
+    assert server.unfinished() == before + 1
+    storage.collect(3, generation=2)
+    assert server.unfinished() == before
+    assert [folder.step for folder in storage.whole()] == [3, 6]
+
+
+@pytest.mark.usefixtures("_client")
+def test_an_upload_is_streamed():
+    """256 MiB pass through a process that grows by a few parts only."""
+    command = [sys.executable, "-c", LARGE_WRITER, "s3://checkpoints/large/demo"]
+    grown = int(subprocess.run(command, check=True, capture_output=True).stdout)
+    print(f"256 MiB were uploaded in {grown} MiB of memory")
+    assert grown < 100
+
+
+@pytest.mark.usefixtures("_client")
+def test_no_credentials_at_all_name_the_secret(monkeypatch):
+    """The client looks for the machine's own account, which is not there; so it is said."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    told = _refusal(ObjectStorage(URL, SHORT))
+    assert told.count("no credentials were found: give them in the Secret") == 3

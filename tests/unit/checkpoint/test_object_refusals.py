@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is told of a store's refusal: its meaning and what to do, never what was sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from rover_kf.checkpoint import object_refusals
+
+S3 = """Generic S3 error: Error performing PUT http://s3.local/b/k?X-Amz-Signature=0123 in 1ms - \
+Server returned non-2xx status code: {status}: <?xml version="1.0"?>
+<Error><Code>{code}</Code><Message>{message}</Message><AWSAccessKeyId>AKIA</AWSAccessKeyId></Error>
+
+Debug source:
+Generic {{ secret: 0123 }}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "advice"),
+    [
+        (
+            S3.format(status=404, code="NoSuchBucket", message="None."),
+            "NoSuchBucket: None.",
+            "make",
+        ),
+        (S3.format(status=403, code="AccessDenied", message="No."), "AccessDenied: No.", "Secret"),
+        (S3.format(status=503, code="SlowDown", message="Wait."), "SlowDown: Wait.", "stays as it"),
+        (
+            (
+                "Error performing GET https://acct.blob.core.windows.net/c/k?sig=0123&se=1 in 3ms - "
+                "Server returned non-2xx status code: 403 Forbidden: "
+            ),
+            "status 403",
+            "Secret",
+        ),
+        ("Error performing PUT http://169.254.169.254/latest/api/token", "", "no credentials"),
+        ("Generic GCS error: GCP credential error: Unable to decode", "", "no credentials"),
+        (
+            "Error performing PUT https://h/k?sig=0123 - HTTP error: operation timed out",
+            "no",
+            "end",
+        ),
+        ("Something else at https://h/k?sig=0123&x=AKIA and more", "and more", "stays as it"),
+    ],
+)
+def test_a_refusal_says_what_to_do_and_hides_the_request(text, answer, advice):
+    """The store's code and sentence, or the status, or that there was no answer."""
+    found = object_refusals.describe(RuntimeError(text))
+    said, todo = found.split("; ", 1)
+    assert answer in said
+    assert advice in todo
+    for hidden in ("0123", "AKIA", "Debug"):
+        assert hidden not in found
+    assert "\n" not in found
