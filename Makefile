@@ -83,8 +83,7 @@ compat: venv
 	$(PY) -m pytest tests/compat
 
 soak: venv
-	$(call planned,tests/soak)
-	$(PY) -m pytest tests/soak
+	$(PY) -m pytest -s tests/soak
 
 bench: venv
 	$(call planned,benchmarks/*.py)
