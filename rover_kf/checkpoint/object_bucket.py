@@ -169,7 +169,7 @@ class Bucket:
     def _refusals(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (exceptions.BaseError, OSError) as cause:
+        except (exceptions.BaseError, OSError, ValueError) as cause:
             # Not chained: what the client knows of the request must reach no log.
             message = f"{self._url}: {what}: {object_refusals.describe(cause)}"
             raise errors.StorageFailed(message) from None

@@ -21,7 +21,8 @@ _DENIED = re.compile(
 )
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
 _NO_CREDENTIALS = re.compile(
-    r"169\.254\.169\.254|metadata\.google\.internal|credential error", re.IGNORECASE
+    r"169\.254\.169\.254|metadata\.google\.internal|credential error|must be specified",
+    re.IGNORECASE,
 )
 _SILENT = re.compile(r"timed out|timeout|error sending request|connect|request or response body")
 _FULL = re.compile(
@@ -38,7 +39,7 @@ def describe(error: Exception) -> str:
         error: of the client, from a request.
     """
     text = f"{type(error).__name__} {error}".split("\n\nDebug source", 1)[0]
-    return f"{_answer(text)}; {_advice(text)}"
+    return f"{_answer(text.partition(' ')[2])}; {_advice(text)}"
 
 
 def is_beyond_end(error: Exception) -> bool:
@@ -56,14 +57,14 @@ def _answer(text: str) -> str:
     if _SILENT.search(text):
         return "no answer"
     # A query may be a signature or a token.
-    return re.sub(r"\?\S*", "", text.splitlines()[0])[:200]
+    return re.sub(r"\?\S*", "", text.split("\n", 1)[0])[:200]
 
 
 def _advice(text: str) -> str:
     if _NO_BUCKET.search(text):
         return f"make the bucket, or correct {names.PREFIX}checkpoint.path"
     if _NO_CREDENTIALS.search(text):
-        return f"no credentials were found: give them in {_SECRET}"
+        return f"no usable credentials: give them in {_SECRET}"
     if _DENIED.search(text):
         return f"check {_SECRET}; the account must be able to list, read, write and delete"
     if _FULL.search(text):

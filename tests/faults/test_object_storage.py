@@ -12,12 +12,15 @@ from collections.abc import Iterator
 
 import pytest
 from checkpoint_pod import free_port
-from object_server import object_server, offer
+from object_server import binary, object_server, offer
 
 from rover_kf import errors
 from rover_kf.checkpoint.manifest import Manifest
 from rover_kf.checkpoint.object_bucket import Patience
 from rover_kf.checkpoint.object_storage import ObjectStorage
+
+# The first fixture may compile the server: that has a limit of its own.
+pytestmark = pytest.mark.timeout(300, func_only=True)
 
 SHORT = Patience(connect_seconds=1.0, request_seconds=1.0, retries=1, retry_seconds=2.0)
 URL = "s3://checkpoints/faults/demo"
@@ -194,4 +197,23 @@ def test_no_credentials_at_all_name_the_secret(monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     told = _refusal(ObjectStorage(URL, SHORT))
-    assert told.count("no credentials were found: give them in the Secret") == 3
+    assert told.count("no usable credentials: give them in the Secret") == 3
+
+
+@pytest.mark.parametrize("url", ["az://container/demo", "gs://bucket/demo"])
+def test_a_store_that_cannot_be_opened_is_a_refusal_like_others(monkeypatch, url):
+    """Azure without an account, Google with a key that is none; what the key was is not told."""
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", "{a broken key")
+    told = _refusal(ObjectStorage(url, SHORT))
+    assert told.count("cannot be opened") == told.count("no usable credentials") == 3
+    assert "a broken key" not in told
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip), ("true", pytest.fail)])
+def test_without_go_these_tests_are_skipped_but_not_in_ci(monkeypatch, ci, outcome):
+    """With the reason."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome.Exception, match="Go is not on PATH"):
+        binary()

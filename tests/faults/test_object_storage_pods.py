@@ -20,7 +20,8 @@ from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.link import Link
 
-pytestmark = pytest.mark.torch
+# The first fixture may compile the server: that has a limit of its own.
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300, func_only=True)]
 
 URL = "s3://checkpoints/runs"
 

@@ -20,8 +20,8 @@ Generic {{ secret: 0123 }}"""
     ("text", "answer", "advice"),
     [
         (
-            S3.format(status=404, code="NoSuchBucket", message="None."),
-            "NoSuchBucket: None.",
+            S3.format(status=404, code="NoSuchBucket", message="None"),
+            "NoSuchBucket: None",
             "make",
         ),
         (S3.format(status=403, code="AccessDenied", message="No."), "AccessDenied: No.", "Secret"),
@@ -34,8 +34,12 @@ Generic {{ secret: 0123 }}"""
             "status 403",
             "Secret",
         ),
-        ("Error performing PUT http://169.254.169.254/latest/api/token", "", "no credentials"),
-        ("Generic GCS error: GCP credential error: Unable to decode", "", "no credentials"),
+        (
+            "Error performing PUT http://169.254.169.254/latest/api/token",
+            "",
+            "no usable credentials",
+        ),
+        ("Generic GCS error: GCP credential error: no key", "", "no usable credentials"),
         (
             "Error performing PUT https://h/k?sig=0123 - HTTP error: operation timed out",
             "no",

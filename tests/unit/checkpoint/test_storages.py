@@ -19,6 +19,9 @@ from rover_kf.checkpoint.location import open_storage
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.storage import Storage
 
+# The first fixture may compile the server: that has a limit of its own.
+pytestmark = pytest.mark.timeout(300, func_only=True)
+
 SIZES = [0, 1, 4096, (8 << 20) - 1, (8 << 20) + 1, (20 << 20) + 7]
 
 
