@@ -7,7 +7,8 @@ Standard library only, since it enters the user's image.
 
 Layout: 8 bytes little-endian length of the header; JSON, padded with spaces (the one padding that
 the format allows) until the tensors start at a multiple of 128, where flat copies are fastest;
-tensors without holes, those of the widest elements first so that each is aligned by itself.
+tensors without holes: first those that leave the next one aligned as well, then the odd ones (a
+counter of four bytes), those of the widest elements first, so that each is aligned by itself.
 The header gets room to grow, since a counter that gains a digit must not move every tensor.
 Types that safetensors lacks are stored as U8 and named in the metadata.
 """
@@ -105,7 +106,7 @@ def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> Layout:
         entries: tensors with distinct names.
         metadata: as it will be written the first time.
     """
-    ordered = sorted(entries, key=lambda entry: -entry.width)
+    ordered = sorted(entries, key=lambda entry: (entry.nbytes % ALIGNMENT != 0, -entry.width))
     begins = list(itertools.accumulate((entry.nbytes for entry in ordered), initial=0))
     # Offsets in the header are relative to the data, so the text does not depend on its own size.
     relative = [Placed(e, b, b + e.nbytes) for e, b in zip(ordered, begins, strict=False)]

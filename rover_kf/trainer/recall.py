@@ -24,8 +24,10 @@ from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer import state as states
 from rover_kf.trainer.state import Parts, Stateful
 
-_EXACT = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor))
+_EXACT = frozenset((torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)))
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+_MOST_SECTIONS = 16
+"""Of one dict; a module's, with a parameter for each key, is one section."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class _Section:
 
     def shape(self) -> object:
         """What may not change without a new start."""
-        return self.path, self.names, [mark for mark in self.outline if type(mark) is tuple]
+        kinds = (torch.Size, torch.dtype)
+        return self.path, self.names, [mark for mark in self.outline if isinstance(mark, kinds)]
 
 
 class _Unplain(Exception):
@@ -61,6 +64,8 @@ class Recall:
         self._replicated = replicated
         self._known: list[_Section] = []
         self._metadata: Mapping[str, str] = {}
+        self.era = 0
+        """Grows with every start; in one era names, shapes and types stay."""
 
     def take_apart(self, state: Mapping[str, object]) -> Parts:
         """What ``rover_kf.trainer.state.take_apart`` gives, sooner.
@@ -71,6 +76,7 @@ class Recall:
         try:
             seen = list(_sections(state))
         except _Unplain:
+            self.era += 1
             return states.take_apart(state, replicated=self._replicated)
         renewed = self._renew(seen)
         if renewed is None:
@@ -115,6 +121,7 @@ class Recall:
         )
         self._known = [_without_values(section) for section in known] if fits else []
         self._metadata = parts.metadata
+        self.era += 1
         return parts
 
 
@@ -126,7 +133,7 @@ def _without_values(section: _Section) -> _Section:
 def _sections(state: Mapping[str, object]) -> Iterator[_Section]:
     for key, value in state.items():
         inner = _inner(value)
-        if isinstance(inner, dict) and inner and type(inner) in _DICTS:
+        if isinstance(inner, dict) and 0 < len(inner) <= _MOST_SECTIONS and type(inner) in _DICTS:
             for name, item in inner.items():
                 yield _section((key, name), item)
         else:
@@ -151,27 +158,37 @@ def _section(path: tuple[object, ...], value: object) -> _Section:
 
 def _flatten(value: object, outline: list[object], tensors: list[torch.Tensor]) -> None:
     kind = type(value)
-    if isinstance(value, torch.Tensor):
-        if kind not in _EXACT:
-            raise _Unplain
-        outline.append((value.shape, value.dtype))
-        tensors.append(value)
+    if kind in _EXACT:
+        _mark(value, outline, tensors)
     elif isinstance(value, dict):
-        outline += (kind, len(value))
+        outline.append(kind)
+        outline.extend(value)
         for key, item in value.items():
-            outline += (type(key), key)
-            _flatten(item, outline, tensors)
+            if type(key) is not str:
+                outline.append(type(key))
+            # Tensors are most of a state: no call for each.
+            if type(item) in _EXACT:
+                tensors.append(item)
+                outline.append(item.shape)
+                outline.append(item.dtype)
+            else:
+                _flatten(item, outline, tensors)
+        outline.append(len(value))
     elif isinstance(value, (list, tuple)):
         outline += (kind, len(value))
         for item in value:
             _flatten(item, outline, tensors)
     elif kind is float:
-        outline.append(repr(value))  # tells -0.0 from 0.0, and knows a nan again
-        outline.append(kind)
+        outline += (repr(value), kind)  # tells -0.0 from 0.0, and knows a nan again
     elif value is None or kind in (bool, int, str, bytes, complex):
         outline += (kind, repr(value) if kind is complex else value)
     else:
         raise _Unplain
+
+
+def _mark(value: Any, outline: list[object], tensors: list[torch.Tensor]) -> None:
+    tensors.append(value)
+    outline += (value.shape, value.dtype)
 
 
 def _encoded(section: _Section) -> _Section:

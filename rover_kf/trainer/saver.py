@@ -45,11 +45,17 @@ _MOST_THREADS = 4
 class _Plan:
     """A layout and its batches."""
 
+    era: int
+    """Of the recalled state: while it lasts, names, shapes and types are what they were."""
     signature: list[object]
-    """Names, shapes and types: what the layout was made for."""
+    """Names, shapes and types."""
     late: frozenset[str]
     layout: Layout
     batches: tuple[Batch, ...]
+
+    def fits(self, era: int, parts: Parts) -> bool:
+        """Whether a state has what the layout was made for."""
+        return self.era == era or self.signature == _signature(parts)
 
 
 class Saver:
@@ -217,10 +223,9 @@ class Saver:
         self._told(seal, time.perf_counter() - begun)
 
     def _fit(self, parts: Parts, late: frozenset[str]) -> tuple[_Plan, bytes]:
-        signature: list[object] = [(k, t.shape, t.dtype) for k, t in parts.tensors.items()]
         self._slots.settle()
-        plan = self._plan
-        if plan is not None and plan.signature == signature and plan.late == late:
+        plan, era = self._plan, self._recall.era
+        if plan is not None and plan.late == late and plan.fits(era, parts):
             head = snapshot.header(plan.layout, parts.metadata)
             if head is not None:
                 return plan, head
@@ -230,11 +235,15 @@ class Saver:
         placed = {place.entry.name: place for place in layout.placed}
         slots = [views(buffer, placed) for buffer in self._slots.buffers]
         batches = transfer.batches(layout.placed, slots, late)
-        self._plan = plan = _Plan(signature, late, layout, batches)
+        self._plan = plan = _Plan(era, _signature(parts), late, layout, batches)
         head = snapshot.header(layout, parts.metadata)
         if head is None:
             raise errors.CheckpointError("a new layout has no room for its own header")
         return plan, head
+
+
+def _signature(parts: Parts) -> list[object]:
+    return [(name, tensor.shape, tensor.dtype) for name, tensor in parts.tensors.items()]
 
 
 def _helpers(settings: TrainerSettings) -> int:
