@@ -195,6 +195,10 @@ class Sealed:
     """Filled in by the sidecar."""
     pieces: bool = False
     """Every rank holds boxes of larger tensors: all of them serve a world of any size."""
+    checksum: int | None = None
+    """CRC-32C of the slot; filled in by the sidecar, as the next two."""
+    address: str = ""
+    node: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -264,6 +268,15 @@ class Holding:
     round: int = 0
     """In which the state came to be: the same step after a rollback is another state."""
     pieces: bool = False
+    node: str = ""
+    """Kubernetes node of the pod."""
+    replica: bool = False
+    """A copy of another pod's slot."""
+
+    @property
+    def place(self) -> str:
+        """Which slots of the pod: the last part but one of its path."""
+        return f"replica-{self.rank}" if self.replica else str(self.local_rank)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -341,6 +354,35 @@ class GivenUp:
     reason: str
     pause_seconds: float = 0.0
     """How long no other step shall be named."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReplicateRequest:
+    """Long poll of a sidecar: whose slots shall it copy?"""
+
+    pod: str
+    after: int
+    """The number of the order that it knows."""
+    timeout_seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReplicateOrder:
+    """Slots to copy now (coordinator → sidecar)."""
+
+    number: int
+    holdings: tuple[Holding, ...] = ()
+    """Empty: nothing new was ordered in time."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replicated:
+    """An order is carried out (sidecar → coordinator)."""
+
+    pod: str
+    number: int
+    reason: str = ""
+    """Why it could not be; empty: it was."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

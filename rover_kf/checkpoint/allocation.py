@@ -16,6 +16,7 @@ import errno
 import mmap
 import os
 import pathlib
+from collections.abc import Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -26,40 +27,48 @@ _ROUND_TO = 1 << 21
 """Capacity grows in huge pages' size, so that a growing header does not ask again."""
 
 
-def allocate(root: pathlib.Path, local_rank: int, slot_bytes: int, *, most_bytes: int) -> Arena:
-    """Give a local rank two slots of at least ``slot_bytes``.
+def allocate(
+    root: pathlib.Path,
+    place: int | str,
+    slot_bytes: int,
+    *,
+    most_bytes: int,
+    slots: Sequence[int] = SLOTS,
+) -> Arena:
+    """Give a local rank two slots of at least ``slot_bytes``, or a replica one.
 
     Args:
         root: the arena's folder, ``$ROVER_HOME/arena``.
-        local_rank: whose slots.
+        place: the local rank, or the replica's name.
         slot_bytes: what one snapshot needs.
         most_bytes: that all slots below ``root`` may take together.
+        slots: which slots to make.
 
     Raises:
         ArenaTooSmall: it does not fit; what was sealed before is untouched.
     """
-    arena = Arena(root / str(local_rank))
-    have = arena.slot_bytes()
+    arena = Arena(root / str(place))
+    have = arena.slot_bytes(slots)
     wanted = max(-(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE, mmap.PAGESIZE)
     if have >= wanted:
         return arena
-    others = _others_bytes(root, local_rank)
-    available = max(most_bytes - others, 0) // len(SLOTS)
-    advice = _advice(others + len(SLOTS) * wanted)
+    others = _others_bytes(root, arena.directory.name)
+    available = max(most_bytes - others, 0) // len(slots)
+    advice = _advice(others + len(slots) * wanted)
     if wanted > available:
         raise errors.ArenaTooSmall(wanted, available, advice)
     size = min(-(-wanted // _ROUND_TO) * _ROUND_TO, available // mmap.PAGESIZE * mmap.PAGESIZE)
     _make_folder(root)
     _make_folder(arena.directory)
     _make_file(arena.directory / "control", CONTROL_BYTES)
-    for slot in SLOTS:
+    for slot in slots:
         _grow(arena.slot_path(slot), size, advice)
     return arena
 
 
-def _others_bytes(root: pathlib.Path, local_rank: int) -> int:
+def _others_bytes(root: pathlib.Path, place: str) -> int:
     slots = root.glob("*/slot-*")
-    return sum(path.stat().st_size for path in slots if path.parent.name != str(local_rank))
+    return sum(path.stat().st_size for path in slots if path.parent.name != place)
 
 
 def _advice(total: int) -> str:

@@ -19,6 +19,7 @@ import os
 import pathlib
 import time
 import typing
+from collections.abc import Sequence
 from types import TracebackType
 
 from rover_kf import errors
@@ -125,10 +126,10 @@ class Arena:
         """The slot's file."""
         return self.directory / f"slot-{slot}"
 
-    def slot_bytes(self) -> int:
+    def slot_bytes(self, slots: Sequence[int] = SLOTS) -> int:
         """Capacity of the smaller slot; 0 before the sidecar made them."""
         try:
-            return min(self.slot_path(slot).stat().st_size for slot in SLOTS)
+            return min(self.slot_path(slot).stat().st_size for slot in slots)
         except FileNotFoundError:
             return 0
 
@@ -150,18 +151,22 @@ class Arena:
             raise errors.TornSnapshot(message)
         return Pin(seal, descriptor)
 
-    def fill(self, *, patience_seconds: float = 60.0) -> Filling:
+    def fill(self, *, only: int | None = None, patience_seconds: float = 60.0) -> Filling:
         """Take a slot to write into and clear its record.
 
         The newest sealed slot is taken only if the other one is sealed, too, and pinned: then a
         crash in mid-copy falls back to the pinned step. Otherwise waits until a pin is gone.
+
+        Args:
+            only: take this slot, whatever it holds; None: as said above.
+            patience_seconds: how long to wait for a pin.
 
         Raises:
             CheckpointError: both slots stayed pinned for ``patience_seconds``.
         """
         deadline = time.monotonic() + patience_seconds
         while True:
-            for slot in self._candidates():
+            for slot in self._candidates() if only is None else (only,):
                 descriptor = os.open(self.slot_path(slot), os.O_RDWR | os.O_CLOEXEC)
                 if _lock(descriptor, fcntl.LOCK_EX):
                     return self._clear(slot, descriptor)

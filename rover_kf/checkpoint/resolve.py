@@ -30,7 +30,7 @@ class Stored:
 
 
 def resolve(
-    requests: Sequence[ResolveRequest], stored: Stored | None
+    requests: Sequence[ResolveRequest], stored: Stored | None, absent: Sequence[Holding] = ()
 ) -> Mapping[int, ResolveReply]:
     """Choose the common step.
 
@@ -40,6 +40,7 @@ def resolve(
     Args:
         requests: one of each rank of the round.
         stored: None if the storage holds nothing good.
+        absent: slots of pods that take no part any more but still serve them.
 
     Returns:
         A reply for each rank.
@@ -48,7 +49,7 @@ def resolve(
         CheckpointError: there is state, but of another world size than this one can restore.
     """
     world_size = len(requests)
-    holdings = [holding for request in requests for holding in request.holdings]
+    holdings = [*(holding for request in requests for holding in request.holdings), *absent]
     chosen = _newest(holdings, world_size)
     if stored is not None and (not chosen or stored.step > chosen[0].step):
         if not stored.fits:
@@ -57,7 +58,7 @@ def resolve(
         return {request.rank: reply for request in requests}
     if not chosen:
         if holdings:
-            raise errors.CheckpointError(_wrong_world(holdings[0].world_size, world_size))
+            raise errors.CheckpointError(_incomplete(holdings, world_size))
         return {request.rank: ResolveReply(None, "none") for request in requests}
     return {request.rank: _source(request, chosen) for request in requests}
 
@@ -101,6 +102,20 @@ def _all(request: ResolveRequest, chosen: Sequence[Holding]) -> ResolveReply:
     ordered = (by_rank[first], *(h for rank, h in sorted(by_rank.items()) if rank != first))
     source = "memory" if own.issuperset(ordered) else "peer"
     return ResolveReply(chosen[0].step, source, ordered)
+
+
+def _incomplete(holdings: Sequence[Holding], world_size: int) -> str:
+    newest = max(holdings, key=lambda holding: (holding.step, holding.round))
+    if not newest.pieces and newest.world_size != world_size:
+        return _wrong_world(newest.world_size, world_size)
+    key = (newest.step, newest.round, newest.world_size)
+    held = {h.rank for h in holdings if (h.step, h.round, h.world_size) == key}
+    lacking = sorted(set(range(newest.world_size)) - held)
+    return (
+        f"step {newest.step} lacks ranks {lacking} of {newest.world_size}: they were lost with "
+        "their pods and those that kept replicas, and no checkpoint is on storage. Start the job "
+        "anew, with checkpoint.path set so that it can go back to storage"
+    )
 
 
 def _wrong_world(saved: int, now: int) -> str:

@@ -75,6 +75,7 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
         _field(names.ENV_POD_NAME, "metadata.name"),
         _field(names.ENV_POD_UID, "metadata.uid"),
         _field(names.ENV_POD_IP, "status.podIP"),
+        _field(names.ENV_NODE_NAME, "spec.nodeName"),
         _label(names.ENV_REPLICA_TYPE, names.REPLICA_TYPE_LABEL),
         _label(names.ENV_REPLICA_INDEX, names.REPLICA_INDEX_LABEL),
         *({"name": name, "value": _text(value)} for name, value in values.items() if value != ""),

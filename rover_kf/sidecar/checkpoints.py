@@ -33,7 +33,9 @@ from rover_kf.checkpoint.arena import Pin
 from rover_kf.checkpoint.bandwidth import Cap
 from rover_kf.checkpoint.capped_writer import CappedWriter
 from rover_kf.checkpoint.location import open_storage
+from rover_kf.sidecar import background
 from rover_kf.sidecar.persister import Persister
+from rover_kf.sidecar.replicas import Replicas
 from rover_kf.sidecar.restorer import Restorer
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
@@ -68,6 +70,7 @@ class Checkpoints:
             if storage
             else None
         )
+        self._replicas = Replicas(settings, self._slots, peers, story)
         self._restorer = Restorer(settings, self._slots, storage, peers, story)
         self._allocating = asyncio.Lock()
         self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_WAITING)
@@ -76,8 +79,10 @@ class Checkpoints:
 
     async def start(self) -> None:
         """Begin the background work; finds what an earlier sidecar left."""
+        asyncio.get_running_loop().set_default_executor(background.executor())
         await asyncio.to_thread(self._find_seals)
         self._tasks.append(asyncio.create_task(self._tell_seals()))
+        self._tasks.append(asyncio.create_task(self._replicas.run()))
         if self._persister is not None:
             self._tasks.append(asyncio.create_task(self._persister.run()))
 
@@ -102,7 +107,7 @@ class Checkpoints:
 
     def peer_routes(self) -> list[web.RouteDef]:
         """For the TCP port."""
-        slot = names.PATH_SLOTS + r"/{local_rank:\d+}/{step:\d+}"
+        slot = names.PATH_SLOTS + r"/{place:(?:replica-)?\d+}/{step:\d+}"
         return [
             web.get(slot, self._on_slot),
             web.get(f"{slot}/{{part:{HEAD}}}", self._on_slot),
@@ -117,7 +122,7 @@ class Checkpoints:
         sealed = await read(request, Sealed)
         assignment = Assignment(sealed.rank, sealed.world_size, sealed.round)
         await asyncio.to_thread(self._slots.assign, sealed.local_rank, assignment)
-        self._seals.append(dataclasses.replace(sealed, pod=self._settings.pod))
+        self._seals.append(self._completed(sealed))
         self._news.set()
         return reply(Acknowledged())
 
@@ -139,21 +144,19 @@ class Checkpoints:
         if wanted.level == "durable" and self._persister is not None:
             waited = await self._persister.wait_durable(wanted.step, wanted.timeout_seconds)
             return reply(waited)
-        reasons = {
-            "durable": "no checkpoint path is set: checkpoints stay in memory",
-            "replica": "this version keeps no replicas in other pods' memory",
-        }
-        if wanted.level not in reasons:
+        if wanted.level == "replica":
+            waited = await self._peers.ask_coordinator(names.PATH_COMMIT_WAIT, wanted, Acknowledged)
+            return reply(waited)
+        if wanted.level != "durable":
             raise errors.InputError(
                 f"level is {wanted.level!r}; allowed: 'memory', 'replica', 'durable'"
             )
-        return reply(Acknowledged(done=False, reason=reasons[wanted.level]))
+        reason = "no checkpoint path is set: checkpoints stay in memory"
+        return reply(Acknowledged(done=False, reason=reason))
 
     async def _on_slot(self, request: web.Request) -> web.StreamResponse:
-        local_rank, step = int(request.match_info["local_rank"]), int(request.match_info["step"])
-        pin, found = await asyncio.to_thread(
-            self._pin, local_rank, step, request.query.get("checksum")
-        )
+        place, step = request.match_info["place"], int(request.match_info["step"])
+        pin, found = await asyncio.to_thread(self._pin, place, step, request.query.get("checksum"))
         seal = pin.seal
         headers = {CHECKSUM_HEADER: str(found)}
         with pin:
@@ -171,14 +174,14 @@ class Checkpoints:
             await response.write_eof()
         return response
 
-    def _pin(self, local_rank: int, step: int, checksum: str | None) -> tuple[Pin, int]:
+    def _pin(self, place: str, step: int, checksum: str | None) -> tuple[Pin, int]:
         """A slot that holds the step, and its checksum: the one that is asked for, if any is."""
-        arena, why = self._slots.arena(local_rank), f"step {step} is not in slots of {local_rank}"
+        arena, why = self._slots.arena(place), f"step {step} is not in the slots of {place}"
         for seal in arena.sealed():
             if seal.step != step:
                 continue
             try:
-                found = self._slots.checksum(local_rank, seal)
+                found = self._slots.checksum(place, seal)
                 if checksum in (None, str(found)):
                     return arena.pin(seal), found
                 why = f"step {step} has CRC-32C {found}, not {checksum}"
@@ -209,7 +212,8 @@ class Checkpoints:
         try:
             for seal in self._slots.arena(sealed.local_rank).sealed():
                 if (seal.slot, seal.step) == (sealed.slot, sealed.step):
-                    await asyncio.to_thread(self._slots.checksum, sealed.local_rank, seal)
+                    found = await asyncio.to_thread(self._slots.checksum, sealed.local_rank, seal)
+                    sealed = dataclasses.replace(sealed, checksum=found)
         except (errors.TornSnapshot, OSError) as overwritten:
             _log.info("no checksum of step %d: %s", sealed.step, overwritten)
         try:
@@ -217,11 +221,15 @@ class Checkpoints:
         except errors.RoverError as error:
             _log.warning("the coordinator does not know of step %d: %s", sealed.step, error)
 
+    def _completed(self, sealed: Sealed) -> Sealed:
+        """With what the trainer does not know."""
+        settings = self._settings
+        address = f"{settings.address}:{settings.port}"
+        return dataclasses.replace(sealed, pod=settings.pod, address=address, node=settings.node)
+
     def _find_seals(self) -> None:
         for local_rank in self._slots.local_ranks():
             for seal in self._slots.arena(local_rank).sealed()[:1]:
-                self._seals.append(
-                    Sealed(local_rank=local_rank, pod=self._settings.pod, **describe(seal))
-                )
+                self._seals.append(self._completed(Sealed(local_rank, **describe(seal))))
         if self._seals:
             self._news.set()

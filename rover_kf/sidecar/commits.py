@@ -36,8 +36,9 @@ from rover_kf.checkpoint.resolve import Stored, resolve
 from rover_kf.checkpoint.storage import Storage
 from rover_kf.sidecar.common_step import CommonStep
 from rover_kf.sidecar.naming import Naming
+from rover_kf.sidecar.replication import Replication
 from rover_kf.sidecar.seal_account import SealAccount
-from rover_kf.sidecar.seams import Story
+from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.web import read, reply
 
@@ -56,11 +57,17 @@ class Commits:
     Args:
         settings: of the sidecar that plays it.
         story: where commits and damages are told.
+        peers: other sidecars.
         resolve_seconds: how long a rank waits for the others.
     """
 
     def __init__(
-        self, settings: SidecarSettings, story: Story, *, resolve_seconds: float = RESOLVE_SECONDS
+        self,
+        settings: SidecarSettings,
+        story: Story,
+        peers: Peers,
+        *,
+        resolve_seconds: float = RESOLVE_SECONDS,
     ) -> None:
         self._settings, self._story = settings, story
         path = settings.checkpoint_path
@@ -68,6 +75,7 @@ class Commits:
         self._ledger = commit.Ledger()
         self._seals = SealAccount()
         self._naming = Naming(settings.persist_seconds)
+        self._replication = Replication(peers, lambda: self._naming.named)
         self._common = CommonStep(self._choose, self._begin_round, seconds=resolve_seconds)
         self._changed = asyncio.Condition()
         self._writing = asyncio.Lock()
@@ -125,12 +133,16 @@ class Commits:
             web.post(names.PATH_COMMIT_WAIT, self._on_wait),
             web.post(names.PATH_COMMIT_NAMED, self._on_named),
             web.post(names.PATH_COMMIT_GIVEN_UP, self._on_given_up),
+            *self._replication.routes(),
         ]
 
     async def _on_sealed(self, request: web.Request) -> web.Response:
         sealed = await read(request, Sealed)
         if self._seals.take(sealed):
-            self._naming.sealed((sealed.round, sealed.step))
+            key = (sealed.round, sealed.step)
+            self._naming.sealed(key)
+            if not sealed.replicated:
+                await self._replication.sealed(key, self._seals.holdings(key))
             await self._notify()
         return reply(Acknowledged())
 
@@ -145,7 +157,7 @@ class Commits:
         asked = await read(request, NamedRequest)
         until = time.monotonic() + asked.timeout_seconds
         while True:
-            named = self._naming.due(time.monotonic())
+            named = self._naming.due(time.monotonic(), copying=self._replication.under_way)
             if named is not None and self._naming.number != asked.after:
                 return reply(Named(self._naming.number, named[1], named[0]))
             rest = until - time.monotonic()
@@ -164,6 +176,8 @@ class Commits:
 
     async def _on_wait(self, request: web.Request) -> web.Response:
         wanted = await read(request, WaitRequest)
+        if wanted.level == "replica":
+            return reply(await self._replication.wait(wanted.step, wanted.timeout_seconds))
         if (self.durable_step or 0) >= wanted.step:
             return reply(Acknowledged())
         self._naming.hurry()
@@ -224,10 +238,11 @@ class Commits:
     async def _choose(self, requests: Sequence[ResolveRequest]) -> Mapping[int, ResolveReply]:
         held = (holding.step for request in requests for holding in request.holdings)
         stored = await asyncio.to_thread(self._newest_stored, max(held, default=0), len(requests))
-        replies = resolve(requests, stored)
+        replies = resolve(requests, stored, await self._replication.absent(requests))
         step = replies[0].step
         self._seals.restart(step)
         self._naming.restart()
+        self._replication.restart()
         if self.durable_step is not None and step is not None and step < self.durable_step:
             self._ledger = commit.forget_committed(self._ledger)
         return replies

@@ -36,14 +36,17 @@ class Naming:
         """Every rank has this step in memory."""
         self._sealed = max(key, self._sealed or key)
 
-    def due(self, now: float) -> Key | None:
+    def due(self, now: float, *, copying: Key | None = None) -> Key | None:
         """What is under way, or from now on.
 
         Args:
             now: monotonic seconds.
+            copying: the step that peers copy. Its slots are pinned; to pin the others as well
+                would stop training's saves, so no other step is named meanwhile.
         """
         new = self._sealed is not None and self._sealed > self._finished
-        if self.named is None and new and now >= self._not_before:
+        free = self.named is None and copying in (None, self._sealed)
+        if new and free and now >= self._not_before:
             self.named = self._sealed
             self.number += 1
             self._not_before = now + self.persist_seconds

@@ -35,7 +35,7 @@ from rover_kf.checkpoint.storage import Storage
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots import Assignment, Slots
-from rover_kf.sidecar.sources import FileSource, PeerSource, SlotSource, Source, verified
+from rover_kf.sidecar.sources import FileSource, PeerSource, SlotSource, Source, move
 
 _log = logging.getLogger(__name__)
 
@@ -87,9 +87,7 @@ class Restorer:
         local_rank = request.local_rank
         assignment = Assignment(request.rank, request.world_size, request.round)
         await asyncio.to_thread(self._slots.assign, local_rank, assignment)
-        holdings, damages = await asyncio.to_thread(self._slots.holdings, local_rank)
-        for damage in damages:
-            self._story.record(names.EVENT_CHECKPOINT_WARNING, damage, warning=True)
+        holdings = await asyncio.to_thread(self._holdings, local_rank)
         choice = await self._peers.ask_coordinator(
             names.PATH_COMMIT_RESOLVE,
             ResolveRequest(request.round, request.rank, request.world_size, holdings),
@@ -114,16 +112,31 @@ class Restorer:
         if choice.source == "storage" and self._storage is not None:
             return await self._from_storage(request, choice, self._storage)
         if choice.source in ("memory", "peer") and choice.holdings:
-            if len(choice.holdings) == 1 and choice.source == "memory":
-                return await asyncio.to_thread(self._own, request.local_rank, choice.holdings[0])
+            first = choice.holdings[0]
+            here = choice.source == "memory" and not first.replica
+            if here and len(choice.holdings) == 1:
+                return await asyncio.to_thread(self._own, first)
             return await self._again(request, choice.holdings)
         raise errors.CheckpointError(
             f"the coordinator chose {choice.source!r}, which this pod cannot reach "
             f"({names.PREFIX}checkpoint.path is {self._settings.checkpoint_path})"
         )
 
-    def _own(self, local_rank: int, holding: Holding) -> Seal:
-        for seal in self._slots.arena(local_rank).sealed():
+    def _holdings(self, local_rank: int) -> tuple[Holding, ...]:
+        """What the rank's slots hold; the pod's first rank tells of replicas, too."""
+        places: list[int | str] = [local_rank]
+        if local_rank == 0:
+            places.extend(self._slots.replicas())
+        found: list[Holding] = []
+        for place in places:
+            holdings, damages = self._slots.holdings(place)
+            found.extend(holdings)
+            for damage in damages:
+                self._story.record(names.EVENT_CHECKPOINT_WARNING, damage, warning=True)
+        return tuple(found)
+
+    def _own(self, holding: Holding) -> Seal:
+        for seal in self._slots.arena(holding.place).sealed():
             same = (seal.step, seal.round, seal.world_size) == (
                 holding.step, holding.round, holding.world_size
             )  # fmt: skip
@@ -151,8 +164,8 @@ class Restorer:
                     sources.append(PeerSource(self._peers, holding))
                     continue
                 # Pinned, so that what is being made does not take its place.
-                seal = await asyncio.to_thread(self._own, holding.local_rank, holding)
-                pin = pins.enter_context(self._slots.arena(holding.local_rank).pin(seal))
+                seal = await asyncio.to_thread(self._own, holding)
+                pin = pins.enter_context(self._slots.arena(holding.place).pin(seal))
                 sources.append(SlotSource(pin, holding.checksum))
             made = await self._made(sources, request)
             state = _State(
@@ -194,12 +207,12 @@ class Restorer:
         with await asyncio.to_thread(arena.fill) as filling:
             with mmap.mmap(filling.descriptor, length) as mapping, memoryview(mapping) as target:
                 if made is None:
-                    await _move(sources[0], (Copy.whole(length),), target)
+                    await move(sources[0], (Copy.whole(length),), target)
                 else:
                     target[: len(made.header)] = made.header
                     for source, copies in zip(sources, made.copies, strict=True):
                         if copies:
-                            await _move(source, copies, target)
+                            await move(source, copies, target)
             seal = filling.seal(
                 step=state.step,
                 length=length,
@@ -227,11 +240,3 @@ class Restorer:
             same = (seal.step, seal.round) == (chosen.step, chosen.round) and chosen.pieces
             if seal.slot != chosen.slot and seal.step >= chosen.step and not same:
                 arena.discard(seal)
-
-
-async def _move(source: Source, copies: Sequence[Copy], target: memoryview) -> None:
-    at = 0
-    async with contextlib.aclosing(verified(source)) as blocks:
-        async for block in blocks:
-            await asyncio.to_thread(assembly.scatter, block, at, copies, target)
-            at += len(block)

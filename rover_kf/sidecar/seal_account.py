@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.messages import Sealed
+from rover_kf.api.messages import Holding, Sealed
 
 _REMEMBERED = 64
 """Steps whose reports may still come in."""
@@ -14,7 +14,7 @@ _REMEMBERED = 64
 
 @dataclasses.dataclass(slots=True)
 class _Step:
-    ranks: set[int]
+    ranks: dict[int, Sealed]
     seconds: float = 0.0
 
 
@@ -32,10 +32,10 @@ class SealAccount:
 
     def take(self, sealed: Sealed) -> bool:
         """Count a report; says whether every rank has sealed its step by now."""
-        known = self._steps.setdefault((sealed.round, sealed.step), _Step(set()))
+        known = self._steps.setdefault((sealed.round, sealed.step), _Step({}))
         if not known.ranks:
             self.saves += 1
-        known.ranks.add(sealed.rank)
+        known.ranks[sealed.rank] = sealed
         self.seconds += max(sealed.copy_seconds - known.seconds, 0.0)
         known.seconds = max(known.seconds, sealed.copy_seconds)
         self.snapshot_bytes = sealed.snapshot_bytes
@@ -46,7 +46,33 @@ class SealAccount:
             del self._steps[next(iter(self._steps))]
         return complete
 
+    def holdings(self, key: tuple[int, int]) -> tuple[Holding, ...]:
+        """Where the slots of a step are, in rank order; only those with a checksum.
+
+        Args:
+            key: round and step.
+        """
+        ranks = self._steps[key].ranks
+        return tuple(_holding(ranks[rank]) for rank in sorted(ranks) if ranks[rank].checksum)
+
     def restart(self, step: int | None) -> None:
         """A round begins at that step: what was sealed beyond it is given up."""
         self.step = step
         self._steps.clear()
+
+
+def _holding(sealed: Sealed) -> Holding:
+    return Holding(
+        pod=sealed.pod,
+        address=sealed.address,
+        local_rank=sealed.local_rank,
+        rank=sealed.rank,
+        world_size=sealed.world_size,
+        step=sealed.step,
+        replicated=sealed.replicated,
+        snapshot_bytes=sealed.snapshot_bytes,
+        checksum=sealed.checksum or 0,
+        round=sealed.round,
+        pieces=sealed.pieces,
+        node=sealed.node,
+    )

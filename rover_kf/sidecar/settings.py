@@ -50,6 +50,8 @@ class SidecarSettings:
     """``namespace:name``; empty: none."""
     checkpoint_bandwidth: int = 0
     """Most bytes a second that are persisted; 0 is no cap."""
+    node: str = ""
+    """Kubernetes node of the pod; empty: not known."""
     port: int = names.PORT
 
     @property
@@ -93,6 +95,7 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         auth=environment.get(names.ENV_AUTH, "serviceaccount"),
         token_home=pathlib.Path(environment.get(names.ENV_TOKEN_HOME, names.TOKEN_HOME)),
         controller_account=environment.get(names.ENV_CONTROLLER_ACCOUNT, ""),
+        node=environment.get(names.ENV_NODE_NAME, ""),
         checkpoint_bandwidth=int(_number(environment, names.ENV_CHECKPOINT_BANDWIDTH, "0")),
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from rover_kf import errors
@@ -19,6 +20,9 @@ from rover_kf.checkpoint import allocation, checksum
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
 from rover_kf.sidecar.settings import SidecarSettings
+
+_REPLICA = "replica-"
+"""Before the rank in a replica's place."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,9 +63,31 @@ class Slots:
         )
         return ArenaReply(str(arena.directory), arena.slot_bytes())
 
-    def arena(self, local_rank: int) -> Arena:
-        """The slots of a local rank, made or not."""
-        return Arena(self._root / str(local_rank))
+    def allocate_replica(self, rank: int, slot_bytes: int) -> Arena:
+        """Make or grow the one slot for another pod's rank.
+
+        Raises:
+            ArenaTooSmall: it does not fit beside this pod's own.
+        """
+        place = f"{_REPLICA}{rank}"
+        most = self._settings.arena_bytes
+        return allocation.allocate(self._root, place, slot_bytes, most_bytes=most, slots=(0,))
+
+    def forget_replicas(self, kept: AbstractSet[int]) -> None:
+        """Give back the memory of all replicas but those of these ranks."""
+        for place in self.replicas():
+            if int(place.removeprefix(_REPLICA)) not in kept:
+                for path in (self._root / place).iterdir():
+                    path.unlink()
+                (self._root / place).rmdir()
+
+    def replicas(self) -> tuple[str, ...]:
+        """Places of the replicas in this pod."""
+        return tuple(sorted(path.parent.name for path in self._root.glob(f"{_REPLICA}*/control")))
+
+    def arena(self, place: int | str) -> Arena:
+        """The slots of a local rank, or of a replica, made or not."""
+        return Arena(self._root / str(place))
 
     def local_ranks(self) -> tuple[int, ...]:
         """Those that have slots."""
@@ -90,13 +116,13 @@ class Slots:
         self._assignments[local_rank] = found
         return found
 
-    def checksum(self, local_rank: int, seal: Seal) -> int:
+    def checksum(self, place: int | str, seal: Seal) -> int:
         """CRC-32C of a sealed slot, computed once a seal.
 
         Raises:
             TornSnapshot: the slot no longer holds it.
         """
-        arena = self.arena(local_rank)
+        arena = self.arena(place)
         known = arena.control.read_checksum(seal)
         if known is not None:
             return known
@@ -105,13 +131,13 @@ class Slots:
             arena.control.write_checksum(seal, found)
         return found
 
-    def verify(self, local_rank: int, seal: Seal) -> int:
+    def verify(self, place: int | str, seal: Seal) -> int:
         """Compute a sealed slot's checksum anew and compare.
 
         Raises:
             TornSnapshot: it differs from what was computed after the seal.
         """
-        arena = self.arena(local_rank)
+        arena = self.arena(place)
         with arena.pin(seal) as pin:
             found = checksum.of_descriptor(pin.descriptor, seal.length)
             known = arena.control.read_checksum(seal)
@@ -124,27 +150,29 @@ class Slots:
                 )
         return found
 
-    def holdings(self, local_rank: int) -> tuple[tuple[Holding, ...], tuple[str, ...]]:
-        """What the local rank's slots hold, verified, and what was wrong with the rest.
+    def holdings(self, place: int | str) -> tuple[tuple[Holding, ...], tuple[str, ...]]:
+        """What a rank's or a replica's slots hold, verified, and what was wrong with the others.
 
         A damaged slot is cleared: it must be offered to nobody.
         """
-        arena = self.arena(local_rank)
+        arena = self.arena(place)
         found: list[Holding] = []
         wrong: list[str] = []
         for seal in arena.sealed():
             try:
-                found.append(self._holding(local_rank, seal, self.verify(local_rank, seal)))
+                found.append(self._holding(place, seal, self.verify(place, seal)))
             except errors.TornSnapshot as damage:  # noqa: PERF203 - two slots
                 wrong.append(str(damage))
                 arena.discard(seal)
         return tuple(found), tuple(wrong)
 
-    def _holding(self, local_rank: int, seal: Seal, found: int) -> Holding:
+    def _holding(self, place: int | str, seal: Seal, found: int) -> Holding:
         return Holding(
             pod=self._settings.pod,
             address=f"{self._settings.address}:{self._settings.port}",
-            local_rank=local_rank,
+            local_rank=place if isinstance(place, int) else 0,
+            replica=isinstance(place, str),
+            node=self._settings.node,
             rank=seal.rank,
             world_size=seal.world_size,
             step=seal.step,

@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import dataclasses
 import http
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+import mmap
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Protocol
 
 from rover_kf import errors
@@ -19,6 +20,7 @@ from rover_kf.api import names
 from rover_kf.api.messages import Holding
 from rover_kf.checkpoint import checksum, pieces, snapshot
 from rover_kf.checkpoint.arena import Pin
+from rover_kf.checkpoint.assembly import Copy, scatter
 from rover_kf.checkpoint.manifest import Folder, RankFile
 from rover_kf.checkpoint.snapshot import Snapshot
 from rover_kf.checkpoint.storage import Storage
@@ -107,7 +109,7 @@ class PeerSource:
 
     async def _get(self, what: str) -> AsyncIterator[bytes]:
         holding = self.holding
-        path = f"{names.PATH_SLOTS}/{holding.local_rank}/{holding.step}{what}"
+        path = f"{names.PATH_SLOTS}/{holding.place}/{holding.step}{what}"
         # After a change of size both slots may hold the step, in the pieces of two worlds.
         path += f"?checksum={holding.checksum}"
         async with self.peers.get(holding.address, path) as stream:
@@ -195,6 +197,29 @@ async def verified(source: Source) -> AsyncGenerator[memoryview, None]:
             f"{offset} bytes with CRC-32C {found:08x} came from {source}; {source.length} with "
             f"{source.checksum:08x} were promised"
         )
+
+
+async def move(source: Source, copies: Sequence[Copy], target: memoryview) -> None:
+    """Copy parts of a source, all of which is read and verified.
+
+    Raises:
+        TornSnapshot: it is not what was promised; the target is then worth nothing.
+    """
+    at = 0
+    async with contextlib.aclosing(verified(source)) as blocks:
+        async for block in blocks:
+            await asyncio.to_thread(scatter, block, at, copies, target)
+            at += len(block)
+
+
+async def copy_into(source: Source, descriptor: int) -> None:
+    """Copy a whole source to the begin of an open file that is large enough.
+
+    Raises:
+        TornSnapshot: it is not what was promised.
+    """
+    with mmap.mmap(descriptor, source.length) as mapping, memoryview(mapping) as target:
+        await move(source, (Copy.whole(source.length),), target)
 
 
 async def _in_thread(blocks: Iterator[memoryview]) -> AsyncGenerator[memoryview, None]:

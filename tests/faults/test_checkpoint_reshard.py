@@ -7,11 +7,14 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
 import checkpoint_pod
 import pytest
+
+from rover_kf.api import names
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
@@ -19,14 +22,21 @@ ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "support" / "sharded_training.py"
 
 
-def _run(
-    some: list[checkpoint_pod.Pod], way: str, round_: int, size: int, result: pathlib.Path
-) -> dict:
-    """Two more steps by the first ``size`` pods, one rank each; what rank 0 told."""
-    port = str(checkpoint_pod.free_port())
-    ranks = [
+def _run(some: list[checkpoint_pod.Pod], way: str, round_: int, size: int, level: str) -> dict:
+    """Two more steps by the first ``size`` pods, one rank each, until the last one is safe at that
+    level; what rank 0 told."""
+    ranks = _start(some, way, round_, size, level)
+    assert [rank.wait(280) for rank in ranks] == [0] * size
+    return json.loads((some[0].settings.home / "result.json").read_text())
+
+
+def _start(
+    some: list[checkpoint_pod.Pod], way: str, round_: int, size: int, level: str, **options: object
+) -> list[subprocess.Popen[bytes]]:
+    result, port = some[0].settings.home / "result.json", str(checkpoint_pod.free_port())
+    return [
         subprocess.Popen(
-            [sys.executable, SCRIPT, way, str(2 * round_), result],
+            [sys.executable, SCRIPT, way, str(2 * round_), level, result],
             env={
                 **os.environ,
                 "PYTHONPATH": str(ROOT),
@@ -34,18 +44,17 @@ def _run(
                 "MASTER_PORT": port,
                 **some[rank].environment(rank=rank, world_size=size, round_=round_),
             },
+            **options,
         )
         for rank in range(size)
     ]
-    assert [rank.wait(280) for rank in ranks] == [0] * size
-    return json.loads(result.read_text())
 
 
 @pytest.mark.parametrize(
     ("way", "kept", "sizes"),
     [
-        ("fsdp", "memory", (2, 3, 4)),
-        ("tensor-parallel", "memory", (2, 4)),
+        ("fsdp", "memory", (2, 4, 3)),
+        ("tensor-parallel", "memory", (4, 2)),
         ("ddp", "memory", (2, 3, 1)),
         ("fsdp", "storage", (4, 3, 2, 4)),
         ("tensor-parallel", "storage", (4, 2, 4)),
@@ -54,14 +63,15 @@ def _run(
 )
 def test_training_goes_on_at_another_size(tmp_path, way, kept, sizes):
     """Worlds take over from each other: each starts from the very tensors that the one before
-    ended with, moments included. In memory a pod that has left takes its pieces with it."""
+    ended with, moments included. A pod that has left the world still gives its pieces."""
     storage = tmp_path / "pvc" if kept == "storage" else None
     digest, step = None, 0
     for round_, size in enumerate(sizes, 1):
         # Memory outlives a round, or is lost with all pods.
         folder = tmp_path / ("pods" if kept == "memory" else f"pods-{round_}")
         with checkpoint_pod.pods(folder, 4, storage=storage, persist_seconds=0.0) as some:
-            told = _run(some, way, round_, size, tmp_path / "result.json")
+            level = "durable" if kept == "storage" else "memory"
+            told = _run(some, way, round_, size, level)
         assert (told["resumed"], told["restored"]) == (step, digest)
         assert told["restored_from"] == ("none" if round_ == 1 else told["restored_from"])
         if round_ > 1:
@@ -69,3 +79,37 @@ def test_training_goes_on_at_another_size(tmp_path, way, kept, sizes):
         step, digest = told["step"], told["ended"]
     print(f"{way}, {kept}: worlds of {sizes} ended at step {step}")
     assert step == 2 * len(sizes)
+
+
+def test_a_lost_pod_comes_back_from_its_partners_memory(tmp_path):
+    """Sharded state without any storage: a pod is lost with its memory, and the pod that takes its
+    place has the same bits again, from the replica that another pod kept."""
+    with checkpoint_pod.pods(tmp_path, 3) as three:
+        ended = _run(three, "fsdp", 1, 3, "replica")["ended"]
+        lost = three[1]
+        lost.kill()
+        shutil.rmtree(lost.settings.home)
+        lost.start()
+        told = _run(three, "fsdp", 2, 3, "replica")
+        assert (told["resumed"], told["restored"]) == (2, ended)
+        (story,) = lost.told(names.EVENT_RESTORED)
+        assert "rank 1 of 3 resumes at step 2 from peer" in story
+        kept = [
+            {path.parent.name for path in pod.settings.home.glob("arena/replica-*/slot-0")}
+            for pod in three
+        ]
+        assert kept == [{"replica-1"}, {"replica-2"}, {"replica-0"}]
+
+
+def test_two_lost_pods_are_one_too_many(tmp_path):
+    """Partner and pod lost together, and no storage: an error that says what is missing."""
+    with checkpoint_pod.pods(tmp_path, 3) as three:
+        _run(three, "fsdp", 1, 3, "replica")
+        for pod in three[1:]:
+            pod.kill()
+            shutil.rmtree(pod.settings.home)
+            pod.start()
+        ranks = _start(three, "fsdp", 2, 3, "memory", stderr=subprocess.PIPE)
+        told = [rank.communicate(timeout=280)[1].decode() for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [1, 1, 1]
+        assert all("step 2 lacks ranks [2]" in text for text in told)

@@ -88,7 +88,7 @@ async def serve(settings: SidecarSettings, story: Told) -> None:
     local = [*checkpoints.local_routes(), web.post(names.PATH_SAMPLES, _acknowledge)]
     remote = checkpoints.peer_routes()
     if settings.is_coordinator:
-        commits = Commits(settings, story)
+        commits = Commits(settings, story, peers)
         commits.first_generation()
         remote += commits.routes()
     socket_path = settings.home / names.SOCKET

@@ -3,7 +3,7 @@
 """A rank that trains a small model by FSDP2, tensor parallelism or DDP up to a step, and tells what
 it was given and what it ends with: SHA-256 over all tensors made whole.
 
-    sharded_training.py fsdp|tensor-parallel|ddp STEP RESULT
+    sharded_training.py fsdp|tensor-parallel|ddp STEP LEVEL RESULT
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 
 def main() -> None:
     """Train."""
-    way, last, result = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
+    way, last, level, result = sys.argv[1], int(sys.argv[2]), sys.argv[3], pathlib.Path(sys.argv[4])
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1 + last)  # another start each round: what is restored must replace it
@@ -92,7 +92,7 @@ def main() -> None:
         model(part).square().mean().backward()
         optimizer.step()
         checkpointer.step(step, state, total_steps=last)
-    checkpointer.wait(last, timeout=60)
+    assert checkpointer.wait(last, level, timeout=60)
     ended = digest(model, optimizer)
     if rank == 0:
         told = {

@@ -30,6 +30,7 @@ from rover_kf.api.messages import (
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.manifest import Folder, folder_name
 from rover_kf.sidecar.commits import Commits
+from rover_kf.sidecar.peers import SidecarPeers
 from rover_kf.sidecar.web import application
 
 
@@ -39,7 +40,7 @@ class Coordinator:
     def __init__(self, home: pathlib.Path, **changes: object) -> None:
         self.story = checkpoint_pod.Told()
         settings = checkpoint_pod.settings_of(home, **changes)
-        self.commits = Commits(settings, self.story, resolve_seconds=2.0)
+        self.commits = Commits(settings, self.story, SidecarPeers(settings), resolve_seconds=2.0)
         self.root = home / "pvc" / "demo"
         self._client: TestClient | None = None
 
@@ -176,7 +177,7 @@ def test_rounds_start_above_everything_on_storage(tmp_path):
     asyncio.run(scene())
     (storage.root / folder_name(8, 6)).mkdir()
     settings = checkpoint_pod.settings_of(tmp_path, checkpoint_path=str(tmp_path / "pvc"))
-    successor = Commits(settings, checkpoint_pod.Told())
+    successor = Commits(settings, checkpoint_pod.Told(), SidecarPeers(settings))
     assert successor.first_generation() == 7
     assert successor.durable_step == 5
     assert storage.folders()[-1] == Folder(6, 8, str(storage.root))

@@ -35,6 +35,14 @@ def test_the_pace_counts_from_begin_to_begin():
     assert naming.due(161.0) == (1, 30)
 
 
+def test_no_other_step_is_named_while_peers_copy_one():
+    """Two steps pinned at once would leave training no slot to save into."""
+    naming = Naming(persist_seconds=0.0)
+    naming.sealed((1, 10))
+    assert naming.due(0.0, copying=(1, 5)) is None
+    assert naming.due(0.0, copying=(1, 10)) == (1, 10)
+
+
 def test_what_is_durable_is_not_named_again():
     """A late word of a step that is on storage already names nothing."""
     naming = Naming(persist_seconds=0.0)

@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator's half of replicas: tells each pod whose slots to copy, and who still has some.
+
+A pod that has left the world may still be there for a moment, with its slots: after a planned
+change of size they are as good as a replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from aiohttp import web
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.messages import (
+    Acknowledged,
+    Holding,
+    Replicated,
+    ReplicateOrder,
+    ReplicateRequest,
+    ResolveRequest,
+)
+from rover_kf.sidecar.ring import Key, Ring
+from rover_kf.sidecar.seams import Peers
+from rover_kf.sidecar.sources import PeerSource
+from rover_kf.sidecar.web import read, reply
+
+_log = logging.getLogger(__name__)
+
+_PROBE_SECONDS = 2.0
+_LOOK_SECONDS = 1.0
+"""How often a long poll looks whether nothing is being persisted any more."""
+
+
+class Replication:
+    """One a coordinator.
+
+    Args:
+        peers: other sidecars.
+        persisting: tells which step is being persisted.
+    """
+
+    def __init__(self, peers: Peers, persisting: Callable[[], Key | None]) -> None:
+        self._peers, self._persisting = peers, persisting
+        self._ring = Ring()
+        self._changed = asyncio.Condition()
+
+    @property
+    def step(self) -> int | None:
+        """Newest step that a peer of every pod holds."""
+        return self._ring.replicated[1] if self._ring.replicated else None
+
+    @property
+    def under_way(self) -> Key | None:
+        """The step that is being copied."""
+        return self._ring.under_way
+
+    def routes(self) -> list[web.RouteDef]:
+        """For the coordinator's TCP port."""
+        return [
+            web.post(names.PATH_REPLICATE, self._on_replicate),
+            web.post(names.PATH_REPLICATED, self._on_replicated),
+        ]
+
+    async def sealed(self, key: Key, holdings: Sequence[Holding]) -> None:
+        """Every rank has sealed the step, none of them all of it."""
+        self._ring.sealed(key, holdings)
+        async with self._changed:
+            self._changed.notify_all()
+
+    def restart(self) -> None:
+        """A new round begins."""
+        self._ring.restart()
+
+    async def wait(self, step: int, seconds: float) -> Acknowledged:
+        """Wait until the step or a newer one has replicas."""
+        try:
+            async with self._changed:
+                copied = self._changed.wait_for(lambda: (self.step or 0) >= step)
+                await asyncio.wait_for(copied, seconds)
+        except asyncio.TimeoutError:
+            reason = f"step {step} has no replicas yet; the newest with them is {self.step}"
+            return Acknowledged(done=False, reason=reason)
+        return Acknowledged()
+
+    async def absent(self, requests: Sequence[ResolveRequest]) -> tuple[Holding, ...]:
+        """Slots of the newest step in pods that take no part any more but still answer."""
+        known = {holding for request in requests for holding in request.holdings}
+        asked = [holding for holding in self._ring.newest if holding not in known]
+        found = await asyncio.gather(*(self._holds(holding) for holding in asked))
+        return tuple(h for h, held in zip(asked, found, strict=True) if held)
+
+    async def _holds(self, holding: Holding) -> bool:
+        try:
+            head = PeerSource(self._peers, holding).head()
+            await asyncio.wait_for(head, _PROBE_SECONDS)
+        except (errors.RoverError, asyncio.TimeoutError) as gone:
+            _log.info("%s does not serve step %d: %s", holding.pod, holding.step, gone)
+            return False
+        return True
+
+    async def _on_replicate(self, request: web.Request) -> web.Response:
+        asked = await read(request, ReplicateRequest)
+        until = time.monotonic() + asked.timeout_seconds
+        while True:
+            self._ring.due(self._persisting())
+            order = self._ring.order(asked.pod)
+            if order and self._ring.number != asked.after:
+                return reply(ReplicateOrder(self._ring.number, order))
+            rest = until - time.monotonic()
+            if rest <= 0:
+                return reply(ReplicateOrder(asked.after))
+            try:
+                async with self._changed:
+                    await asyncio.wait_for(self._changed.wait(), min(rest, _LOOK_SECONDS))
+            except asyncio.TimeoutError:
+                continue
+
+    async def _on_replicated(self, request: web.Request) -> web.Response:
+        told = await read(request, Replicated)
+        self._ring.finished(told.pod, told.number, done=not told.reason)
+        async with self._changed:
+            self._changed.notify_all()
+        return reply(Acknowledged())

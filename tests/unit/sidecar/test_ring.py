@@ -1,0 +1,95 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who keeps whose slots, one step at a time, and never so that saves are stopped."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rover_kf.api.messages import Holding
+from rover_kf.sidecar.ring import Ring, partners
+
+
+def _held(rank: int, *, pod: str = "", node: str = "") -> Holding:
+    return Holding(
+        pod or f"pod-{rank}", "10.0.0.1:7411", 0, rank, 9, 7, replicated=False,
+        snapshot_bytes=1, checksum=1, pieces=True, node=node,
+    )  # fmt: skip
+
+
+def _ring(count: int) -> Ring:
+    ring = Ring()
+    ring.sealed((1, 10), [_held(rank) for rank in range(count)])
+    return ring
+
+
+def test_each_pod_keeps_the_next_ones_slots():
+    """All ranks of it; the last pod keeps the first one's. A single pod keeps nothing."""
+    holdings = [_held(0, pod="a"), _held(1, pod="a"), _held(2, pod="b"), _held(3, pod="c")]
+    assert partners(holdings) == {"a": "b", "b": "c", "c": "a"}
+    assert partners(holdings[:2]) == {}
+
+
+@given(st.lists(st.sampled_from(["n1", "n2", "n3", ""]), min_size=2, max_size=9))
+@settings(deadline=None)
+def test_a_partner_is_on_another_node_where_there_is_one(nodes):
+    """Every pod has a partner that is not itself, and another node's if it has the choice."""
+    found = partners([_held(rank, node=node) for rank, node in enumerate(nodes)])
+    for rank, node in enumerate(nodes):
+        partner = int(found[f"pod-{rank}"].removeprefix("pod-"))
+        assert partner != rank
+        if node and any(other != node for other in nodes):
+            assert nodes[partner] != node
+
+
+@given(st.integers(2, 12))
+@settings(deadline=None)
+def test_every_pod_is_kept_by_one_where_nodes_differ(count):
+    """A ring: nobody is kept twice and nobody not at all."""
+    found = partners([_held(rank, node=f"n{rank}") for rank in range(count)])
+    assert sorted(found.values()) == sorted(found)
+
+
+def test_one_step_at_a_time():
+    """The next step is ordered when every pod has the one before."""
+    ring = _ring(2)
+    assert ring.due(None) == (1, 10)
+    assert [holding.rank for holding in ring.order("pod-0")] == [1]
+    ring.sealed((1, 20), [_held(0), _held(1)])
+    ring.finished("pod-0", ring.number, done=True)
+    assert ring.order("pod-0") == ()
+    assert (ring.due(None), ring.replicated) == ((1, 10), None)
+    ring.finished("pod-1", ring.number, done=True)
+    assert ring.replicated == (1, 10)
+    assert ring.due(None) == (1, 20)
+
+
+def test_no_other_step_is_copied_while_one_is_persisted():
+    """Two steps pinned at once would leave training no slot to save into."""
+    ring = _ring(2)
+    assert ring.due((1, 5)) is None
+    assert ring.due((1, 10)) == (1, 10)
+
+
+def test_a_step_that_cannot_be_copied_is_let_go():
+    """It is not replicated and not tried for ever; the next one is."""
+    ring = _ring(2)
+    ring.due(None)
+    ring.finished("pod-0", ring.number, done=False)
+    ring.finished("pod-1", ring.number, done=True)
+    assert (ring.replicated, ring.due(None)) == (None, None)
+    ring.sealed((1, 20), [_held(0), _held(1)])
+    assert ring.due(None) == (1, 20)
+
+
+def test_a_late_word_counts_for_nothing():
+    """Of an order that is over, or of a round that is over."""
+    ring = _ring(2)
+    ring.due(None)
+    ring.finished("pod-0", ring.number - 1, done=True)
+    assert len(ring.order("pod-0")) == 1
+    ring.restart()
+    ring.finished("pod-0", ring.number, done=True)
+    ring.finished("pod-1", ring.number, done=True)
+    assert (ring.under_way, ring.replicated) == (None, None)
