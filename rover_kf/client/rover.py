@@ -243,7 +243,9 @@ class RoverClient:
         return self.cluster.read_log(_key(key), pod or pods[0].name, container, tail=tail)
 
     def scale(self, key: JobKey | str, workers: int) -> ObservedJob:
-        """Set Worker replicas; the world re-forms without losing a step where it can.
+        """Set Worker replicas; the world re-forms.
+
+        Growing loses no step; shrinking may cost the steps since the last save.
 
         Raises:
             InputError: outside of what the job allows.
