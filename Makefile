@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv packages demo check test test-fast test-cluster images cluster-up cluster-down \
-  cluster-status test-gpu compat soak bench clean
+  cluster-status test-gpu compat soak bench bench-checkpoint clean
 
 PYTHON ?= python3
 CACHE := $(or $(ROVER_KF_CACHE),$(HOME)/.cache/rover-kf)
@@ -84,6 +84,9 @@ compat: venv
 
 soak: venv
 	$(PY) -m pytest -s tests/soak
+
+bench-checkpoint: venv
+	$(PY) benchmarks/checkpoint.py --out build/bench/checkpoint.json
 
 bench: venv
 	$(call planned,benchmarks/*.py)

@@ -75,3 +75,47 @@ def test_a_save_does_not_see_later_steps(tmp_path):
         with Checkpointer(settings=settings) as successor:
             assert successor.restore(fresh) == 1
         assert torch.equal(fresh["tensor"], torch.ones_like(tensor))
+
+
+def test_the_copy_runs_beside_training_and_is_waited_for(tmp_path):
+    """With overlap the bytes are those of the call, in page-locked slots, over several steps."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        settings = trainer_settings.read(pod.environment())
+        state = _state(1)
+        with Checkpointer(settings=settings, overlap=True) as checkpointer:
+            checkpointer.restore(state)
+            for step in range(1, 6):
+                _train(state)
+                expected = _bytes(state)
+                checkpointer.save(step, state)
+                _train(state)  # BatchNorm's buffers at once, parameters after the hook
+            assert checkpointer._saver._slots.buffers[0].is_pinned()
+            assert checkpointer._saver.sealed == 5
+        successor = _state(2)
+        _train(successor)
+        with Checkpointer(settings=settings) as second:
+            assert second.restore(successor) == 5
+        assert _bytes(successor) == expected
+
+
+def test_slots_are_registered_once_and_given_back(tmp_path):
+    """Growth takes the registration back before the old mapping goes, and makes a new one."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        settings = trainer_settings.read(pod.environment())
+        state: dict[str, object] = {"tensor": torch.ones(1 << 20, device="cuda")}
+        checkpointer = Checkpointer(settings=settings)
+        checkpointer.save(1, state)
+        (before, _) = checkpointer._saver._slots.buffers
+        checkpointer.save(2, state)
+        assert checkpointer._saver._slots.buffers[0] is before
+        state["more"] = torch.full((1 << 21,), 2.0, device="cuda")
+        checkpointer.save(3, state)
+        (after, _) = checkpointer._saver._slots.buffers
+        assert after.numel() > before.numel()
+        assert (before.is_pinned(), after.is_pinned()) == (False, True)
+        checkpointer.close()
+        assert not after.is_pinned()
+        fresh = {key: torch.zeros_like(value) for key, value in state.items()}
+        with Checkpointer(settings=settings) as successor:
+            assert successor.restore(fresh) == 3
+        assert all(torch.equal(fresh[key], state[key]) for key in state)

@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""rover-kf beside a sidecar of its own; blocking, or with the argument ``overlap``."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import threading
+
+HERE = pathlib.Path(__file__).resolve()
+sys.path[1:1] = [str(HERE.parents[2]), str(HERE.parents[2] / "tests" / "support")]
+
+import checkpoint_pod
+from peer import Peer, serve
+from workload import Loop
+
+from rover_kf.api import names
+from rover_kf.api.messages import Acknowledged
+from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer.checkpointer import Checkpointer
+from rover_kf.trainer.link import Link
+
+NEVER = 1e9
+FLUSH_SECONDS = 600.0
+
+
+class Rover(Peer):
+    """The arena in memory, as in a pod; files where the others have theirs."""
+
+    def __init__(self, *, overlap: bool) -> None:
+        self._asked_overlap = overlap
+        self._round = 1
+        self._flushing: threading.Thread | None = None
+
+    def open(self, loop: Loop, folder: pathlib.Path) -> None:
+        """A sidecar process, and what a training script calls first."""
+        super().open(loop, folder)
+        self._home = pathlib.Path(
+            tempfile.mkdtemp(prefix=os.environ["TORCHELASTIC_RUN_ID"], dir="/dev/shm")
+        )
+        settings = checkpoint_pod.settings_of(
+            self._home,
+            port=checkpoint_pod.free_port(),
+            checkpoint_path=folder,
+            checkpoint_keep=1,
+            persist_seconds=NEVER,
+            arena_bytes=16 << 30,
+        )
+        self._pod = checkpoint_pod.Pod(settings)
+        self._pod.start()
+        self._checkpointer = self._fresh()
+        self._checkpointer.restore(loop.state)
+
+    def save(self, step: int) -> None:
+        """In memory when it returns, or at the next optimizer step."""
+        self._last = step
+        self._checkpointer.save(step, self.loop.state)
+
+    def waited(self) -> float:
+        """In the hook before the step."""
+        return self._checkpointer._saver.take_waited() * 1e3
+
+    def settle(self) -> None:
+        """Copied, and what the first seal made the sidecar persist is done."""
+        self._checkpointer._saver.finish()
+        if self._flushing is not None:
+            self._flushing.join()
+
+    def begin(self, step: int) -> None:
+        """In memory, and the sidecar told to persist it."""
+        self.save(step)
+        saver = self._checkpointer._saver
+        saver.finish()
+        self._before = (saver.issued, saver.sealed)
+        self._flushing = threading.Thread(target=self._flush)
+        self._flushing.start()
+
+    def is_busy(self) -> bool:
+        """Until the manifest is committed."""
+        return self._flushing is not None and self._flushing.is_alive()
+
+    def durable(self, step: int) -> None:
+        """Files and folders are synced by the sidecar itself."""
+        self.save(step)
+        self._checkpointer._saver.finish()
+        self._flush()
+
+    def restore(self, loop: Loop) -> None:
+        """As a successor of this process does."""
+        self._checkpointer.close()
+        self._round += 1
+        self._checkpointer = self._fresh()
+        step = self._checkpointer.restore(loop.state)
+        assert step
+        assert self._checkpointer.restored_from == "memory"
+
+    def account(self) -> dict[str, int]:
+        """What is sealed and no longer in a slot was replaced by a newer one, as the policy is."""
+        saver = self._checkpointer._saver
+        issued, sealed = saver.issued - self._before[0], saver.sealed - self._before[1]
+        steps = [seal.step for seal in saver._slots.arena.sealed()]
+        newest = sum(1 for step in steps if step > self._last - issued)
+        assert max(steps) == self._last
+        return {"counted": issued, "sealed": sealed, "replaced": sealed - newest}
+
+    def close(self) -> None:
+        """End the sidecar and give the memory back."""
+        self._checkpointer.close()
+        self._pod.kill()
+        shutil.rmtree(self._home)
+
+    def _fresh(self) -> Checkpointer:
+        environment = self._pod.environment(round_=self._round)
+        settings = trainer_settings.read(environment)
+        return Checkpointer(settings=settings, overlap=self._asked_overlap)
+
+    def _flush(self) -> None:
+        reply = Link(self._home).ask(
+            names.PATH_FLUSH, Acknowledged(), Acknowledged, timeout=FLUSH_SECONDS
+        )
+        assert reply.done, reply.reason
+
+
+if __name__ == "__main__":
+    serve(Rover(overlap=sys.argv[1:] == ["overlap"]))
