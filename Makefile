@@ -78,9 +78,10 @@ test-gpu: venv
 	$(call planned,tests/gpu)
 	$(PY) -m pytest tests/gpu
 
-compat: venv
-	$(call planned,tests/compat)
-	$(PY) -m pytest tests/compat
+# Other versions of torch and Python, then the whole suite of the cluster on the oldest Kubernetes.
+compat: packages venv
+	$(PY) -m pytest -s tests/compat
+	ROVER_KF_TEST_KUBERNETES=1.29 $(PY) -m pytest -s tests/cluster
 
 soak: venv
 	$(PY) -m pytest -s tests/soak

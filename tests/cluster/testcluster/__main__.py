@@ -16,7 +16,7 @@ import argparse
 import pathlib
 import sys
 
-from testcluster import binaries, cluster, settings
+from testcluster import binaries, cluster, releases, settings
 from testcluster.errors import ClusterError
 from testcluster.images import Images
 
@@ -40,7 +40,7 @@ def main() -> int:
 
 def _act(options: argparse.Namespace) -> int:
     if options.verb == "build":
-        binaries.build()
+        binaries.build(releases.find(settings.kubernetes()))
     elif options.verb == "images":
         images = Images(settings.cache()).project()
         running = cluster.current()

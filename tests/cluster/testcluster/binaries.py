@@ -17,10 +17,9 @@ import shutil
 from testcluster import settings
 from testcluster.commands import run
 from testcluster.errors import ClusterError
+from testcluster.releases import Release
 
-KUBERNETES = "v1.34.4"
 TRAINING_OPERATOR = "v1.9.3"
-_VERSION = f"-X k8s.io/component-base/version.gitVersion={KUBERNETES}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,13 +47,7 @@ _COMPONENTS = (
     "kubectl",  # Debian's is of 2020
 )
 
-MODULES = (
-    GoModule(
-        "kubernetes",
-        tuple(f"k8s.io/kubernetes/cmd/{name}" for name in _COMPONENTS),
-        _COMPONENTS,
-        ("-trimpath", "-ldflags", f"-s -w {_VERSION}"),
-    ),
+_BESIDE = (
     GoModule("coredns", (".",), ("coredns",), ("-trimpath", "-ldflags", "-s -w")),
     GoModule(
         "trainingoperator",
@@ -75,17 +68,30 @@ def key_of(*parts: str | bytes) -> str:
     return digest.hexdigest()[:16]
 
 
-def build(*, report=print) -> dict[str, pathlib.Path]:
+def modules(release: Release) -> tuple[GoModule, ...]:
+    """Everything that a cluster of that Kubernetes is compiled from."""
+    version = f"-X k8s.io/component-base/version.gitVersion={release.version}"
+    kubernetes = GoModule(
+        release.module,
+        tuple(f"k8s.io/kubernetes/cmd/{name}" for name in _COMPONENTS),
+        _COMPONENTS,
+        ("-trimpath", "-ldflags", f"-s -w {version}"),
+    )
+    return (kubernetes, *_BESIDE)
+
+
+def build(release: Release, *, report=print) -> dict[str, pathlib.Path]:
     """Build what the cache lacks.
 
     Args:
+        release: which Kubernetes.
         report: called with a line for every build that takes time.
 
     Returns:
         Path of every binary by name, ``pause`` among them.
     """
     found: dict[str, pathlib.Path] = {}
-    for module in MODULES:
+    for module in modules(release):
         folder = compiled(module, report=report)
         found |= {name: folder / name for name in module.binaries}
     found["pause"] = _pause()

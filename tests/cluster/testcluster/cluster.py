@@ -16,11 +16,10 @@ import fcntl
 import json
 import pathlib
 import ssl
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from testcluster import binaries, cleanup, network, pki, settings, training_operator
+from testcluster import binaries, cleanup, network, pki, releases, settings, training_operator
 from testcluster.commands import run
 from testcluster.control_plane import ControlPlane
 from testcluster.errors import ClusterError
@@ -28,6 +27,8 @@ from testcluster.images import Images
 from testcluster.layout import Image
 from testcluster.node import Node
 from testcluster.processes import Registry
+from testcluster.releases import Release
+from testcluster.waiting import until
 
 NOTE = pathlib.Path("/run/rover-kf-testcluster.json")
 _LOCK = pathlib.Path("/run/rover-kf-testcluster.lock")
@@ -41,11 +42,13 @@ class Cluster:
     Args:
         root: its run directory.
         size: number of nodes.
+        release: its Kubernetes.
         binaries: programs by name.
     """
 
     root: pathlib.Path
     size: int
+    release: Release
     binaries: Mapping[str, pathlib.Path]
 
     @property
@@ -61,10 +64,8 @@ class Cluster:
     @property
     def nodes(self) -> tuple[Node, ...]:
         """Its nodes in order."""
-        return tuple(
-            Node(index, self.root, self.binaries, self.registry)
-            for index in range(1, self.size + 1)
-        )
+        numbers = range(1, self.size + 1)
+        return tuple(Node(n, self.root, self.binaries, self.registry) for n in numbers)
 
     def node(self, name: str) -> Node:
         """The node of that name."""
@@ -112,7 +113,6 @@ class Cluster:
         """Start everything; returns when nodes are ready and the Training Operator serves."""
         self.root.mkdir(parents=True, exist_ok=True)
         (self.root / cleanup.MARKER).touch()
-        (self.root / "cluster.json").write_text(json.dumps({"nodes": self.size}))
         images = Images(settings.cache()).cluster(self.binaries)
         network.create(self.size)
         pki.create(self.root, self.size)
@@ -131,15 +131,8 @@ class Cluster:
             for item in joined:
                 item.result()
         self.wait_nodes()
-        self.kubectl(
-            "-n",
-            training_operator.NAMESPACE,
-            "rollout",
-            "status",
-            f"deploy/{training_operator.DEPLOYMENT}",
-            "--timeout=120s",
-            timeout=150,
-        )
+        words = ("rollout", "status", f"deploy/{training_operator.DEPLOYMENT}", "--timeout=120s")
+        self.kubectl("-n", training_operator.NAMESPACE, *words, timeout=150)
 
     def wait_nodes(self, *, seconds: float = 120) -> None:
         """Wait until every node is Ready.
@@ -147,13 +140,10 @@ class Cluster:
         Raises:
             ClusterError: some were not in time.
         """
-        wanted, deadline = {node.name for node in self.nodes}, time.monotonic() + seconds
-        while (ready := self.ready_nodes()) != wanted:
-            if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"not ready: {sorted(wanted - ready)}; read the logs below {self.root}/log"
-                )
-            time.sleep(0.2)
+        wanted = {node.name for node in self.nodes}
+        if not until(lambda: self.ready_nodes() == wanted, seconds=seconds):
+            away = sorted(wanted - self.ready_nodes())
+            raise ClusterError(f"not ready: {away}; read the logs below {self.root}/log")
 
     def ready_nodes(self) -> set[str]:
         """Names of the nodes that the API server calls Ready."""
@@ -165,28 +155,37 @@ def up(*, nodes: int = 3, root: pathlib.Path | None = None, report=print) -> Clu
     """Start a cluster, or return the one that runs; what a dead one left is removed first.
 
     Raises:
-        ClusterError: another one runs elsewhere, or it does not start.
+        ClusterError: another one runs elsewhere or of another version, or it does not start.
     """
-    programs = binaries.build(report=report)
+    release = releases.find(settings.kubernetes())
+    _refuse_other(current(), release, root)  # before minutes of compiling
+    programs = binaries.build(release, report=report)
     with _exclusive():
         running = current()
         if running is not None:
-            if root is not None and running.root != root.resolve():
-                raise ClusterError(f"a cluster runs in {running.root}; take it down first")
+            _refuse_other(running, release, root)
             return running
-        cluster = Cluster((root or settings.run_directory()).resolve(), nodes, programs)
+        place = (root or settings.run_directory()).resolve()
+        cluster = Cluster(place, nodes, release, programs)
         cleanup.remove(cluster.root)
-        NOTE.write_text(json.dumps({"root": str(cluster.root), "complete": False}))
+        NOTE.write_text(json.dumps({"root": str(cluster.root)}))
         cluster.start()
-        NOTE.write_text(json.dumps({"root": str(cluster.root), "complete": True}))
+        made = {"nodes": nodes, "kubernetes": release.minor}
+        (cluster.root / "cluster.json").write_text(json.dumps(made))
     return cluster
+
+
+def _refuse_other(running: Cluster | None, release: Release, root: pathlib.Path | None) -> None:
+    elsewhere = running and root is not None and running.root != root.resolve()
+    if running and (elsewhere or running.release != release):
+        told = f"a cluster of Kubernetes {running.release.version} runs in {running.root}"
+        raise ClusterError(f"{told}; take it down first (make cluster-down)")
 
 
 def down(root: pathlib.Path | None = None) -> None:
     """Remove the running cluster, or what a dead one left."""
     with _exclusive():
-        place = root or _noted() or settings.run_directory()
-        cleanup.remove(place.resolve())
+        cleanup.remove((root or _noted() or settings.run_directory()).resolve())
         NOTE.unlink(missing_ok=True)
 
 
@@ -210,14 +209,13 @@ def using() -> Iterator[None]:
 
 
 def current() -> Cluster | None:
-    """The cluster that runs on this machine; None if there is none or it is not whole."""
+    """The cluster that runs here, of whichever version; None if none does or it is not whole."""
     root = _noted()
     if root is None or not (root / "cluster.json").exists():
         return None
-    if not json.loads(NOTE.read_text())["complete"]:
-        return None
-    size = json.loads((root / "cluster.json").read_text())["nodes"]
-    cluster = Cluster(root, size, binaries.build())
+    made = json.loads((root / "cluster.json").read_text())
+    release = releases.find(made.get("kubernetes", ""))
+    cluster = Cluster(root, made["nodes"], release, binaries.build(release))
     server = cluster.registry.get("apiserver")
     return cluster if server is not None and server.alive() else None
 

@@ -3,6 +3,7 @@
 """Where things are kept; the only place of this package that reads the environment.
 
 `ROVER_KF_CACHE` (default ~/.cache/rover-kf) holds binaries, images and the run directory.
+`ROVER_KF_TEST_KUBERNETES` (default: the newest in releases.py) is the minor version to run: 1.29.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ def cache() -> pathlib.Path:
 def run_directory() -> pathlib.Path:
     """Where a cluster keeps its state unless it is told otherwise."""
     return cache() / "cluster"
+
+
+def kubernetes() -> str:
+    """The minor version of Kubernetes that is asked for; empty if none is."""
+    return os.environ.get("ROVER_KF_TEST_KUBERNETES", "")
 
 
 def in_ci() -> bool:
