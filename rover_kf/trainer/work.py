@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterable
 
@@ -32,6 +33,7 @@ class Work:
         self._pieces = collections.deque(pieces)
         self._left = len(self._pieces)
         self._ending = ending
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._done = threading.Event()
         self.error: BaseException | None = None
@@ -60,7 +62,12 @@ class Work:
                 self._finished(1)
 
     def wait(self) -> None:
-        """Help with one torch thread, then wait for who else is at a piece."""
+        """Help with one torch thread, then wait for who else is at a piece.
+
+        A forked child returns at once: the work is its parent's, whose threads it does not have.
+        """
+        if os.getpid() != self._process:
+            return
         threads = torch.get_num_threads()
         if threads != 1:
             torch.set_num_threads(1)

@@ -192,18 +192,55 @@ print("not reached")
 """
 
 
+def _run(script: str, pod: checkpoint_pod.Pod) -> subprocess.CompletedProcess[bytes]:
+    root = pathlib.Path(__file__).parents[3]
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **pod.environment(), "PYTHONPATH": str(root)},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+
+
 def test_sigterm_finishes_the_copy_first(tmp_path):
     """A process that is asked to end leaves the step that it was saving, and ends by the signal."""
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
-        root = pathlib.Path(__file__).parents[3]
-        done = subprocess.run(
-            [sys.executable, "-c", TERMINATED],
-            env={**os.environ, **pod.environment(), "PYTHONPATH": str(root)},
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
+        done = _run(TERMINATED, pod)
         assert (done.returncode, done.stdout) == (-signal.SIGTERM, b""), done.stderr
+        assert [seal.step for seal in _arena(pod).sealed()] == [7]
+
+
+FORKED = """
+import os, sys, threading
+import torch
+from rover_kf.trainer.checkpointer import Checkpointer
+from rover_kf.trainer.work import Work
+
+state = {"model": torch.nn.Linear(512, 512)}
+state["optimizer"] = torch.optim.SGD(state["model"].parameters(), lr=0.1)
+checkpointer = Checkpointer(overlap=True)
+go = threading.Event()
+checkpointer._saver._overlap._hands.lend(Work([go.wait]))
+checkpointer.save(7, state)
+child = os.fork()
+if child == 0:
+    state["optimizer"].step()
+    checkpointer.close()
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+unsealed = not checkpointer._saver.sealed
+go.set()
+state["optimizer"].step()
+print(status, unsealed, checkpointer._saver.sealed)
+"""
+
+
+def test_a_forked_child_neither_waits_nor_copies(tmp_path):
+    """A data loader's worker that is forked in mid-copy leaves the copy to its parent."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        done = _run(FORKED, pod)
+        assert (done.returncode, done.stdout) == (0, b"0 True 1\n"), done.stderr
         assert [seal.step for seal in _arena(pod).sealed()] == [7]
 
 
