@@ -63,9 +63,11 @@ class DirectoryStorage:
     def folders(self) -> tuple[Folder, ...]:
         """Every folder that is named like a checkpoint, oldest first."""
         with _refusals(f"{self.root} cannot be listed"):
-            if not self.root.is_dir():
+            try:
+                listed = tuple(self.root.iterdir())
+            except FileNotFoundError:
                 return ()
-            found = (manifest.parse_folder(str(path)) for path in self.root.iterdir())
+            found = (manifest.parse_folder(str(path)) for path in listed)
             return tuple(sorted(folder for folder in found if folder is not None))
 
     def whole(self) -> tuple[Folder, ...]:

@@ -35,12 +35,12 @@ class Patience:
     """How long a request may take before it is an error, all in seconds."""
 
     connect_seconds: float = 5.0
-    request_seconds: float = 60.0
-    """For one part or object."""
+    part_seconds: float = 60.0
+    """For one part of a rank's file."""
+    small_seconds: float = 10.0
+    """For a listing, a manifest, a removal: training may be waiting for what they say."""
     retries: int = 4
-    """Of a request that got no answer or a server's error."""
-    retry_seconds: float = 60.0
-    """No retry begins later than this after the first attempt."""
+    """Of a request that got no answer or a server's error, while its seconds last."""
 
 
 class Bucket:
@@ -57,9 +57,8 @@ class Bucket:
     def __init__(self, url: str, patience: Patience) -> None:
         self._url = url
         with self._refusals("cannot be opened"):
-            self._store = store.from_url(
-                url, client_options=_client_options(patience), retry_config=_retries(patience)
-            )
+            self._parts = _open(url, patience, patience.part_seconds)
+            self._small = _open(url, patience, patience.small_seconds)
 
     def write_stream(self, key: str, content: Iterable[memoryview], length: int) -> None:
         """Upload an object from pieces; it appears whole or not at all.
@@ -79,10 +78,10 @@ class Bucket:
         copies = (bytes(piece) for piece in content)
         with self._refusals(f"{key} cannot be written"):
             if length <= PART_BYTES:
-                obstore.put(self._store, key, b"".join(copies), use_multipart=False)
+                obstore.put(self._parts, key, b"".join(copies), use_multipart=False)
                 return
             obstore.put(
-                self._store,
+                self._parts,
                 key,
                 copies,
                 chunk_size=max(PART_BYTES, -(-length // _MOST_PARTS)),
@@ -97,7 +96,7 @@ class Bucket:
         """
         with self._refusals(f"{key} cannot be written"):
             try:
-                obstore.put(self._store, key, content, mode="create")
+                obstore.put(self._small, key, content, mode="create")
             except exceptions.AlreadyExistsError:
                 return False
             return True
@@ -109,7 +108,7 @@ class Bucket:
             StorageFailed: it is not there, or the store refused or did not answer in time.
         """
         with self._refusals(f"{key} cannot be read"):
-            return bytes(obstore.get(self._store, key).bytes())
+            return bytes(obstore.get(self._small, key).bytes())
 
     def read_range(self, key: str, offset: int, length: int) -> Iterator[memoryview]:
         """A range of an object, a few parts ahead.
@@ -138,7 +137,7 @@ class Bucket:
             StorageFailed: the store refused or did not answer in time.
         """
         with self._refusals(f"{prefix} cannot be listed".lstrip()):
-            chunks = obstore.list(self._store, prefix or None, chunk_size=1000)
+            chunks = obstore.list(self._small, prefix or None, chunk_size=1000)
             return {item["path"]: item["size"] for chunk in chunks for item in chunk}
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -148,12 +147,12 @@ class Bucket:
             StorageFailed: the store refused or did not answer in time.
         """
         with self._refusals("cannot be tidied"), contextlib.suppress(FileNotFoundError):
-            obstore.delete(self._store, list(keys))
+            obstore.delete(self._small, list(keys))
 
     def _read_part(self, key: str, begin: int, size: int) -> memoryview:
         with self._refusals(f"{key} cannot be read"):
             try:
-                part = memoryview(obstore.get_range(self._store, key, start=begin, length=size))
+                part = memoryview(obstore.get_range(self._parts, key, start=begin, length=size))
             except exceptions.BaseError as error:
                 if not object_refusals.is_beyond_end(error):
                     raise
@@ -175,17 +174,18 @@ class Bucket:
             raise errors.StorageFailed(message) from None
 
 
-def _client_options(patience: Patience) -> store.ClientConfig:
+def _open(url: str, patience: Patience, seconds: float) -> store.ObjectStore:
     plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
-    return {
-        "allow_http": plain,
-        "connect_timeout": dt.timedelta(seconds=patience.connect_seconds),
-        "timeout": dt.timedelta(seconds=patience.request_seconds),
-    }
-
-
-def _retries(patience: Patience) -> store.RetryConfig:
-    return {
-        "max_retries": patience.retries,
-        "retry_timeout": dt.timedelta(seconds=patience.retry_seconds),
-    }
+    return store.from_url(
+        url,
+        client_options={
+            "allow_http": plain,
+            "connect_timeout": dt.timedelta(seconds=patience.connect_seconds),
+            "timeout": dt.timedelta(seconds=seconds),
+        },
+        retry_config={
+            "max_retries": patience.retries,
+            # A request that takes all its time may be tried once more.
+            "retry_timeout": dt.timedelta(seconds=seconds),
+        },
+    )

@@ -116,7 +116,7 @@ class ObjectStorage:
             multipart_uploads.collect(
                 self.url,
                 lambda key: _is_over(key, newest, generation),
-                seconds=self._patience.request_seconds,
+                seconds=self._patience.small_seconds,
             )
         return doomed
 

@@ -34,6 +34,7 @@ from rover_kf.checkpoint.location import open_storage
 from rover_kf.checkpoint.manifest import Manifest
 from rover_kf.checkpoint.resolve import Stored, resolve
 from rover_kf.checkpoint.storage import Storage
+from rover_kf.sidecar import first_look
 from rover_kf.sidecar.common_step import CommonStep
 from rover_kf.sidecar.naming import Naming
 from rover_kf.sidecar.replication import Replication
@@ -107,22 +108,18 @@ class Commits:
         """Blocked by saves, summed, slowest rank each."""
         return self._seals.seconds
 
-    def first_generation(self) -> int:
-        """Number of the first round: above everything that is on storage. Blocks; call it once.
+    async def first_generation(self) -> int:
+        """Number of the first round: above everything that is on storage. Call it once.
 
-        A storage that cannot be read is told as a Warning and counts as empty: memory goes on.
+        A storage that cannot be read in time is told as a Warning; memory goes on.
         """
         if self._storage is None:
             return 1
-        try:
-            folders, whole = self._storage.folders(), self._storage.whole()
-        except errors.StorageFailed as error:
-            self._warn(str(error))
-            return 1
-        if whole:
-            newest = whole[-1]
-            self._ledger = commit.Ledger(committed=(newest.generation, newest.step))
-        return max((folder.generation for folder in folders), default=0) + 1
+        found = await first_look.look(self._storage)
+        if found.wrong:
+            self._warn(found.wrong)
+        self._ledger = commit.Ledger(committed=found.committed)
+        return found.generation
 
     def routes(self) -> list[web.RouteDef]:
         """For the coordinator's TCP port."""
@@ -255,6 +252,9 @@ class Commits:
             folders = self._storage.whole()
         except errors.StorageFailed as error:
             self._warn(str(error))
+            if not above:
+                # Nothing in memory either: to begin anew would in the end replace what is there.
+                raise
             return None
         for folder in reversed(folders):
             if folder.step <= above:

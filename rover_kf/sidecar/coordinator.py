@@ -70,7 +70,7 @@ class Coordinator:
 
     async def start(self) -> None:
         """Find the first round's number, and the verdict if the job has ended already."""
-        first = await asyncio.to_thread(self._commits.first_generation)
+        first = await self._commits.first_generation()
         self._rendezvous = Rendezvous(_limits(self._settings, first))
         self._recall()
         self._ticker = asyncio.create_task(self._tick())

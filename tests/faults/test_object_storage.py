@@ -22,7 +22,7 @@ from rover_kf.checkpoint.object_storage import ObjectStorage
 # The first fixture may compile the server: that has a limit of its own.
 pytestmark = pytest.mark.timeout(300, func_only=True)
 
-SHORT = Patience(connect_seconds=1.0, request_seconds=1.0, retries=1, retry_seconds=2.0)
+SHORT = Patience(connect_seconds=1.0, part_seconds=1.0, small_seconds=1.0, retries=1)
 URL = "s3://checkpoints/faults/demo"
 
 HALF_WRITER = """
@@ -128,7 +128,7 @@ def test_a_server_that_hangs_is_given_up_in_time_and_used_when_it_is_back(server
         assert _refusal(storage, size).count("no answer") == 3
         seconds = time.monotonic() - begun
     print(f"three calls given up in {seconds:.1f} s")
-    assert seconds < 3 * 2 * (SHORT.request_seconds + SHORT.retry_seconds) + 5
+    assert seconds < 3 * 2 * SHORT.part_seconds + 5
     storage.write_manifest(_write(storage, 1, size))
     assert storage.verify(storage.whole()[-1]).step == 1
 

@@ -13,6 +13,7 @@ import torch
 from object_server import ObjectServer, object_server, offer
 from tests_support import eventually
 
+from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.messages import Acknowledged
 from rover_kf.checkpoint.arena import Arena
@@ -33,8 +34,8 @@ def server(tmp_path, monkeypatch):
         yield running
 
 
-def _checkpointer(pod: checkpoint_pod.Pod) -> Checkpointer:
-    return Checkpointer(settings=trainer_settings.read(pod.environment()))
+def _checkpointer(pod: checkpoint_pod.Pod, round_: int = 1) -> Checkpointer:
+    return Checkpointer(settings=trainer_settings.read(pod.environment(round_=round_)))
 
 
 def _state(seed: int) -> dict[str, object]:
@@ -142,3 +143,27 @@ def test_a_cap_holds_persists_back_but_no_flush(server, tmp_path):
     assert _durable(server) == [1, 2]
     assert held_back > 2.0
     assert at_once < held_back / 2
+
+
+def test_a_pod_starts_while_the_server_hangs(server, tmp_path):
+    """Within its probe's time. What is in memory is restored; without it nothing is begun anew."""
+    home = tmp_path / "pods"
+    state = _state(1)
+    with checkpoint_pod.pods(home, 1, storage=URL) as (pod,):
+        with _checkpointer(pod) as checkpointer:
+            checkpointer.restore(state)
+            checkpointer.save(3, state)
+            checkpointer.wait(3)
+            pod.kill()
+            with server.frozen():
+                begun = time.monotonic()
+                pod.start()
+                print(f"up after {time.monotonic() - begun:.1f} s with a storage that hangs")
+                assert _checkpointer(pod).restore(_state(2)) == 3
+        assert any("no answer" in told for told in pod.told(names.EVENT_CHECKPOINT_WARNING))
+    with checkpoint_pod.pods(tmp_path / "other", 1, storage=URL) as (pod,):
+        server.stop()
+        with pytest.raises(errors.StorageFailed, match="no answer"):
+            _checkpointer(pod).restore(_state(2))
+        server.start()
+        assert _checkpointer(pod, round_=2).restore(state) == 3

@@ -89,7 +89,7 @@ async def serve(settings: SidecarSettings, story: Told) -> None:
     remote = checkpoints.peer_routes()
     if settings.is_coordinator:
         commits = Commits(settings, story, peers)
-        commits.first_generation()
+        await commits.first_generation()
         remote += commits.routes()
     socket_path = settings.home / names.SOCKET
     socket_path.parent.mkdir(parents=True, exist_ok=True)

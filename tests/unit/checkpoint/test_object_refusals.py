@@ -28,7 +28,7 @@ Generic {{ secret: 0123 }}"""
         (S3.format(status=503, code="SlowDown", message="Wait."), "SlowDown: Wait.", "stays as it"),
         (
             (
-                "Error performing GET https://acct.blob.core.windows.net/c/k?sig=0123&se=1 in 3ms - "
+                "Error performing GET https://a.blob.core.windows.net/c/k?sig=0123&se=1 in 3ms - "
                 "Server returned non-2xx status code: 403 Forbidden: "
             ),
             "status 403",
