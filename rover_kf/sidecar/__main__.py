@@ -20,11 +20,11 @@ def main() -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
     try:
-        known = settings.read(os.environ)
+        daemon = Daemon(settings.read(os.environ))
     except errors.InputError as error:
         sys.stderr.write(f"rover-sidecar: {error}\n")
         return error.exit_code
-    asyncio.run(Daemon(known).run())
+    asyncio.run(daemon.run())
     return 0
 
 
