@@ -17,11 +17,7 @@ anywhere.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
-import mmap
-import os
-import pathlib
 import time
 from types import TracebackType
 
@@ -37,18 +33,15 @@ from rover_kf.api.messages import (
     WaitRequest,
 )
 from rover_kf.api.samples import StepSample
-from rover_kf.checkpoint import snapshot
-from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
 from rover_kf.trainer import load
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer import state as states
+from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.reporter import Reporter
 from rover_kf.trainer.saver import Saver
 from rover_kf.trainer.settings import TrainerSettings
-from rover_kf.trainer.shards import Shards
-from rover_kf.trainer.views import views
 
 _log = logging.getLogger("rover_kf")
 
@@ -93,7 +86,7 @@ class Checkpointer:
         self._saver = Saver(
             self._settings, self._ask_arena, self._sealed, replicated=replicated, overlap=overlap
         )
-        self._drain_file = home / names.DRAIN_FILE if home else None
+        self._drain = Drain(home) if home else None
         self._last_step_at = time.monotonic()
         self._save_seconds = 0.0
         self._warned = False
@@ -140,7 +133,7 @@ class Checkpointer:
             patience=_PATIENCE_SECONDS,
         )
         if reply.step is not None:
-            self._load(reply, state, shards)
+            load.from_slot(reply, state, shards)
             self.restored_from = reply.source
         self._saver.prepare(state)
         self._last_step_at = time.monotonic()
@@ -175,7 +168,7 @@ class Checkpointer:
             self._say_outside()
             return
         self._saver.check()
-        draining = self._is_draining(step)
+        draining = self._drain is not None and self._drain.is_due(step)
         if draining or step % self.every == 0 or step == total_steps:
             self.save(step, state)
         now = time.monotonic()
@@ -298,30 +291,6 @@ class Checkpointer:
             timeout=_ARENA_SECONDS,
             patience=_PATIENCE_SECONDS,
         )
-
-    def _load(self, reply: RestoreReply, state: dict[str, object], shards: Shards) -> None:
-        path = pathlib.Path(reply.path)
-        arena = Arena(path.parent)
-        seals = [seal for seal in arena.sealed() if arena.slot_path(seal.slot).name == path.name]
-        if not seals or seals[0].step != reply.step:
-            raise errors.TornSnapshot(f"{path} no longer holds step {reply.step}")
-        with arena.pin(seals[0]) as pin:
-            # A private mapping: reads see the slot, a stray write would see a page of its own.
-            buffer = mmap.mmap(pin.descriptor, reply.snapshot_bytes, access=mmap.ACCESS_COPY)
-            found = snapshot.read(memoryview(buffer))
-            load.put_together(state, found.metadata, views(buffer, found.tensors), shards)
-
-    def _is_draining(self, step: int) -> bool:
-        if self._drain_file is None:
-            return False
-        with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(self._drain_file, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                drain_at = int.from_bytes(os.read(descriptor, 8), "little")
-            finally:
-                os.close(descriptor)
-            return 0 < drain_at <= step
-        return False
 
     def _say_outside(self) -> None:
         if not self._warned:

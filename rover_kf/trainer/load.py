@@ -6,16 +6,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import mmap
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from rover_kf import errors
-from rover_kf.checkpoint import plain
+from rover_kf.api.messages import RestoreReply
+from rover_kf.checkpoint import plain, snapshot
+from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer.shards import NONE, Shards
 from rover_kf.trainer.state import is_stateful, unwrap
+from rover_kf.trainer.views import views
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,6 +41,25 @@ class _Parts:
     def _joined(self, name: str, part: torch.Tensor) -> torch.Tensor:
         shard = self.shards.of(name, part)
         return shard.join(name, part) if shard is not None else part
+
+
+def from_slot(reply: RestoreReply, state: dict[str, Any], shards: Shards) -> None:
+    """Bring the slot that the sidecar has filled into a live state.
+
+    Raises:
+        TornSnapshot: the slot no longer holds that step.
+        CheckpointError: the snapshot lacks something that the state has.
+    """
+    path = pathlib.Path(reply.path)
+    arena = Arena(path.parent)
+    seals = [seal for seal in arena.sealed() if arena.slot_path(seal.slot).name == path.name]
+    if not seals or seals[0].step != reply.step:
+        raise errors.TornSnapshot(f"{path} no longer holds step {reply.step}")
+    with arena.pin(seals[0]) as pin:
+        # A private mapping: reads see the slot, a stray write would see a page of its own.
+        buffer = mmap.mmap(pin.descriptor, reply.snapshot_bytes, access=mmap.ACCESS_COPY)
+        found = snapshot.read(memoryview(buffer))
+        put_together(state, found.metadata, views(buffer, found.tensors), shards)
 
 
 def put_together(
