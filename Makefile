@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv packages demo check test test-fast test-cluster images cluster-up cluster-down \
+.PHONY: help venv packages programs demo check test test-fast test-cluster images cluster-up cluster-down \
   cluster-status test-gpu compat soak bench bench-checkpoint clean
 
 PYTHON ?= python3
@@ -44,12 +44,16 @@ check: venv
 packages:
 	@if [ "$$(id -u)" = 0 ]; then $(PYTHON) tests/cluster/testcluster/packages.py; fi
 
+# Compiled before the first test: a build of minutes on all cores must not disturb timings either.
+programs: packages venv
+	@if command -v go >/dev/null; then cd tests/cluster && $(PY) -m testcluster build; fi
+
 # tests/gpu, compat and soak have targets of their own.
 HERE := $(addprefix tests/,unit properties faults embedded components notebooks)
 
 # In CI nothing may skip: a test that finds a prerequisite missing fails there instead.
 # The cluster comes last and alone: what it costs of two cores must not disturb timings.
-test: packages check
+test: programs check
 	$(PY) -m pytest $(HERE)
 	$(PY) -m pytest tests/cluster
 

@@ -20,15 +20,9 @@ from collections.abc import Iterator
 import pytest
 from checkpoint_pod import free_port
 from testcluster import settings
-from testcluster.binaries import GoModule, compiled
+from testcluster.binaries import OBJECT_SERVER, compiled
 from tests_support import eventually
 
-_MODULE = GoModule(
-    "versitygw",
-    ("github.com/versity/versitygw/cmd/versitygw",),
-    ("versitygw",),
-    ("-trimpath", "-ldflags", "-s -w"),
-)
 _IN_SMALL_MEMORY = (
     'mount -t tmpfs -o "size=$1" tmpfs "$2" && mkdir "$2/data" "$2/data/checkpoints" "$2/meta" '
     '&& shift 2 && exec "$@"'
@@ -42,7 +36,7 @@ def binary() -> pathlib.Path:
         if settings.in_ci():
             pytest.fail(reason)
         pytest.skip(reason)
-    return compiled(_MODULE) / "versitygw"
+    return compiled(OBJECT_SERVER) / "versitygw"
 
 
 class ObjectServer:

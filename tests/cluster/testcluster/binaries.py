@@ -59,6 +59,15 @@ _BESIDE = (
 )
 
 
+OBJECT_SERVER = GoModule(
+    "versitygw",
+    ("github.com/versity/versitygw/cmd/versitygw",),
+    ("versitygw",),
+    ("-trimpath", "-ldflags", "-s -w"),
+)
+"""An S3 server, for the tests of checkpoints in object stores."""
+
+
 def key_of(*parts: str | bytes) -> str:
     """Short name for exactly these contents."""
     digest = hashlib.sha256()
