@@ -12,8 +12,10 @@ import torch
 
 from rover_kf.trainer.work import Work
 
-LOWEST_PRIORITY = 19
-"""As nice counts."""
+LOWER_PRIORITY = 5
+"""As nice counts. Training comes first, but who waits for such a thread, or for the interpreter's
+lock while it has it, must not wait for a thread that gets no core at all: 19 was seen to cost
+hundreds of milliseconds on a busy machine."""
 
 
 class Hands:
@@ -21,7 +23,7 @@ class Hands:
 
     Args:
         count: how many; 0 lends nothing.
-        nice: added to their priority; 19 leaves the cores to everybody else.
+        nice: as nice counts; above 0 they give way to the other threads.
     """
 
     def __init__(self, count: int, *, nice: int = 0) -> None:

@@ -21,7 +21,7 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from rover_kf.trainer.hands import LOWEST_PRIORITY, Hands
+from rover_kf.trainer.hands import LOWER_PRIORITY, Hands
 from rover_kf.trainer.work import Work
 
 
@@ -29,7 +29,7 @@ class Overlap:
     """At most one copy at a time."""
 
     def __init__(self) -> None:
-        self._hands = Hands(1, nice=LOWEST_PRIORITY)
+        self._hands = Hands(1, nice=LOWER_PRIORITY)
         self._work: Work | None = None
         self._hook: RemovableHandle | None = None
         self._catches = False

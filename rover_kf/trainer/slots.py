@@ -26,7 +26,7 @@ from rover_kf.api.messages import ArenaReply
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import SLOTS
 from rover_kf.trainer import device
-from rover_kf.trainer.hands import LOWEST_PRIORITY, Hands
+from rover_kf.trainer.hands import LOWER_PRIORITY, Hands
 from rover_kf.trainer.work import Work
 
 _log = logging.getLogger("rover_kf")
@@ -36,7 +36,7 @@ AskArena = Callable[[int], ArenaReply]
 
 _MADV_POPULATE_WRITE = 23
 """Linux 5.14; the mmap module has no name for it yet, and holds the interpreter's lock."""
-_PIECE_BYTES = 16 << 20
+_PIECE_BYTES = 4 << 20
 
 
 class Slots:
@@ -48,7 +48,7 @@ class Slots:
 
     def __init__(self, ask_arena: AskArena) -> None:
         self._ask_arena = ask_arena
-        self._hands = Hands(1, nice=LOWEST_PRIORITY)
+        self._hands = Hands(1, nice=LOWER_PRIORITY)
         self._asking: Work | None = None
         self._arena: Arena | None = None
         self._prefaulting: tuple[Work, ...] = ()

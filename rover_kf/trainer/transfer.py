@@ -14,7 +14,8 @@ from rover_kf import errors
 from rover_kf.checkpoint.snapshot import Placed
 from rover_kf.trainer.device import Pair
 
-BATCH_BYTES = 16 << 20
+BATCH_BYTES = 4 << 20
+"""A millisecond: what a thread may hold up that waits for the whole."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
