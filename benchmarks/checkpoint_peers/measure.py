@@ -12,8 +12,8 @@ from typing import Any
 import memory
 from session import Session
 
-LEAST_STEPS, MOST_STEPS = 4, 30
-LOADS = 60
+LEAST_STEPS, MOST_STEPS = 4, 12
+LOADS = 24
 """Saves at the highest rate, for the account of saves."""
 
 
