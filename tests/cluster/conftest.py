@@ -4,7 +4,9 @@
 
     pytest tests/cluster                     starts a cluster (or uses the one of `make cluster-up`)
     pytest tests/cluster --keep-cluster      leaves it running afterwards
-    pytest tests/cluster --kubeconfig FILE   uses that cluster; tests that break nodes are skipped
+    pytest tests/cluster --kubeconfig FILE   uses that cluster, which has the Training Operator; of
+        its images and its storage it is told by --trainer-image, --toolbox-image, --images and
+        --storage-class; tests that break nodes are skipped
 
 Without root, Go or the Debian packages these tests are skipped with the reason; with CI=true they
 fail.
@@ -22,25 +24,22 @@ from collections.abc import Iterator
 
 import pytest
 from testcluster import cluster as clusters
-from testcluster import deployment, logs, packages, settings, trainer
+from testcluster import deployment, host_python, logs, options, packages, settings, storage, trainer
 from testcluster.cluster import Cluster
-from testcluster.faults import Faults
+from testcluster.deployment import ProjectImages
+from testcluster.faults import NodeFaults, ProcessFaults
 from testcluster.foreign import ForeignCluster
-from testcluster.images import Images
-from testcluster.layout import Image
+from testcluster.images import TOOLBOX_IMAGE, Images
 from testcluster.objects import apply
+from testcluster.pod_processes import ByExec, OnMachine
+from testcluster.trainer_image import TrainerImage
 
 CONTROLLER_NAMESPACE = "rover-kf-system"
 _USED = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser):
-    group = parser.getgroup("cluster")
-    group.addoption(
-        "--kubeconfig", type=pathlib.Path, help="use this cluster instead of starting one"
-    )
-    group.addoption("--keep-cluster", action="store_true", help="leave the started cluster running")
-    group.addoption("--trainer-image", help="with --kubeconfig: image with Python and torch")
+    options.declare(parser.getgroup("cluster"))
 
 
 def pytest_collection_modifyitems(config, items):
@@ -110,39 +109,58 @@ def cluster(request) -> Iterator[Cluster | ForeignCluster]:
 
 
 @pytest.fixture
-def faults(cluster) -> Faults:
-    """Ways to break the cluster; only one of our own making may be broken."""
+def faults(cluster) -> ProcessFaults:
+    """Ways to end processes of pods: from outside where we can, else through kubectl exec."""
+    foreign = isinstance(cluster, ForeignCluster)
+    return ProcessFaults(ByExec(cluster) if foreign else OnMachine(cluster))
+
+
+@pytest.fixture
+def node_faults(cluster) -> NodeFaults:
+    """Ways to break nodes; only those of our own making may be broken."""
     if isinstance(cluster, ForeignCluster):
         pytest.skip(
             "the cluster of --kubeconfig is not ours: its nodes cannot be stopped or cut off"
         )
-    return Faults(cluster)
+    return NodeFaults(cluster)
 
 
 @pytest.fixture(scope="session")
-def project_images(cluster) -> list[Image]:
-    """Controller and sidecar, built from the working tree and known to every node."""
+def toolbox_image(cluster, request) -> str:
+    """Image of pods that only need busybox."""
+    foreign = isinstance(cluster, ForeignCluster)
+    return request.config.getoption("--toolbox-image") if foreign else TOOLBOX_IMAGE
+
+
+@pytest.fixture(scope="session")
+def project_images(cluster, request) -> ProjectImages | None:
+    """Controller and sidecar: on our own cluster built from the working tree and on every node.
+
+    On a foreign one what --images says; None leaves what the manifests say.
+    """
     if isinstance(cluster, ForeignCluster):
-        return []  # they come from where the manifests say
+        return request.config.getoption("--images")
     images = Images(settings.cache()).project()
     cluster.load(images)
-    return images
+    return ProjectImages.built(images)
 
 
 @pytest.fixture(scope="session")
-def controller(cluster, project_images, tmp_path_factory) -> str:
+def controller(cluster, project_images, tmp_path_factory) -> Iterator[str]:
     """The controller as `kubectl apply -k manifests/overlays/standalone` deploys it; its namespace.
 
-    On a cluster of our own the overlay's images are those just built; on a foreign one they are as
-    the manifests name them.
+    Taken away again from a foreign cluster that did not have it.
     """
     overlay = settings.REPOSITORY / "manifests" / "overlays" / "standalone"
-    if isinstance(cluster, Cluster):
-        folder = tmp_path_factory.mktemp("overlay")
-        overlay = deployment.overlay(folder, overlay, project_images)
-    cluster.kubectl("apply", "-k", str(overlay))
+    if project_images is not None:
+        overlay = deployment.overlay(tmp_path_factory.mktemp("overlay"), overlay, project_images)
+    objects = cluster.kubectl("kustomize", str(overlay))
+    had = cluster.kubectl("get", "namespace", CONTROLLER_NAMESPACE, "--ignore-not-found")
+    cluster.kubectl("apply", "-f", "-", text=objects)
     deployment.wait(cluster, CONTROLLER_NAMESPACE)
-    return CONTROLLER_NAMESPACE
+    yield CONTROLLER_NAMESPACE
+    if isinstance(cluster, ForeignCluster) and not had:
+        cluster.kubectl("delete", "-f", "-", "--timeout=180s", text=objects, timeout=200)
 
 
 @pytest.fixture
@@ -177,46 +195,54 @@ def make_namespace(cluster, request):
     yield make
     for name in made:
         cluster.kubectl("delete", "namespace", name, "--wait=true", "--timeout=180s", timeout=200)
-        cluster.kubectl("delete", "persistentvolume", "-l", f"{trainer.NAMESPACE_LABEL}={name}")
         if isinstance(cluster, Cluster):
+            cluster.kubectl("delete", "persistentvolume", "-l", f"{storage.NAMESPACE_LABEL}={name}")
             shutil.rmtree(_shared_folder(cluster, name), ignore_errors=True)
 
 
 @pytest.fixture
-def namespace(make_namespace) -> str:
-    """A namespace of this test's own, under the restricted profile."""
-    return make_namespace()
+def namespace(make_namespace, request) -> str:
+    """A namespace of this test's own, under the restricted profile or the one it is given."""
+    return make_namespace(getattr(request, "param", "restricted"))
 
 
 @pytest.fixture
-def host_python(cluster, namespace):
-    """Give the namespace this machine's files; returns testcluster.trainer.with_host_python."""
-    if isinstance(cluster, ForeignCluster):
+def with_trainer(cluster, namespace, request) -> trainer.Trainer:
+    """Give PyTorchJobs of the namespace Python, torch and a test's scripts."""
+    if isinstance(cluster, Cluster):
+        apply(cluster, host_python.host_volume(namespace))
+        return host_python.with_host_python
+    image = request.config.getoption("--trainer-image")
+    if not image:
         pytest.skip(
-            "a foreign cluster's nodes do not have this machine's Python; not supported yet"
+            "the nodes of --kubeconfig do not see this machine's Python; name an image with "
+            "Python >= 3.10, torch, numpy and scikit-learn by --trainer-image"
         )
-    apply(cluster, trainer.host_volume(namespace))
-    return trainer.with_host_python
+    return TrainerImage(cluster, namespace, image)
 
 
 @pytest.fixture
-def shared_claim(cluster, namespace):
-    """Make a claim that every pod of the namespace may write; returns the folder behind it."""
-    if isinstance(cluster, ForeignCluster):
-        pytest.skip("a foreign cluster's storage is not known; not supported yet")
+def shared_claim(cluster, namespace, request):
+    """Make a claim that every pod of the namespace may write."""
 
-    def make(claim: str = trainer.CHECKPOINT_CLAIM) -> pathlib.Path:
+    def make(claim: str = storage.CHECKPOINT_CLAIM) -> None:
+        if isinstance(cluster, ForeignCluster):
+            chosen = request.config.getoption("--storage-class")
+            apply(cluster, [storage.provided(namespace, claim, chosen)])
+            return
         folder = _shared_folder(cluster, namespace) / claim
-        apply(cluster, trainer.shared_volume(namespace, folder, claim=claim))
-        return folder
+        apply(cluster, storage.shared(namespace, claim, folder))
 
     return make
 
 
 @pytest.fixture
-def checkpoints(shared_claim) -> pathlib.Path:
+def checkpoints(cluster, namespace, shared_claim) -> pathlib.Path:
     """The folder behind the claim ``checkpoints``."""
-    return shared_claim()
+    if isinstance(cluster, ForeignCluster):
+        pytest.skip("the storage of --kubeconfig is not ours: the folder behind a claim is unknown")
+    shared_claim()
+    return _shared_folder(cluster, namespace) / storage.CHECKPOINT_CLAIM
 
 
 def _shared_folder(cluster: Cluster, namespace: str) -> pathlib.Path:

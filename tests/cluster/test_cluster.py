@@ -51,13 +51,13 @@ def test_nodes_are_ready_and_the_operator_serves(cluster):
         apply(cluster, [wrong])
 
 
-def test_stock_training_succeeds(cluster, namespace, host_python):
+def test_stock_training_succeeds(cluster, namespace, with_trainer):
     """torchrun in an unlabelled job of two workers meets, reduces and succeeds, restricted."""
     command = ["torchrun", "/scripts/hello.py"]
     job = objects.pytorchjob("hello", namespace, command, elastic=(2, 2))
     job["spec"]["elasticPolicy"]["rdzvConf"] = [{"key": "last_call_timeout", "value": "1"}]
     job["spec"]["nprocPerNode"] = "1"
-    apply(cluster, [host_python(job, scripts=SCRIPTS)])
+    apply(cluster, [with_trainer(job, scripts=SCRIPTS)])
 
     def ended() -> set[str]:
         return objects.job_conditions(objects.get(cluster, namespace, "pytorchjob", "hello")) & {
@@ -70,29 +70,29 @@ def test_stock_training_succeeds(cluster, namespace, host_python):
     assert "of 2: sum 3" in output
 
 
-def test_partition_cuts_pods_of_two_nodes_and_heals(cluster, namespace, faults):
+def test_partition_cuts_pods_of_two_nodes_and_heals(cluster, namespace, node_faults):
     """Inside a partition pods of two nodes are apart, a third reaches both; after it all do."""
     first, second, third = (node.name for node in cluster.nodes[:3])
     places = {"left": first, "right": second, "other": third}
     apply(cluster, [_serve(namespace, name, node) for name, node in places.items()])
     address = {name: _address(cluster, namespace, name) for name in places}
     assert _answers(cluster, namespace, "left", address["right"])
-    with faults.partitioned(second, peers=[first]):
+    with node_faults.partitioned(second, peers=[first]):
         assert not _answers(cluster, namespace, "left", address["right"])
         assert not _answers(cluster, namespace, "right", address["left"])
         assert _answers(cluster, namespace, "other", address["right"])
     assert _answers(cluster, namespace, "left", address["right"])
 
 
-def test_packets_are_lost_and_the_loss_ends(cluster, namespace, faults):
+def test_packets_are_lost_and_the_loss_ends(cluster, namespace, node_faults):
     """With all packets to a peer lost nothing answers; with a tenth lost TCP still delivers."""
     first, second = (node.name for node in cluster.nodes[:2])
     apply(cluster, [_serve(namespace, "near", first), _serve(namespace, "far", second)])
     _address(cluster, namespace, "near")
     far = _address(cluster, namespace, "far")
-    with faults.lossy(second, 1.0, peers=[first]):
+    with node_faults.lossy(second, 1.0, peers=[first]):
         assert not _answers(cluster, namespace, "near", far)
-    with faults.lossy(second, 0.1, peers=[first]):
+    with node_faults.lossy(second, 0.1, peers=[first]):
         eventually(lambda: _answers(cluster, namespace, "near", far), within=60)
         rules = run(
             ["nsenter", f"--net=/run/netns/{second}", "iptables", "-t", "raw", "-S", "RKF-IN"]
@@ -101,12 +101,12 @@ def test_packets_are_lost_and_the_loss_ends(cluster, namespace, faults):
     assert _answers(cluster, namespace, "near", far)
 
 
-def test_a_process_in_a_pod_dies_by_signal(cluster, namespace, faults):
-    """SIGKILL from outside ends that process of the pod; the kubelet starts the container again."""
-    pod = objects.toolbox("victim", namespace, ["sh", "-c", "sleep 100000 & sleep 99999"])
-    apply(cluster, [pod])
+def test_a_process_in_a_pod_dies_by_signal(cluster, namespace, faults, toolbox_image):
+    """SIGKILL ends that process of the pod; the kubelet starts the container again."""
+    command = ["sh", "-c", "sleep 100000 & sleep 99999; exit 1"]
+    apply(cluster, [objects.toolbox("victim", namespace, command, image=toolbox_image)])
     _address(cluster, namespace, "victim")
-    assert len(faults.processes(namespace, "victim", matching="sleep")) == 2
+    eventually(lambda: len(faults.processes(namespace, "victim", matching="^sleep")) == 2)
     with pytest.raises(ClusterError, match="no 1 processes like 'python'"):
         faults.kill(namespace, "victim", matching="python")
     faults.kill(namespace, "victim", matching="^sleep 99999", number=signal.SIGKILL)
@@ -119,12 +119,12 @@ def test_a_process_in_a_pod_dies_by_signal(cluster, namespace, faults):
     eventually(lambda: restarts() >= 1, within=60)
 
 
-def test_a_node_loses_power_and_comes_back(cluster, namespace, faults):
+def test_a_node_loses_power_and_comes_back(cluster, namespace, faults, node_faults):
     """A stopped node becomes NotReady, its pods' processes end; started again it runs them."""
     last = cluster.nodes[-1].name
     apply(cluster, [_serve(namespace, "there", last)])
     _address(cluster, namespace, "there")
-    with faults.node_stopped(last):
+    with node_faults.node_stopped(last):
         eventually(lambda: last not in cluster.ready_nodes(), within=90, what=f"{last} NotReady")
         assert not faults.processes(namespace, "there")
     assert last in cluster.ready_nodes()

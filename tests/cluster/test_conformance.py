@@ -7,7 +7,6 @@ from __future__ import annotations
 import pytest
 from conformance import ClusterConformance
 from testcluster import objects
-from testcluster.images import TOOLBOX_IMAGE
 
 from rover_kf.api import names
 from rover_kf.cluster import kubernetes as kubernetes_cluster
@@ -25,14 +24,14 @@ def namespace(make_namespace):
 
 
 @pytest.fixture
-def manifest(namespace):
+def manifest(namespace, toolbox_image):
     def make(name, script, workers=1):
         job = objects.pytorchjob(
             name, namespace, ["sh", "-c", script], workers=workers, cpu="10m", memory="32Mi"
         )
         job["metadata"]["labels"] = {names.INJECT_LABEL: "true"}
         pod = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-        pod["containers"][0]["image"] = TOOLBOX_IMAGE
+        pod["containers"][0]["image"] = toolbox_image
         return job
 
     return make

@@ -8,8 +8,16 @@ import pathlib
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from testcluster.errors import CommandFailed
+
+
+class Kubectl(Protocol):
+    """A cluster of either kind."""
+
+    def kubectl(self, *words: str, text: str | None = None, timeout: float = 120) -> str:
+        """Run kubectl against it."""
 
 
 def run(

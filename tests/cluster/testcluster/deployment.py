@@ -1,47 +1,72 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The controller on a test cluster: its overlay with local images, its coming and going."""
+"""The controller on a test cluster: its overlay with the images to test, its coming and going."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Protocol
 
 import yaml
 
-from testcluster.images import SIDECAR_IMAGE
+from testcluster.commands import Kubectl
 from testcluster.layout import Image
 
 DEPLOYMENT = "rover-kf-controller"
+_SIDECAR = "rover-kf-sidecar"
 
 
-class Kubectl(Protocol):
-    """A cluster of either kind."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProjectImages:
+    """Where a cluster finds the images of controller and sidecar.
 
-    def kubectl(self, *words: str, text: str | None = None, timeout: float = 120) -> str:
-        """Run kubectl against it."""
-
-
-def overlay(folder: pathlib.Path, base: pathlib.Path, images: Sequence[Image]) -> pathlib.Path:
-    """Write a kustomization over ``base`` that uses local images; returns its folder.
-
-    The images' keys stand in an annotation, so that new ones under the old name are rolled out.
+    Args:
+        prefix: registry and folder, e.g. ``localhost``.
+        tag: of both.
+        made_of: what is in them; a change of it is rolled out though the names stay.
     """
-    settings = {"data": {"ROVER_SIDECAR_IMAGE": SIDECAR_IMAGE}}
+
+    prefix: str
+    tag: str
+    made_of: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> ProjectImages:
+        """From ``PREFIX:TAG``.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        prefix, _, tag = text.rpartition(":")
+        if not prefix or not tag or "/" in tag:
+            raise ValueError(
+                f"{text!r} is not PREFIX:TAG, which stands for PREFIX/{DEPLOYMENT}:TAG and "
+                f"PREFIX/{_SIDECAR}:TAG"
+            )
+        return cls(prefix, tag)
+
+    @classmethod
+    def built(cls, images: Sequence[Image]) -> ProjectImages:
+        """Those that Images.project has built."""
+        return cls("localhost", "dev", " ".join(image.reference for image in images))
+
+
+def overlay(folder: pathlib.Path, base: pathlib.Path, images: ProjectImages) -> pathlib.Path:
+    """Write a kustomization over ``base`` that uses these images; returns its folder."""
+    settings = {"data": {"ROVER_SIDECAR_IMAGE": f"{images.prefix}/{_SIDECAR}:{images.tag}"}}
     named = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": DEPLOYMENT}}
-    built = {"rover-kf.test/images": " ".join(image.reference for image in images)}
+    built = {"rover-kf.test/images": f"{images.prefix}:{images.tag} {images.made_of}"}
     template = {"spec": {"template": {"metadata": {"annotations": built}}}}
     deployed = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": DEPLOYMENT}}
+    controller = {"newName": f"{images.prefix}/{DEPLOYMENT}", "newTag": images.tag}
     document = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [os.path.relpath(base, folder.resolve())],
-        "images": [
-            {"name": DEPLOYMENT, "newName": f"localhost/{DEPLOYMENT}", "newTag": "dev"},
-        ],
+        "images": [{"name": DEPLOYMENT, **controller}],
         "patches": [
             {"patch": json.dumps({**named, **settings})},
             {"patch": json.dumps({**deployed, **template})},

@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Breaking things on purpose: power, network, processes.
+"""Breaking things on purpose: processes on any cluster, power and network on one of our own.
 
-All of it is done from outside, as the machine room would; nothing in the pods takes part. This
-kernel may lack netem, so loss is made by the packet filter's `statistic` match; delay is not
+This kernel may lack netem, so loss is made by the packet filter's `statistic` match; delay is not
 offered.
 """
 
@@ -11,19 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import os
-import pathlib
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from testcluster import cgroups, network
+from testcluster import network
 from testcluster.cluster import Cluster
 from testcluster.commands import run
 from testcluster.errors import ClusterError
-from testcluster.processes import command_line, start_time
+from testcluster.pod_processes import PodProcess, Processes
 
 # Ahead of everything: raw sees what arrives before the services' rules do, mangle's last hook what
 # leaves.
@@ -34,18 +29,55 @@ _HOOKS = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PodProcess:
-    """A process of a pod, with the machine's pid."""
+class ProcessFaults:
+    """Processes of pods, found and ended.
 
-    pid: int
-    container: str
-    """Container id, as in the pod's status without its scheme."""
-    command: str
+    Args:
+        reach: how they are reached.
+    """
+
+    reach: Processes
+
+    def processes(
+        self, namespace: str, pod: str, *, matching: str = "", container: str = ""
+    ) -> list[PodProcess]:
+        """The pod's (or one container's) processes whose command line matches, oldest first.
+
+        Raises:
+            ClusterError: there is no such pod.
+        """
+        found = self.reach.of(namespace, pod, container)
+        return [process for process in found if re.search(matching, process.command)]
+
+    def kill(
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        matching: str = "",
+        container: str = "",
+        number: signal.Signals = signal.SIGKILL,
+        count: int = 1,
+    ) -> list[PodProcess]:
+        """Signal the newest ``count`` processes of the pod that match; returns them.
+
+        Raises:
+            ClusterError: fewer than that match; the message lists what runs.
+        """
+        found = self.processes(namespace, pod, matching=matching, container=container)[-count:]
+        if len(found) < count:
+            running = [process.command for process in self.processes(namespace, pod)]
+            raise ClusterError(
+                f"{pod} has no {count} processes like {matching!r}; it runs {running}"
+            )
+        for process in found:
+            self.reach.send(number, process)
+        return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Faults:
-    """Faults of one cluster of our own."""
+class NodeFaults:
+    """Power and network of the nodes of a cluster of our own, broken from outside."""
 
     cluster: Cluster
 
@@ -94,50 +126,6 @@ class Faults:
         with self._filtered(name, peers, loss):
             yield
 
-    def processes(
-        self, namespace: str, pod: str, *, matching: str = "", container: str = ""
-    ) -> list[PodProcess]:
-        """The pod's (or one container's) processes whose command line matches, oldest first.
-
-        Raises:
-            ClusterError: there is no such pod.
-        """
-        found = json.loads(self.cluster.kubectl("-n", namespace, "get", "pod", pod, "-o", "json"))
-        uid = found["metadata"]["uid"]
-        wanted = _container_id(found, container) if container else ""
-        listed = []
-        for pid in cgroups.processes(found["spec"]["nodeName"]):
-            holder = _container_of(pid, uid)
-            command = command_line(pid)
-            if holder and holder.startswith(wanted) and command and re.search(matching, command):
-                listed.append(PodProcess(pid, holder, command))
-        return sorted(listed, key=lambda process: start_time(process.pid) or 0)
-
-    def kill(
-        self,
-        namespace: str,
-        pod: str,
-        *,
-        matching: str = "",
-        container: str = "",
-        number: signal.Signals = signal.SIGKILL,
-        count: int = 1,
-    ) -> list[PodProcess]:
-        """Signal the newest ``count`` processes of the pod that match; returns them.
-
-        Raises:
-            ClusterError: fewer than that match; the message lists what runs.
-        """
-        found = self.processes(namespace, pod, matching=matching, container=container)[-count:]
-        if len(found) < count:
-            running = [process.command for process in self.processes(namespace, pod)]
-            raise ClusterError(
-                f"{pod} has no {count} processes like {matching!r}; it runs {running}"
-            )
-        for process in found:
-            os.kill(process.pid, number)
-        return found
-
     @contextlib.contextmanager
     def _filtered(self, name: str, peers: Sequence[str], verdict: list[str]) -> Iterator[None]:
         index = self.cluster.node(name).index
@@ -177,22 +165,3 @@ def _addresses(cluster: Cluster, peers: Sequence[str]) -> list[str]:
             index = cluster.node(peer).index
             found += [network.address(index), network.pod_range(index)]
     return found
-
-
-def _container_id(pod: dict[str, Any], name: str) -> str:
-    status = pod["status"]
-    every = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
-    found = next((item["containerID"] for item in every if item["name"] == name), "")
-    if not found:
-        raise ClusterError(f"{pod['metadata']['name']} has no started container {name!r}")
-    return found.rpartition("/")[2]
-
-
-def _container_of(pid: int, uid: str) -> str:
-    """Container id if the process belongs to the pod, else nothing."""
-    try:
-        groups = pathlib.Path(f"/proc/{pid}/cgroup").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    match = re.search(rf"/pod{re.escape(uid)}/([0-9a-f]{{64}})", groups)
-    return match.group(1) if match else ""

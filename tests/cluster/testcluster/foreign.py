@@ -16,13 +16,16 @@ class ForeignCluster:
 
     Args:
         kubeconfig: file given with --kubeconfig.
+        program: kubectl; the one on PATH unless told otherwise.
     """
 
     kubeconfig: pathlib.Path
+    program: str | pathlib.Path = "kubectl"
 
     def kubectl(self, *words: str, text: str | None = None, timeout: float = 120) -> str:
-        """Run the kubectl on PATH against it."""
-        return run(["kubectl", "--kubeconfig", self.kubeconfig, *words], text=text, timeout=timeout)
+        """Run kubectl against it and return its output."""
+        command = [self.program, "--kubeconfig", self.kubeconfig, *words]
+        return run(command, text=text, timeout=timeout)
 
     def get_raw(self, path: str, *, timeout: float = 30) -> bytes:
         """GET a path of the API server."""

@@ -56,11 +56,18 @@ def pytorchjob(
     }
 
 
-def toolbox(name: str, namespace: str, command: list[str], *, node: str | None = None) -> Object:
+def toolbox(
+    name: str,
+    namespace: str,
+    command: list[str],
+    *,
+    node: str | None = None,
+    image: str = TOOLBOX_IMAGE,
+) -> Object:
     """A pod with busybox that satisfies the restricted profile, on a node of one's choice."""
     container = {
         "name": "main",
-        "image": TOOLBOX_IMAGE,
+        "image": image,
         "command": command,
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }

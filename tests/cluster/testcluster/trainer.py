@@ -1,28 +1,18 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A trainer with Python and torch but no image of five gigabytes: it sees this machine's files.
+"""What a test's trainer is given on any cluster: scripts, a user, a place to write.
 
-The image is empty. A read-only PersistentVolume gives the pod the machine's root by parts: /usr,
-the Python installation, the virtual environment, the scripts. A claim instead of a hostPath volume,
-because the restricted pod-security profile refuses the latter and what we inject must work under
-it.
+Where Python and torch come from is another matter: host_python.py on a cluster of our own,
+trainer_image.py on any other.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib.util
-import os
 import pathlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
-from testcluster.images import TRAINER_IMAGE
-
-HOST_CLAIM = "host-files"
-CHECKPOINT_CLAIM = "checkpoints"
-NAMESPACE_LABEL = "rover-kf.test/namespace"
-"""On PersistentVolumes, which belong to no namespace: whose they are."""
 SCRIPTS = "/scripts"
 """Where the pod finds the folder of scripts if its container names no working directory."""
 TOOLS = "/tools"
@@ -32,109 +22,47 @@ USER = 65532
 Object = dict[str, Any]
 
 
-def host_volume(namespace: str) -> list[Object]:
-    """PersistentVolume and claim for the machine's files, read-only."""
-    return _volume(namespace, HOST_CLAIM, pathlib.Path("/"), "ReadOnlyMany")
+class Trainer(Protocol):
+    """Gives a PyTorchJob an image and what its trainers need."""
+
+    def __call__(
+        self,
+        manifest: Mapping[str, Any],
+        *,
+        scripts: pathlib.Path,
+        tools: pathlib.Path | None = None,
+    ) -> Object:
+        """Return the job ready to be applied.
+
+        Args:
+            manifest: a PyTorchJob; not changed.
+            scripts: folder seen in the container's working directory (``/scripts``).
+            tools: another folder, seen at ``/tools``.
+        """
 
 
-def shared_volume(
-    namespace: str, folder: pathlib.Path, *, claim: str = CHECKPOINT_CLAIM
-) -> list[Object]:
-    """PersistentVolume and claim that every pod may write, kept in a folder of this machine."""
-    folder.mkdir(parents=True, exist_ok=True)
-    os.chown(folder, USER, USER)
-    return _volume(namespace, claim, folder, "ReadWriteMany")
+def copied(manifest: Mapping[str, Any]) -> tuple[Object, list[tuple[Object, Object]]]:
+    """A copy of a PyTorchJob; in it every replica's pod with the container ``pytorch``."""
+    job = copy.deepcopy(dict(manifest))
+    pods = [replica["template"]["spec"] for replica in job["spec"]["pytorchReplicaSpecs"].values()]
+    return job, [(pod, _trainer(pod)) for pod in pods]
 
 
-def _volume(namespace: str, claim: str, path: pathlib.Path, mode: str) -> list[Object]:
-    name = f"{namespace}-{claim}"
-    spec = {"accessModes": [mode], "storageClassName": ""}
-    size = {"storage": "1Gi"}
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": name, "labels": {NAMESPACE_LABEL: namespace}},
-            "spec": {
-                **spec,
-                "capacity": size,
-                "persistentVolumeReclaimPolicy": "Retain",
-                "claimRef": {"namespace": namespace, "name": claim},
-                "hostPath": {"path": str(path), "type": "Directory"},
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": claim, "namespace": namespace},
-            "spec": {**spec, "volumeName": name, "resources": {"requests": size}},
-        },
-    ]
-
-
-def with_host_python(
-    manifest: Mapping[str, Any],
-    *,
-    scripts: pathlib.Path,
-    tools: pathlib.Path | None = None,
-    environment: pathlib.Path | None = None,
-) -> Object:
-    """Return the PyTorchJob with an empty image and, in every replica, this machine's Python.
+def prepare(pod: Object, container: Object, *, image: str, path: str = "") -> None:
+    """Set what trainers of both kinds have: image, user, ``/tmp``, the restricted profile.
 
     Args:
-        manifest: a PyTorchJob; not changed.
-        scripts: folder of this machine, seen in the container's working directory (``/scripts``).
-        tools: another folder, seen at ``/tools``.
-        environment: virtual environment with torch; the one that has it here if None.
+        pod: changed in place.
+        container: the trainer in it.
+        image: what it runs.
+        path: its ``PATH``; the image's own if empty.
     """
-    result = copy.deepcopy(dict(manifest))
-    for replica in result["spec"]["pytorchReplicaSpecs"].values():
-        pod = replica["template"]["spec"]
-        container = next(item for item in pod["containers"] if item["name"] == "pytorch")
-        adapt(pod, container, scripts=scripts, tools=tools, environment=environment)
-    return result
-
-
-def adapt(
-    pod: Object,
-    container: Object,
-    *,
-    scripts: pathlib.Path,
-    tools: pathlib.Path | None = None,
-    environment: pathlib.Path | None = None,
-) -> None:
-    """Do the same to one pod specification, in place."""
-    prefix = (environment or torch_environment()).resolve()
-    base = _base_prefix(prefix)
-    mounts = [
-        _mount("/usr", "/usr"),
-        *(_mount(f"/{name}", _real(f"/{name}")) for name in ("bin", "sbin", "lib", "lib64")),
-    ]
-    mounts += [
-        _mount(str(path), str(path))
-        for path in sorted({base, prefix})
-        if not path.is_relative_to("/usr")
-    ]
-    place = container.setdefault("workingDir", SCRIPTS)
-    mounts.append(_mount(place, str(scripts.resolve())))
-    if tools is not None:
-        mounts.append(_mount(TOOLS, str(tools.resolve())))
-    container["image"] = TRAINER_IMAGE
+    container["image"] = image
     container["imagePullPolicy"] = "IfNotPresent"
-    container.setdefault("volumeMounts", []).extend(
-        [*mounts, {"name": "scratch", "mountPath": "/tmp"}]
-    )
-    # No /etc/passwd: what asks for the user's name or home finds them here.
-    variables = {
-        "PATH": f"{prefix}/bin:{base}/bin:/usr/bin:/bin",
-        "HOME": "/tmp",
-        "USER": "trainer",
-        "LOGNAME": "trainer",
-    }
+    container.setdefault("volumeMounts", []).append({"name": "scratch", "mountPath": "/tmp"})
+    pod.setdefault("volumes", []).append({"name": "scratch", "emptyDir": {}})
     given = {item["name"] for item in container.setdefault("env", [])}
-    container["env"] += [
-        {"name": name, "value": value} for name, value in variables.items() if name not in given
-    ]
+    container["env"] += [item for item in _environment(path) if item["name"] not in given]
     container["securityContext"] = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -145,40 +73,24 @@ def adapt(
         "runAsGroup": USER,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    pod.setdefault("volumes", []).extend(
-        [
-            {
-                "name": HOST_CLAIM,
-                "persistentVolumeClaim": {"claimName": HOST_CLAIM, "readOnly": True},
-            },
-            {"name": "scratch", "emptyDir": {}},
-        ]
-    )
 
 
-def torch_environment() -> pathlib.Path:
-    """The virtual environment that torch is installed in; not always the one that runs."""
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
-        raise ModuleNotFoundError("torch is not installed: `make venv`")
-    return next(
-        path for path in pathlib.Path(found.origin).parents if (path / "pyvenv.cfg").exists()
-    )
+def places(
+    container: Object, scripts: pathlib.Path, tools: pathlib.Path | None
+) -> Iterator[tuple[str, pathlib.Path]]:
+    """Where in the container which folder is to be seen; names its working directory."""
+    yield container.setdefault("workingDir", SCRIPTS), scripts
+    if tools is not None:
+        yield TOOLS, tools
 
 
-def _mount(place: str, source: str) -> Object:
-    return {"name": HOST_CLAIM, "mountPath": place, "subPath": source.lstrip("/"), "readOnly": True}
+def _trainer(pod: Object) -> Object:
+    return next(item for item in pod["containers"] if item["name"] == "pytorch")
 
 
-def _real(path: str) -> str:
-    # /lib is a link to /usr/lib here and a folder elsewhere; a subPath must not be a link.
-    return os.path.realpath(path)
-
-
-def _base_prefix(environment: pathlib.Path) -> pathlib.Path:
-    """Python installation that a virtual environment stands on."""
-    for line in (environment / "pyvenv.cfg").read_text().splitlines():
-        key, _, value = line.partition("=")
-        if key.strip() == "home":
-            return pathlib.Path(value.strip()).parent.resolve()
-    raise ValueError(f"{environment} is no virtual environment: pyvenv.cfg names no home")
+def _environment(path: str) -> list[Object]:
+    # The user is not in /etc/passwd: what asks for its name or home finds them here.
+    variables = {"HOME": "/tmp", "USER": "trainer", "LOGNAME": "trainer"}
+    if path:
+        variables["PATH"] = path
+    return [{"name": name, "value": value} for name, value in variables.items()]

@@ -1,0 +1,89 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A trainer with Python and torch but no image of five gigabytes: it sees this machine's files.
+
+The image is empty. A read-only PersistentVolume gives the pod the machine's root by parts: /usr,
+the Python installation, the virtual environment, the scripts. A claim instead of a hostPath volume,
+because the restricted pod-security profile refuses the latter and what we inject must work under
+it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from testcluster import storage, trainer
+from testcluster.images import TRAINER_IMAGE
+
+HOST_CLAIM = "host-files"
+
+Object = dict[str, Any]
+
+
+def host_volume(namespace: str) -> list[Object]:
+    """PersistentVolume and claim for the machine's files, read-only."""
+    return storage.folder(namespace, HOST_CLAIM, pathlib.Path("/"), "ReadOnlyMany")
+
+
+def with_host_python(
+    manifest: Mapping[str, Any], *, scripts: pathlib.Path, tools: pathlib.Path | None = None
+) -> Object:
+    """Return the PyTorchJob with an empty image and, in every replica, this machine's Python.
+
+    Args:
+        manifest: a PyTorchJob; not changed.
+        scripts: folder of this machine, seen in the container's working directory (``/scripts``).
+        tools: another folder, seen at ``/tools``.
+    """
+    prefix = torch_environment().resolve()
+    base = _base_prefix(prefix)
+    job, found = trainer.copied(manifest)
+    for pod, container in found:
+        path = f"{prefix}/bin:{base}/bin:/usr/bin:/bin"
+        trainer.prepare(pod, container, image=TRAINER_IMAGE, path=path)
+        folders = trainer.places(container, scripts, tools)
+        container["volumeMounts"] += [
+            *_system(prefix, base),
+            *(_mount(place, str(folder.resolve())) for place, folder in folders),
+        ]
+        claim = {"claimName": HOST_CLAIM, "readOnly": True}
+        pod["volumes"].append({"name": HOST_CLAIM, "persistentVolumeClaim": claim})
+    return job
+
+
+def torch_environment() -> pathlib.Path:
+    """The virtual environment that torch is installed in; not always the one that runs."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("torch is not installed: `make venv`")
+    return next(
+        path for path in pathlib.Path(found.origin).parents if (path / "pyvenv.cfg").exists()
+    )
+
+
+def _system(*prefixes: pathlib.Path) -> list[Object]:
+    folders = [_mount(f"/{name}", _real(f"/{name}")) for name in ("bin", "sbin", "lib", "lib64")]
+    own = [path for path in sorted(set(prefixes)) if not path.is_relative_to("/usr")]
+    return [_mount("/usr", "/usr"), *folders, *(_mount(str(path), str(path)) for path in own)]
+
+
+def _mount(place: str, source: str) -> Object:
+    return {"name": HOST_CLAIM, "mountPath": place, "subPath": source.lstrip("/"), "readOnly": True}
+
+
+def _real(path: str) -> str:
+    # /lib is a link to /usr/lib here and a folder elsewhere; a subPath must not be a link.
+    return os.path.realpath(path)
+
+
+def _base_prefix(environment: pathlib.Path) -> pathlib.Path:
+    """Python installation that a virtual environment stands on."""
+    for line in (environment / "pyvenv.cfg").read_text().splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == "home":
+            return pathlib.Path(value.strip()).parent.resolve()
+    raise ValueError(f"{environment} is no virtual environment: pyvenv.cfg names no home")
