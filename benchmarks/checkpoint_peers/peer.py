@@ -72,7 +72,10 @@ class Peer:
 def sync(folder: pathlib.Path) -> None:
     """Have every file and folder on the storage."""
     for path in [folder, *folder.rglob("*")]:
-        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # its owner tidies up
+            continue
         try:
             os.fsync(descriptor)
         finally:
