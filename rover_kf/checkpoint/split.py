@@ -58,14 +58,16 @@ def share(whole: Snapshot, rank: int, world_size: int) -> Share:
         piece = kinds.pieces.get(place.entry.name)
         if place.entry.name in kinds.own or (piece is not None and piece.copy == 0):
             chosen.append(_Part(place, piece))
-    chosen.sort(key=lambda part: _order(part.place))
     pieces = {part.place.entry.name: part.piece for part in chosen if part.piece is not None}
     metadata = {**whole.metadata, KEY: Kinds(kinds.own, pieces).to_text()}
     metadata.pop(snapshot.TYPES_KEY, None)  # the header's own; written anew
     layout = snapshot.plan((part.place.entry for part in chosen), metadata)
     head = snapshot.header(layout, metadata)
     assert head is not None  # noqa: S101 - a new layout has room for its own header
-    ranges = _joined((part.place.begin, part.place.end) for part in chosen)
+    # In the file's order, which need not be the slot's: a cut tensor may stand elsewhere.
+    places_by_name = {part.place.entry.name: part.place for part in chosen}
+    inside = (places_by_name[place.entry.name] for place in layout.placed)
+    ranges = _joined((place.begin, place.end) for place in inside)
     return Share(head, tuple(ranges), layout.length, _common(shared))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from rover_kf.checkpoint.kinds import KEY, Kinds, Piece, kinds_of
 from rover_kf.checkpoint.snapshot import Entry
 
 DTYPES = {"U8": np.uint8, "F32": np.float32, "I64": np.int64, "F16": np.float16}
-EXAMPLES = settings(deadline=None, max_examples=60)
+EXAMPLES = settings(deadline=None, max_examples=400, derandomize="CI" in os.environ)
 shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
 
 
