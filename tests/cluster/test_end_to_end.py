@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+from collections.abc import Callable
 
 import pytest
 from testcluster import jobs, objects, storage
@@ -21,8 +23,9 @@ def submit(cluster, namespace, with_trainer, shared_claim):
     """Apply a digits job as a user would; returns it running."""
     shared_claim(jobs.CLAIM)
 
-    def run(*options: str) -> RunningJob:
-        job = with_trainer(jobs.digits(namespace, *options), scripts=jobs.SAMPLES, tools=jobs.TOOLS)
+    def run(*options: str, change: Callable[[dict], dict] = dict) -> RunningJob:
+        job = change(jobs.digits(namespace, *options))
+        job = with_trainer(job, scripts=jobs.SAMPLES, tools=jobs.TOOLS)
         apply(cluster, [job])
         return RunningJob(cluster, namespace, job["metadata"]["name"])
 
@@ -61,6 +64,15 @@ def _kill_and_resume(job: RunningJob, faults, victim: str) -> tuple[int, int]:
     steps = {_same_bits(job, pod) for pod in sorted(job.pods())}
     assert len(steps) == 1, f"the pods resumed at different steps: {steps}"
     return sealed, steps.pop()
+
+
+def _with_master(job: dict) -> dict:
+    """The same training as a Master and one Worker, of a size that does not change."""
+    spec = {key: value for key, value in job["spec"].items() if key != "elasticPolicy"}
+    worker = spec["pytorchReplicaSpecs"]["Worker"] | {"replicas": 1}
+    spec["pytorchReplicaSpecs"] = {"Master": copy.deepcopy(worker), "Worker": worker}
+    annotations = job["metadata"]["annotations"] | {"rover-kf.io/scaling.mode": "off"}
+    return job | {"metadata": job["metadata"] | {"annotations": annotations}, "spec": spec}
 
 
 def _same_bits(job: RunningJob, pod: str) -> int:
@@ -114,6 +126,21 @@ def test_the_whole_path(faults, submit):
         within=60, what=f"events {story}",
     )  # fmt: skip
     assert told >= story
+
+
+# The operator's own init container of such jobs' workers is not admitted under the restricted one.
+@pytest.mark.parametrize("namespace", ["baseline"], indirect=True)
+@pytest.mark.parametrize("victim", ["digits-master-0", "digits-worker-0"])
+def test_a_master_and_a_worker(faults, submit, victim):
+    """A job of Master and Worker trains, recovers from memory whichever dies, and succeeds."""
+    job = submit("--samples-per-second", "150", "--steps", "300", change=_with_master)
+    _reaches(job, nodes=2, step=1)
+    sealed, resumed = _kill_and_resume(job, faults, victim)
+    assert resumed >= sealed
+    assert _ends(job) == "Succeeded"
+    result = json.loads(re.findall(r"\{.*accuracy.*\}", job.log("digits-master-0"))[-1])
+    assert result["accuracy"] >= 0.95
+    assert result["world_size"] == 2
 
 
 def test_without_the_label_nothing_is_touched(cluster, namespace, with_trainer):

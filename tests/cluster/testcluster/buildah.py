@@ -63,10 +63,16 @@ class Store:
         return succeeds(self._command("inspect", "--type", "image", image))
 
     def commit(
-        self, image: str, files: Mapping[str, pathlib.Path], *, entry: str = "", user: str = ""
+        self,
+        image: str,
+        files: Mapping[str, pathlib.Path],
+        *,
+        entry: str = "",
+        user: str = "",
+        base: str = "scratch",
     ) -> None:
-        """Make an image of these files (path in the image to path here) and nothing else."""
-        container = run(self._command("from", "scratch")).strip()
+        """Make an image of these files (path in the image to path here) and those of the base."""
+        container = run(self._command("from", base)).strip()
         try:
             for target, source in files.items():
                 run(self._command("copy", container, source, target))

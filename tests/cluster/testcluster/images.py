@@ -24,12 +24,14 @@ from testcluster.node import PAUSE_IMAGE
 OPERATOR_IMAGE = f"localhost/training-operator:{programs.TRAINING_OPERATOR}"
 TRAINER_IMAGE = "localhost/trainer:dev"
 TOOLBOX_IMAGE = "localhost/toolbox:dev"
+INIT_IMAGE = "localhost/init:dev"
 CONTROLLER_IMAGE = "localhost/rover-kf-controller:dev"
 SIDECAR_IMAGE = "localhost/rover-kf-sidecar:dev"
 
 _RELEASE = "bookworm"
-# python3 for our images; busybox for the operator's init container and for throw-away pods.
+# python3 for our images; busybox for throw-away pods.
 _BASE_PACKAGES = "python3,python3-venv,ca-certificates,busybox-static"
+_NSLOOKUP = pathlib.Path(__file__).with_name("nslookup")
 _NEEDLESS = (
     "var/cache/apt",
     "var/lib/apt/lists",
@@ -60,13 +62,14 @@ class Images:
 
     def cluster(self, binaries: Mapping[str, pathlib.Path]) -> list[Image]:
         """Images that do not depend on this project: pause, operator, toolbox, trainer."""
-        self.base()
+        base = self.base()
         return [
             self._scratch(PAUSE_IMAGE, {"/pause": binaries["pause"]}, entry="/pause"),
             self._scratch(
                 OPERATOR_IMAGE, {"/manager": binaries["training-operator.v1"]}, entry="/manager"
             ),
             self._scratch(TOOLBOX_IMAGE, {"/bin": self._toolbox()}),
+            self._init(base),
             self._scratch(TRAINER_IMAGE, {"/pause": binaries["pause"]}, entry="/pause"),
         ]
 
@@ -128,6 +131,14 @@ class Images:
                 (partial / name).symlink_to("busybox")
             programs.publish(partial, folder)
         return folder
+
+    def _init(self, base: str) -> Image:
+        """What the operator gives to workers of Master-style jobs: a shell and nslookup."""
+        files = {"/usr/local/bin/nslookup": _NSLOOKUP}
+        key = programs.key_of(base, _NSLOOKUP.read_bytes())
+        return self._published(
+            INIT_IMAGE, key, lambda: self.store.commit(INIT_IMAGE, files, base=base)
+        )
 
     def _scratch(self, image: str, files: Mapping[str, pathlib.Path], *, entry: str = "") -> Image:
         key = programs.key_of(

@@ -67,9 +67,10 @@ class RunningJob:
         items = json.loads(self.cluster.get_raw(path))["items"]
         return {item["metadata"]["name"]: item for item in items}
 
-    def status(self, pod: str = "") -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """What the coordinator says, through the API server; empty while it does not answer."""
-        pod = pod or f"{self.name}-worker-0"
+        first = "master" if "Master" in self.read()["spec"]["pytorchReplicaSpecs"] else "worker"
+        pod = f"{self.name}-{first}-0"
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:{_PORT}/proxy/v1/status"
         try:
             return json.loads(self.cluster.get_raw(path))

@@ -44,7 +44,7 @@ def render(kubectl: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
 def _adapt(deployment: dict[str, Any]) -> None:
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     container["image"] = images.OPERATOR_IMAGE
-    container["args"] = [f"--pytorch-init-container-image={images.TOOLBOX_IMAGE}"]
+    container["args"] = [f"--pytorch-init-container-image={images.INIT_IMAGE}"]
     container["readinessProbe"] |= {"initialDelaySeconds": 1, "periodSeconds": 1}
 
 
