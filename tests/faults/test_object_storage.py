@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 from checkpoint_pod import free_port
 from object_server import binary, object_server, offer
+from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.checkpoint.manifest import Manifest
