@@ -56,8 +56,10 @@ class Checkpointer:
 
     Args:
         every: steps between two saves; the job's own (``checkpoint.every``) if not given.
-        replicated: whether all ranks hold the same state (DDP): one copy then stands for all.
-            False (each rank has its own part) restores at an unchanged world size only.
+        replicated: whether all ranks have the same parameters and optimizer state (DDP): one rank's
+            copy then stands for all. DTensors (FSDP2, tensor parallel) are recognised by
+            themselves. False (each rank has a state of its own) restores at an unchanged world
+            size only.
         overlap: whether save() returns at once and parameters and optimizer state are copied while
             training goes on, until the next optimizer step, which waits for the copy. If not given,
             where a core is spare. With it, change parameters by optimizers only, or before save().
@@ -230,7 +232,8 @@ class Checkpointer:
 
         Args:
             step: that was saved.
-            level: ``memory`` or ``durable`` (on storage, committed).
+            level: ``memory``, ``replica`` (in another pod's memory; of DTensors alone, since of a
+                replicated state every pod has all) or ``durable`` (on storage, committed).
             timeout: seconds.
 
         Returns:
