@@ -8,7 +8,6 @@ user's image.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -19,10 +18,8 @@ import subprocess
 import checkpoint_pod
 import pytest
 import yaml
-from embedded_job import EmbeddedJob
+from embedded_job import EmbeddedJob, client_in
 from interpreters import Interpreter
-
-from rover_kf.client import RoverClient, settings
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]  # a first build downloads gigabytes
 
@@ -34,10 +31,7 @@ STEPS = 330
 
 @pytest.fixture
 def rover(tmp_path):
-    told = dataclasses.replace(
-        settings.read(state=tmp_path / "state"), history=f"sqlite:///{tmp_path / 'history.db'}"
-    )
-    with RoverClient(told=told) as client:
+    with client_in(tmp_path) as client:
         yield client
 
 

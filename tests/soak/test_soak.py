@@ -8,13 +8,13 @@ that runs it (rover_kf/cluster/local/container.py), so nothing is left to recove
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import pathlib
 import time
 
 import pytest
+from embedded_job import client_in
 from soaking import growth, recovery, schedule
 from soaking.job import CHECKPOINT_EVERY, Job, steps_for
 from soaking.record import Record
@@ -22,7 +22,6 @@ from soaking.recovery import Struck
 from soaking.strike import SETTLE_SECONDS, strike, wait_pause
 from soaking.usage import Sampler, memory_folders
 
-from rover_kf.client import RoverClient, settings
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.local.settings import Timing
 
@@ -39,9 +38,8 @@ def test_training_outlives_its_faults(minutes, seed, tmp_path, pytestconfig):
     """No fault costs more than the design says, none leaves anything, and the model is as good."""
     print(f"\nsoak of {minutes:g} minutes, seed {seed}, {tmp_path}", flush=True)
     state = tmp_path / "state"
-    told = dataclasses.replace(settings.read(state=state), history=f"sqlite:///{state}/history.db")
     cluster = LocalCluster(state, Timing(longest_restart=LONGEST_RESTART))
-    with RoverClient(cluster, told=told) as rover:
+    with client_in(tmp_path, cluster) as rover:
         job = Job(rover, steps_for(minutes))
         with Sampler(cluster, job.key) as sampler:
             struck = _strike_until_rest(job, seed)

@@ -16,8 +16,19 @@ from tests_support import eventually
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
 from rover_kf.api.messages import CoordinatorStatus
-from rover_kf.client import RoverClient
+from rover_kf.client import RoverClient, settings
+from rover_kf.cluster.protocol import Cluster
 from rover_kf.errors import ClusterUnavailable
+
+
+def client_in(folder: pathlib.Path, cluster: Cluster | None = None) -> RoverClient:
+    """A client that keeps its state and its history in a folder, whatever the environment says.
+
+    Args:
+        folder: of the test.
+        cluster: where jobs run; None: embedded, with its state in ``folder/state``.
+    """
+    return RoverClient(cluster, told=settings.read({}, state=folder / "state"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
