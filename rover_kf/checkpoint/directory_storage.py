@@ -51,12 +51,7 @@ class DirectoryStorage:
         folder = self.folder(content.step, content.generation)
         encoded = memoryview(manifest.to_bytes(content))
         with _refusals(f"{folder.manifest_location} cannot be written"):
-            for file in content.files:
-                size = _size(self._path(folder, file))
-                if size != file.length:
-                    raise errors.StorageFailed(
-                        f"{self._path(folder, file)} has {size} bytes, {file.length} were reported"
-                    )
+            storage.check_reported(content, folder, lambda file: _size(self._path(folder, file)))
             self._put(self._manifest_path(folder), iter([encoded]))
         return folder
 
@@ -78,12 +73,7 @@ class DirectoryStorage:
         """Read a manifest and check that its files are there in their sizes."""
         with _refusals(f"{folder.manifest_location} cannot be read"):
             content = manifest.from_bytes(self._manifest_path(folder).read_bytes(), folder)
-            for file in content.files:
-                path = self._path(folder, file)
-                size = _size(path)
-                if size != file.length:
-                    state = "is missing" if size is None else f"has {size} bytes"
-                    raise errors.TornSnapshot(f"{path} {state}; the manifest says {file.length}")
+            storage.check_sizes(content, folder, lambda file: _size(self._path(folder, file)))
         return content
 
     def verify(self, folder: Folder) -> Manifest:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from rover_kf import errors
 from rover_kf.checkpoint import checksum, manifest, multipart_uploads, retention, storage
@@ -59,13 +59,7 @@ class ObjectStorage:
         """Make the folder a checkpoint; safe when it returns."""
         folder = self.folder(content.step, content.generation)
         encoded = manifest.to_bytes(content)
-        sizes = self._bucket.sizes(folder.name)
-        for file in content.files:
-            size = sizes.get(f"{folder.name}/{file.name}")
-            if size != file.length:
-                raise errors.StorageFailed(
-                    f"{folder.location}/{file.name} has {size} bytes, {file.length} were reported"
-                )
+        storage.check_reported(content, folder, self._sizes(folder))
         if not self._bucket.create(_manifest_key(folder), encoded):
             self._check_same(folder, content)
         return folder
@@ -82,14 +76,7 @@ class ObjectStorage:
     def load(self, folder: Folder) -> Manifest:
         """Read a manifest and check that its files are there in their sizes."""
         content = manifest.from_bytes(self._bucket.read(_manifest_key(folder)), folder)
-        sizes = self._bucket.sizes(folder.name)
-        for file in content.files:
-            size = sizes.get(f"{folder.name}/{file.name}")
-            if size != file.length:
-                state = "is missing" if size is None else f"has {size} bytes"
-                raise errors.TornSnapshot(
-                    f"{folder.location}/{file.name} {state}; the manifest says {file.length}"
-                )
+        storage.check_sizes(content, folder, self._sizes(folder))
         return content
 
     def verify(self, folder: Folder) -> Manifest:
@@ -119,6 +106,11 @@ class ObjectStorage:
                 seconds=self._patience.small_seconds,
             )
         return doomed
+
+    def _sizes(self, folder: Folder) -> Callable[[RankFile], int | None]:
+        """The folder is listed once, now."""
+        found = self._bucket.sizes(folder.name)
+        return lambda file: found.get(f"{folder.name}/{file.name}")
 
     def _tree(self) -> Mapping[Folder, frozenset[str]]:
         found: dict[Folder, set[str]] = {}

@@ -9,7 +9,7 @@ Every method blocks: call it in a thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from rover_kf import errors
@@ -120,6 +120,47 @@ def verify(storage: Storage, folder: Folder) -> Manifest:
             found = checksum.extend(found, piece)
         check(folder, file, found)
     return content
+
+
+def check_reported(
+    content: Manifest, folder: Folder, size: Callable[[RankFile], int | None]
+) -> None:
+    """Before a manifest is written: are the files there as they were reported?
+
+    Args:
+        content: of the manifest.
+        folder: that it is for.
+        size: bytes of a file there; None if there is none.
+
+    Raises:
+        StorageFailed: a file is not there whole.
+    """
+    for file in content.files:
+        found = size(file)
+        if found != file.length:
+            raise errors.StorageFailed(
+                f"{folder.location}/{file.name} has {found} bytes, {file.length} were reported"
+            )
+
+
+def check_sizes(content: Manifest, folder: Folder, size: Callable[[RankFile], int | None]) -> None:
+    """After a manifest is read: are the files there as it says?
+
+    Args:
+        content: of the manifest.
+        folder: that it is in.
+        size: bytes of a file there; None if there is none.
+
+    Raises:
+        TornSnapshot: a file is missing or has another size.
+    """
+    for file in content.files:
+        found = size(file)
+        if found != file.length:
+            state = "is missing" if found is None else f"has {found} bytes"
+            raise errors.TornSnapshot(
+                f"{folder.location}/{file.name} {state}; the manifest says {file.length}"
+            )
 
 
 def counted(content: Iterable[memoryview], length: int) -> Iterator[memoryview]:
