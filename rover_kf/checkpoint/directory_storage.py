@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
-from rover_kf.checkpoint import checksum, manifest, pieces, retention, storage
+from rover_kf.checkpoint import checksum, manifest, pieces, retention, storage, stored
 from rover_kf.checkpoint.files import Files
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 
@@ -51,7 +51,7 @@ class DirectoryStorage:
         folder = self.folder(content.step, content.generation)
         encoded = memoryview(manifest.to_bytes(content))
         with _refusals(f"{folder.manifest_location} cannot be written"):
-            storage.check_reported(content, folder, lambda file: _size(self._path(folder, file)))
+            stored.check_reported(content, folder, self.sizes(folder))
             self._put(self._manifest_path(folder), iter([encoded]))
         return folder
 
@@ -69,16 +69,27 @@ class DirectoryStorage:
         """Folders that have a manifest, oldest first."""
         return tuple(folder for folder in self.folders() if self._manifest_path(folder).is_file())
 
+    def sizes(self, folder: Folder) -> Mapping[str, int]:
+        """Bytes of every file of a folder, by its name there."""
+        path = self.root / folder.name
+        with _refusals(f"{path} cannot be listed"):
+            if not path.is_dir():
+                return {}
+            found = {item.name: _size(item) for item in path.iterdir()}
+        return {name: size for name, size in found.items() if size is not None}
+
+    def read_manifest(self, folder: Folder) -> Manifest:
+        """Read a manifest; its files are not looked at."""
+        with _refusals(f"{folder.manifest_location} cannot be read"):
+            return manifest.from_bytes(self._manifest_path(folder).read_bytes(), folder)
+
     def load(self, folder: Folder) -> Manifest:
         """Read a manifest and check that its files are there in their sizes."""
-        with _refusals(f"{folder.manifest_location} cannot be read"):
-            content = manifest.from_bytes(self._manifest_path(folder).read_bytes(), folder)
-            storage.check_sizes(content, folder, lambda file: _size(self._path(folder, file)))
-        return content
+        return stored.load(self, folder)
 
     def verify(self, folder: Folder) -> Manifest:
         """Read every byte of a checkpoint and compare the checksums."""
-        return storage.verify(self, folder)
+        return stored.verify(self, folder)
 
     def read_range(
         self, folder: Folder, file: RankFile, offset: int, length: int
@@ -92,14 +103,24 @@ class DirectoryStorage:
             finally:
                 os.close(descriptor)
 
+    def remove(self, folder: Folder) -> None:
+        """Remove a checkpoint, its manifest first."""
+        path = self.root / folder.name
+        with _refusals(f"{path} cannot be removed"):
+            self._files.remove(self._manifest_path(folder))
+            self._files.sync_folder(path)
+            for item in path.iterdir():
+                self._files.remove(item)
+            self._files.remove_folder(path)
+
     def collect(self, keep: int, *, generation: int) -> tuple[Folder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         folders = self.folders()
         good = tuple(folder for folder in folders if self._is_good(folder))
         doomed = retention.doomed(folders, good, keep=keep, generation=generation)
+        for folder in doomed:
+            self.remove(folder)
         with _refusals(f"{self.root} cannot be tidied"):
-            for folder in doomed:
-                self._remove(folder)
             for folder in set(good) - set(doomed):
                 for leftover in (self.root / folder.name).glob(f"*{_PART}"):
                     self._files.remove(leftover)
@@ -119,15 +140,6 @@ class DirectoryStorage:
         except errors.TornSnapshot:
             return False
         return True
-
-    def _remove(self, folder: Folder) -> None:
-        # The manifest first: a half-removed checkpoint must not look like a whole one.
-        path = self.root / folder.name
-        self._files.remove(self._manifest_path(folder))
-        self._files.sync_folder(path)
-        for item in path.iterdir():
-            self._files.remove(item)
-        self._files.remove_folder(path)
 
     def _make_folder(self, path: pathlib.Path) -> None:
         if not path.is_dir():

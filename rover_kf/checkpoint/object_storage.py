@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
-from rover_kf.checkpoint import checksum, manifest, multipart_uploads, retention, storage
+from rover_kf.checkpoint import checksum, manifest, multipart_uploads, retention, storage, stored
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.object_bucket import Bucket, Patience
 
@@ -59,7 +59,7 @@ class ObjectStorage:
         """Make the folder a checkpoint; safe when it returns."""
         folder = self.folder(content.step, content.generation)
         encoded = manifest.to_bytes(content)
-        storage.check_reported(content, folder, self._sizes(folder))
+        stored.check_reported(content, folder, self.sizes(folder))
         if not self._bucket.create(_manifest_key(folder), encoded):
             self._check_same(folder, content)
         return folder
@@ -73,15 +73,22 @@ class ObjectStorage:
         tree = self._tree()
         return tuple(sorted(folder for folder in tree if manifest.NAME in tree[folder]))
 
+    def sizes(self, folder: Folder) -> Mapping[str, int]:
+        """Bytes of every file of a folder, by its name there."""
+        found = self._bucket.sizes(folder.name)
+        return {key.removeprefix(f"{folder.name}/"): size for key, size in found.items()}
+
+    def read_manifest(self, folder: Folder) -> Manifest:
+        """Read a manifest; its files are not looked at."""
+        return manifest.from_bytes(self._bucket.read(_manifest_key(folder)), folder)
+
     def load(self, folder: Folder) -> Manifest:
         """Read a manifest and check that its files are there in their sizes."""
-        content = manifest.from_bytes(self._bucket.read(_manifest_key(folder)), folder)
-        storage.check_sizes(content, folder, self._sizes(folder))
-        return content
+        return stored.load(self, folder)
 
     def verify(self, folder: Folder) -> Manifest:
         """Read every byte of a checkpoint and compare the checksums."""
-        return storage.verify(self, folder)
+        return stored.verify(self, folder)
 
     def read_range(
         self, folder: Folder, file: RankFile, offset: int, length: int
@@ -89,15 +96,17 @@ class ObjectStorage:
         """A range of a rank's file; each piece is valid until the next is asked for."""
         return self._bucket.read_range(f"{folder.name}/{file.name}", offset, length)
 
+    def remove(self, folder: Folder) -> None:
+        """Remove a checkpoint, its manifest first."""
+        self._remove(folder, self.sizes(folder))
+
     def collect(self, keep: int, *, generation: int) -> tuple[Folder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         tree = self._tree()
         good = tuple(folder for folder in tree if self._is_good(folder, tree[folder]))
         doomed = retention.doomed(tree, good, keep=keep, generation=generation)
         for folder in doomed:
-            # The manifest first: a half-removed checkpoint must not look like a whole one.
-            self._bucket.delete([_manifest_key(folder)])
-            self._bucket.delete(f"{folder.name}/{name}" for name in tree[folder])
+            self._remove(folder, tree[folder])
         if good:
             newest = max(good)
             multipart_uploads.collect(
@@ -107,10 +116,9 @@ class ObjectStorage:
             )
         return doomed
 
-    def _sizes(self, folder: Folder) -> Callable[[RankFile], int | None]:
-        """The folder is listed once, now."""
-        found = self._bucket.sizes(folder.name)
-        return lambda file: found.get(f"{folder.name}/{file.name}")
+    def _remove(self, folder: Folder, content: Iterable[str]) -> None:
+        self._bucket.delete([_manifest_key(folder)])
+        self._bucket.delete(f"{folder.name}/{name}" for name in content)
 
     def _tree(self) -> Mapping[Folder, frozenset[str]]:
         found: dict[Folder, set[str]] = {}

@@ -9,11 +9,10 @@ Every method blocks: call it in a thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from rover_kf import errors
-from rover_kf.checkpoint import checksum
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 
 
@@ -68,6 +67,21 @@ class Storage(RankWriter, Protocol):
             StorageFailed: the storage cannot be read.
         """
 
+    def sizes(self, folder: Folder) -> Mapping[str, int]:
+        """Bytes of every file of a folder, by its name there; none if there is no such folder.
+
+        Raises:
+            StorageFailed: the storage cannot be read.
+        """
+
+    def read_manifest(self, folder: Folder) -> Manifest:
+        """Read a manifest; its files are not looked at.
+
+        Raises:
+            TornSnapshot: it is damaged.
+            StorageFailed: there is none, or the storage cannot be read.
+        """
+
     def load(self, folder: Folder) -> Manifest:
         """Read a manifest and check that its files are there in their sizes.
 
@@ -94,6 +108,13 @@ class Storage(RankWriter, Protocol):
             StorageFailed: the storage cannot be read.
         """
 
+    def remove(self, folder: Folder) -> None:
+        """Remove a checkpoint, its manifest first: half-removed it must not look like a whole one.
+
+        Raises:
+            StorageFailed: the storage refused.
+        """
+
     def collect(self, keep: int, *, generation: int) -> tuple[Folder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed.
 
@@ -104,63 +125,6 @@ class Storage(RankWriter, Protocol):
         Raises:
             StorageFailed: the storage refused.
         """
-
-
-def verify(storage: Storage, folder: Folder) -> Manifest:
-    """Read every byte of a checkpoint and compare the checksums; for any Storage.
-
-    Raises:
-        TornSnapshot: something differs; the message names it.
-        StorageFailed: the storage cannot be read.
-    """
-    content = storage.load(folder)
-    for file in content.files:
-        found = 0
-        for piece in storage.read_range(folder, file, 0, file.length):
-            found = checksum.extend(found, piece)
-        check(folder, file, found)
-    return content
-
-
-def check_reported(
-    content: Manifest, folder: Folder, size: Callable[[RankFile], int | None]
-) -> None:
-    """Before a manifest is written: are the files there as they were reported?
-
-    Args:
-        content: of the manifest.
-        folder: that it is for.
-        size: bytes of a file there; None if there is none.
-
-    Raises:
-        StorageFailed: a file is not there whole.
-    """
-    for file in content.files:
-        found = size(file)
-        if found != file.length:
-            raise errors.StorageFailed(
-                f"{folder.location}/{file.name} has {found} bytes, {file.length} were reported"
-            )
-
-
-def check_sizes(content: Manifest, folder: Folder, size: Callable[[RankFile], int | None]) -> None:
-    """After a manifest is read: are the files there as it says?
-
-    Args:
-        content: of the manifest.
-        folder: that it is in.
-        size: bytes of a file there; None if there is none.
-
-    Raises:
-        TornSnapshot: a file is missing or has another size.
-    """
-    for file in content.files:
-        found = size(file)
-        if found != file.length:
-            state = "is missing" if found is None else f"has {found} bytes"
-            raise errors.TornSnapshot(
-                f"{folder.location}/{file.name} {state}; the manifest says {file.length}"
-            )
 
 
 def counted(content: Iterable[memoryview], length: int) -> Iterator[memoryview]:
@@ -177,16 +141,3 @@ def counted(content: Iterable[memoryview], length: int) -> Iterator[memoryview]:
         yield piece
     if count != length:
         raise errors.TornSnapshot(f"a snapshot of {count} bytes where {length} were sealed")
-
-
-def check(folder: Folder, file: RankFile, found: int) -> None:
-    """Compare a checksum with the manifest's.
-
-    Raises:
-        TornSnapshot: they differ.
-    """
-    if found != file.checksum:
-        raise errors.TornSnapshot(
-            f"{folder.location}/{file.name} has CRC-32C {found:08x}; the manifest says "
-            f"{file.checksum:08x}"
-        )

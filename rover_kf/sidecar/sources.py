@@ -18,7 +18,7 @@ from typing import Protocol
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.messages import Holding
-from rover_kf.checkpoint import checksum, pieces, snapshot
+from rover_kf.checkpoint import checksum, pieces, snapshot, stored
 from rover_kf.checkpoint.arena import Pin
 from rover_kf.checkpoint.assembly import Copy, scatter
 from rover_kf.checkpoint.manifest import Folder, RankFile
@@ -144,19 +144,13 @@ class FileSource:
 
     async def head(self) -> Snapshot:
         """See Source."""
-        return await asyncio.to_thread(self._head)
+        return await asyncio.to_thread(stored.head, self.storage, self.folder, self.file)
 
     async def blocks(self) -> AsyncGenerator[memoryview, None]:
         """See Source."""
         read = self.storage.read_range(self.folder, self.file, 0, self.length)
         async for block in _in_thread(read):
             yield block
-
-    def _head(self) -> Snapshot:
-        first = b"".join(self.storage.read_range(self.folder, self.file, 0, snapshot.LENGTH_BYTES))
-        size = snapshot.head_bytes(first, self.length)
-        head = b"".join(self.storage.read_range(self.folder, self.file, 0, size))
-        return snapshot.read(head, self.length)
 
 
 def read_head(descriptor: int, file_bytes: int) -> Snapshot:

@@ -1,0 +1,112 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is read of a stored checkpoint and checked on the way; the same for any Storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rover_kf import errors
+from rover_kf.checkpoint import checksum, snapshot
+from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.snapshot import Snapshot
+from rover_kf.checkpoint.storage import Storage
+
+
+def load(storage: Storage, folder: Folder) -> Manifest:
+    """Read a manifest and check that its files are there in their sizes.
+
+    Raises:
+        TornSnapshot: the manifest is damaged, or a file is missing or has another size.
+        StorageFailed: the storage cannot be read.
+    """
+    content = storage.read_manifest(folder)
+    sizes = storage.sizes(folder)
+    for file in content.files:
+        check_size(folder, file, sizes.get(file.name))
+    return content
+
+
+def head(storage: Storage, folder: Folder, file: RankFile) -> Snapshot:
+    """What a rank's file says it holds; its header alone is read.
+
+    Raises:
+        TornSnapshot: it cannot be read.
+        StorageFailed: the storage cannot be read.
+    """
+    first = b"".join(storage.read_range(folder, file, 0, snapshot.LENGTH_BYTES))
+    size = snapshot.head_bytes(first, file.length)
+    return snapshot.read(b"".join(storage.read_range(folder, file, 0, size)), file.length)
+
+
+def verify(storage: Storage, folder: Folder) -> Manifest:
+    """Read every byte of a checkpoint and compare the checksums.
+
+    Raises:
+        TornSnapshot: something differs; the message names it.
+        StorageFailed: the storage cannot be read.
+    """
+    content = storage.load(folder)
+    for file in content.files:
+        for _ in verified(storage, folder, file):
+            pass
+    return content
+
+
+def verified(storage: Storage, folder: Folder, file: RankFile) -> Iterator[memoryview]:
+    """All bytes of a rank's file, and then the certainty that they are those of the manifest.
+
+    Raises:
+        TornSnapshot: they are not; known only after the last piece.
+        StorageFailed: the storage cannot be read.
+    """
+    found = 0
+    for piece in storage.read_range(folder, file, 0, file.length):
+        found = checksum.extend(found, piece)
+        yield piece
+    check(folder, file, found)
+
+
+def check_reported(content: Manifest, folder: Folder, sizes: Mapping[str, int]) -> None:
+    """Before a manifest is written: are the files there as they were reported?
+
+    Args:
+        content: of the manifest.
+        folder: that it is for.
+        sizes: bytes of the files there, by their names.
+
+    Raises:
+        StorageFailed: a file is not there whole.
+    """
+    for file in content.files:
+        found = sizes.get(file.name)
+        if found != file.length:
+            raise errors.StorageFailed(
+                f"{folder.location}/{file.name} has {found} bytes, {file.length} were reported"
+            )
+
+
+def check_size(folder: Folder, file: RankFile, size: int | None) -> None:
+    """Compare a file's size with the manifest's; None: there is no such file.
+
+    Raises:
+        TornSnapshot: they differ.
+    """
+    if size != file.length:
+        state = "is missing" if size is None else f"has {size} bytes"
+        raise errors.TornSnapshot(
+            f"{folder.location}/{file.name} {state}; the manifest says {file.length}"
+        )
+
+
+def check(folder: Folder, file: RankFile, found: int) -> None:
+    """Compare a checksum with the manifest's.
+
+    Raises:
+        TornSnapshot: they differ.
+    """
+    if found != file.checksum:
+        raise errors.TornSnapshot(
+            f"{folder.location}/{file.name} has CRC-32C {found:08x}; the manifest says "
+            f"{file.checksum:08x}"
+        )
