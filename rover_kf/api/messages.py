@@ -101,6 +101,8 @@ class WatchRequest:
     """The drain step it already knows, so that the reply comes only for news."""
     world: Round | None = None
     """The whole round, sent only after a ``report``: a new coordinator adopts it."""
+    leaving: bool = False
+    """The pod is ending (SIGTERM): let the world drain, then go on without it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class LeaveRequest:
     pod: str
     incarnation: str
     reason: str = ""
+    drained: bool = False
+    """Its processes have saved at the drain step: the others may finish that step in peace."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

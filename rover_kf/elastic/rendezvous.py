@@ -26,7 +26,7 @@ from rover_kf.api.messages import (
 from rover_kf.elastic.effects import Effect
 from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.seats import Seat, State
-from rover_kf.elastic.steward import DRAIN_TAIL, Steward
+from rover_kf.elastic.steward import Steward
 from rover_kf.elastic.world import World
 
 
@@ -64,7 +64,7 @@ class Rendezvous:
             return self._advance(now)
         if world.in_round(seat):
             if world.drain_at:
-                world.drain_deadline = min(world.drain_deadline, now + DRAIN_TAIL)
+                self.steward.hasten_drain(now)
             elif seat.state is not State.WAITING:
                 seat.state = State.STOPPING
                 world.break_round(f"the processes of {member.pod} ended", planned=False)
@@ -88,7 +88,7 @@ class Rendezvous:
         if seat is None or seat.state is not State.RUNNING:
             world.answer(ticket, WatchReply(action="restart", reason="the world has changed"))
             return self._advance(now)
-        seat.drain_known = request.drain_at
+        seat.drain_known, seat.leaving = request.drain_at, request.leaving
         self._hold(seat, ticket, now)
         self.steward.announce_drain(seat)
         return self._advance(now)
@@ -134,7 +134,10 @@ class Rendezvous:
             if self.world.closed is None:
                 why = f"{request.pod} left: {request.reason or 'no reason given'}"
                 self.world.tell(names.EVENT_MEMBER_LEFT, why)
-                self.steward.forget(seat, why, planned=True)
+                if request.drained:
+                    self.steward.release(seat, why, now)
+                else:
+                    self.steward.forget(seat, why, planned=True)
             self.world.remove(seat)
         return self._advance(now)
 

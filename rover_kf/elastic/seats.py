@@ -45,6 +45,8 @@ class Seat:
     store_port: int = 0
     drain_known: int = 0
     """Drain step that it has been told."""
+    leaving: bool = False
+    """Its pod is ending: it goes once the world has drained."""
 
     def hold(self, ticket: int, now: float) -> None:
         """Keep a request open."""

@@ -47,6 +47,18 @@ class Steward:
         self._fruitless = ""
         world.remove(seat)
 
+    def release(self, seat: Seat, why: str, now: float) -> None:
+        """A member is gone that has drained: the others end the same step before the round does."""
+        if self.world.drain_at and self.world.in_round(seat):
+            self.hasten_drain(now)
+            self.world.remove(seat)
+        else:
+            self.forget(seat, why, planned=True)
+
+    def hasten_drain(self, now: float) -> None:
+        """The first member has drained: the others cannot step on without it."""
+        self.world.drain_deadline = min(self.world.drain_deadline, now + DRAIN_TAIL)
+
     def judge(self, failure: Failure) -> None:
         """A process of the active round died: count it, and end the job or the round."""
         world = self.world
@@ -128,6 +140,10 @@ class Steward:
             return
         if any(member.node_rank >= world.expected for member in world.round.members):
             self.begin_drain(f"the job has {world.expected} pods now", now)
+            return
+        leaving = [seat.member.pod for seat in world.members() if seat.leaving]
+        if leaving:
+            self.begin_drain(f"{', '.join(leaving)} ends", now)
             return
         newcomers = world.newcomers()
         if not newcomers:

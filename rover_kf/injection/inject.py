@@ -136,7 +136,7 @@ def _apply_replica(item: plan.ReplicaPlan) -> tuple[dict[str, Any], tuple[Event,
     pod = volumes.apply(pod, item)
     pod = sidecar.apply(pod, item)
     pod = security.apply(pod, item)
-    template["spec"] = lifecycle.apply_pod(pod)
+    template["spec"] = lifecycle.apply_pod(pod, item)
     if item.not_rewritten:
         message = (
             f"{item.replica.path}: the trainer's command stays as it is, so the job has "

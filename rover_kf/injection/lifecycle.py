@@ -7,6 +7,7 @@ None is taken away again: afterwards it cannot be told from what a user wrote.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +16,10 @@ from rover_kf.api.jobs import Event
 from rover_kf.injection import items
 from rover_kf.injection.plan import ReplicaPlan
 
-GRACE_SECONDS = 30
-"""Least time between SIGTERM and SIGKILL: leave the world, flush the last sealed step."""
+GRACE_SECONDS, MOST_GRACE_SECONDS = 30, 600
+"""Between SIGTERM and SIGKILL; the least is Kubernetes' own default."""
+BYTES_PER_SECOND = 100e6
+"""What a slow network volume takes; the state has to be durable before the pod is killed."""
 
 
 def apply_replica(
@@ -41,12 +44,24 @@ def apply_replica(
     return {**written, "restartPolicy": "ExitCode"}, (warning,)
 
 
-def apply_pod(pod: items.Tree) -> dict[str, Any]:
-    """Leave enough time to end; the default of 30 s is enough and stays unwritten."""
-    stated = pod.get("terminationGracePeriodSeconds")
-    if stated is None or stated >= GRACE_SECONDS:
+def grace_seconds(pod: items.Tree, arena_bytes: int) -> int:
+    """Time to end: drain the world, make one slot of two durable, stop; or more, if stated.
+
+    Args:
+        pod: its spec.
+        arena_bytes: of all slots.
+    """
+    persist = math.ceil(arena_bytes / 2 / BYTES_PER_SECOND)
+    needed = min(names.DRAIN_SECONDS + persist + names.END_SECONDS, MOST_GRACE_SECONDS)
+    return max(pod.get("terminationGracePeriodSeconds") or 0, needed, GRACE_SECONDS)
+
+
+def apply_pod(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
+    """Leave enough time to end; where the default is enough it stays unwritten."""
+    needed = grace_seconds(pod, plan.arena_bytes)
+    if needed == GRACE_SECONDS and pod.get("terminationGracePeriodSeconds") is None:
         return dict(pod)
-    return {**pod, "terminationGracePeriodSeconds": GRACE_SECONDS}
+    return {**pod, "terminationGracePeriodSeconds": needed}
 
 
 def apply_job(spec: Mapping[str, Any], nodes: int) -> dict[str, Any]:

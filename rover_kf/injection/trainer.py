@@ -8,21 +8,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from rover_kf.api import names
-from rover_kf.injection import command, items
+from rover_kf.injection import command, items, lifecycle
 from rover_kf.injection.plan import ReplicaPlan
 
 PYTHONPATH = "PYTHONPATH"
-_OURS = (names.ENV_HOME, names.ENV_CHECKPOINT_EVERY)
+_OURS = (names.ENV_HOME, names.ENV_CHECKPOINT_EVERY, names.ENV_GRACE)
 
 
 def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
     """Rewrite the command if it can be, and set the environment."""
 
     def change(trainer: items.Item) -> items.Item:
-        variables = (
+        grace = lifecycle.grace_seconds(pod, plan.arena_bytes)
+        variables = [
             {"name": names.ENV_HOME, "value": names.HOME},
             {"name": names.ENV_CHECKPOINT_EVERY, "value": str(plan.policy.checkpoint.every)},
-        )
+        ]
+        if grace != lifecycle.GRACE_SECONDS:
+            variables.append({"name": names.ENV_GRACE, "value": str(grace)})
         ours = items.extended(trainer, "env", last=variables)
         if plan.rewritten is not None:
             return command.write(ours, plan.rewritten)

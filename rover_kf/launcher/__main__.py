@@ -21,7 +21,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     rover-run can stand in every command.
     """
     command = list(sys.argv[1:] if argv is None else argv)
-    known = settings.read(os.environ)
+    try:
+        known = settings.read(os.environ)
+    except errors.InputError as error:
+        say(str(error))
+        return names.EXIT_USAGE
     if known.home is None:
         say(f"{names.ENV_HOME} is not set, so this is no pod of rover-kf: torchrun takes over")
         torchrun = [sys.executable, "-m", "torch.distributed.run", *command]

@@ -55,6 +55,7 @@ class Agent:
     def __init__(self, launch: Launch, settings: LauncherSettings, home: pathlib.Path) -> None:
         events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.launch, self.home = launch, home
+        self.grace_seconds = settings.grace_seconds
         self.crew = Crew(Nursery(events), settings.inherited)
         self.errands = Errands(SidecarClient(home), events, self.crew.note)
         self.incarnation = uuid.uuid4().hex[:12]
@@ -80,8 +81,7 @@ class Agent:
             return names.EXIT_RETRY
         except Stop as stop:
             self.errands.ignore_stops()
-            self._leave(str(stop))
-            self.crew.kill(self.errands, term_grace=TERM_GRACE)
+            self._end(stop)
             return names.EXIT_DRAINED
         finally:
             self.crew.nursery.stop()
@@ -116,7 +116,13 @@ class Agent:
         return self._closed(reply) if reply.action == "closed" else None
 
     def _run_round(self, identity: Identity, current: Round) -> Ended:
-        session = Session(self.crew, self.errands, identity, self.incarnation)
+        session = Session(
+            self.crew,
+            self.errands,
+            identity,
+            self.incarnation,
+            drain_seconds=min(names.DRAIN_SECONDS, self.grace_seconds / 2),
+        )
         # The next round's store opens while this one trains.
         self.crew.prepare_store(identity.address)
         try:
@@ -173,10 +179,26 @@ class Agent:
                 return names.EXIT_RETRY
             self.errands.pause(1.0)
 
-    def _leave(self, why: str) -> None:
+    def _end(self, stop: Stop) -> None:
+        """This pod goes, the job does not: others need its newest state, here or on storage."""
+        until = stop.at + self.grace_seconds - names.END_SECONDS
+        self._leave(str(stop), drained=stop.drained)
+        self.crew.kill(self.errands, term_grace=TERM_GRACE)
+        left = until - time.monotonic()
+        if not self.last_round or left <= 0:
+            return
+        try:
+            reply = self.errands.ask(names.PATH_FLUSH, {}, Acknowledged, patience=0.0, limit=left)
+        except errors.RoverError as error:
+            say(f"the newest checkpoint may be in memory only: {error}")
+            return
+        if not reply.done:
+            say(f"the newest checkpoint is in memory only: {reply.reason}")
+
+    def _leave(self, why: str, *, drained: bool = False) -> None:
         if not self._pod:
             return
-        request = LeaveRequest(self._pod, self.incarnation, why)
+        request = LeaveRequest(self._pod, self.incarnation, why, drained)
         try:
             self.errands.ask(names.PATH_LEAVE, request, Acknowledged, patience=LEAVE_PATIENCE)
         except errors.RoverError as error:

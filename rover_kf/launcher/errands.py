@@ -26,7 +26,17 @@ RETRY_SECONDS = 0.1
 
 
 class Stop(Exception):
-    """SIGTERM or SIGINT came."""
+    """SIGTERM or SIGINT came.
+
+    Args:
+        signal_name: of the signal.
+        at: when it came, by the monotonic clock.
+        drained: whether the training processes have saved and left since.
+    """
+
+    def __init__(self, signal_name: str, at: float, *, drained: bool = False) -> None:
+        super().__init__(signal_name)
+        self.at, self.drained = at, drained
 
 
 class ZygoteLost(Exception):
@@ -71,7 +81,7 @@ class Errands:
         except queue.Empty:
             return None
         if isinstance(event, signal.Signals) and self._heed:
-            raise Stop(event.name)
+            raise Stop(event.name, time.monotonic())
         if isinstance(event, ZygoteDied):
             raise ZygoteLost
         self._note(event)
@@ -83,18 +93,34 @@ class Errands:
         while (left := until - time.monotonic()) > 0:
             self.next_event(left)
 
-    def ask(self, path: str, message: object, reply: type[T], *, patience: float = 1e9) -> T:
+    def ask(
+        self,
+        path: str,
+        message: object,
+        reply: type[T],
+        *,
+        patience: float = 1e9,
+        limit: float = 1e9,
+    ) -> T:
         """Ask until answered; retries for ``patience`` seconds while nobody answers.
+
+        Args:
+            path: of the request.
+            message: its body.
+            reply: what the answer is read as.
+            patience: seconds.
+            limit: seconds after which even a request that was received is withdrawn.
 
         Raises:
             SidecarUnavailable, ClusterUnavailable: nobody answered for so long.
             RoverError: the request was refused.
         """
-        until, delay = time.monotonic() + patience, RETRY_SECONDS
+        begun, delay = time.monotonic(), RETRY_SECONDS
+        until = begun + min(patience, limit)
         while True:
             call = self.start(path, message, reply)
             try:
-                replied = self._wait_for(call)
+                replied = self._wait_for(call, begun + limit)
             except BaseException:
                 call.cancel()
                 raise
@@ -105,11 +131,12 @@ class Errands:
             self.pause(delay)
             delay = min(delay * 1.5, 10 * RETRY_SECONDS)
 
-    def _wait_for(self, call: Call[Any]) -> Replied:
-        while True:
-            event = self.next_event(LONGEST_POLL)
+    def _wait_for(self, call: Call[Any], until: float) -> Replied:
+        while (left := until - time.monotonic()) > 0:
+            event = self.next_event(min(left, LONGEST_POLL))
             if isinstance(event, Replied) and event.call is call:
                 return event
+        raise errors.SidecarUnavailable("the pod's sidecar did not answer in time")
 
 
 def transient(error: errors.RoverError) -> bool:

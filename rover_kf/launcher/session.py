@@ -16,7 +16,7 @@ from rover_kf.elastic import failures
 from rover_kf.launcher import drain_file, environment, memory_kills
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.crew import Crew
-from rover_kf.launcher.errands import RETRY_SECONDS, Errands
+from rover_kf.launcher.errands import RETRY_SECONDS, Errands, Stop
 from rover_kf.launcher.nursery import Exited
 from rover_kf.launcher.sidecar_client import Call, Replied
 
@@ -35,20 +35,43 @@ class Ended:
 
 
 class Session:
-    """Runs one round."""
+    """Runs one round.
 
-    def __init__(self, crew: Crew, errands: Errands, member: Identity, incarnation: str) -> None:
+    Args:
+        crew: the pod's training processes.
+        errands: events and requests.
+        member: the pod.
+        incarnation: of the launcher.
+        drain_seconds: that the world has to drain once this pod was told to end.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        errands: Errands,
+        member: Identity,
+        incarnation: str,
+        *,
+        drain_seconds: float,
+    ) -> None:
         self.crew, self.errands = crew, errands
         self.member, self.incarnation = member, incarnation
+        self.drain_seconds = drain_seconds
         self.drain_at = 0
         self.codes: dict[int, int] = {}
         self.places: tuple[environment.Place, ...] = ()
         self._watch: Call[WatchReply] | None = None
         self._retry_at: float | None = None
+        self._stop: Stop | None = None
+        self._stop_until = 0.0
         self._memory_kills = 0
 
     def run(self, current: Round, launch: Launch, home: pathlib.Path) -> Ended:
-        """Fork, watch, and see to the end."""
+        """Fork, watch, and see to the end.
+
+        Raises:
+            Stop: the pod ends; with ``drained`` if the world has drained first.
+        """
         drain_file.write(home, 0)
         self._memory_kills = memory_kills.count()
         self.places = environment.places(
@@ -58,12 +81,18 @@ class Session:
         self._ask(current)
         try:
             while True:
-                event = self.errands.next_event(self._pause(current))
+                try:
+                    event = self.errands.next_event(self._pause(current))
+                except Stop as stop:
+                    self._drain_first(stop, current)
+                    continue
                 ended = None
                 if isinstance(event, Exited):
                     ended = self._on_exit(event, current)
                 elif isinstance(event, Replied) and event.call is self._watch:
                     ended = self._on_reply(event, current, home)
+                if ended and self._stop and not (ended.finished or ended.closed):
+                    raise Stop(str(self._stop), self._stop.at, drained=self._drained())
                 if ended:
                     return ended
         finally:
@@ -86,6 +115,20 @@ class Session:
         )
         reply = self.errands.ask(names.PATH_FAILURE, failure, WatchReply)
         return Ended(closed=reply if reply.action == "closed" else None)
+
+    # -- the pod's end --------------------------------------------------------------------------
+
+    def _drain_first(self, stop: Stop, current: Round) -> None:
+        """Ask for a drain, so that the steps since the last save are not done again by others."""
+        if self._stop is not None:
+            raise stop
+        self._stop, self._stop_until = stop, stop.at + self.drain_seconds
+        if self._watch:
+            self._watch.cancel()
+        self._ask(current)
+
+    def _drained(self) -> bool:
+        return not self.crew.live and all(self._well(code) for code in self.codes.values())
 
     # -- processes ------------------------------------------------------------------------------
 
@@ -124,23 +167,26 @@ class Session:
 
     def _ask(self, current: Round, *, tell_world: bool = False) -> None:
         world = current if tell_world else None
+        leaving = self._stop is not None
         request = WatchRequest(
-            self.member.pod, self.incarnation, current.number, self.drain_at, world
+            self.member.pod, self.incarnation, current.number, self.drain_at, world, leaving
         )
         self._retry_at = None
         self._watch = self.errands.start(names.PATH_WATCH, request, WatchReply)
 
     def _pause(self, current: Round) -> float | None:
-        if self._retry_at is None:
-            return None
-        left = self._retry_at - time.monotonic()
-        if left > 0:
-            return left
-        self._ask(current)
-        return None
+        now = time.monotonic()
+        if self._stop is not None and now >= self._stop_until:
+            raise self._stop
+        if self._retry_at is not None and now >= self._retry_at:
+            self._ask(current)
+        times = [self._retry_at, self._stop_until if self._stop else None]
+        return min((at - now for at in times if at is not None), default=None)
 
     def _on_reply(self, event: Replied, current: Round, home: pathlib.Path) -> Ended | None:
         if event.error is not None:
+            if self._stop is not None and not self.drain_at:
+                raise self._stop  # nobody is there who could let the world drain
             # Sidecar or coordinator are away: training goes on, ask again soon.
             self._retry_at = time.monotonic() + RETRY_SECONDS
             return None

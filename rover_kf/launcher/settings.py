@@ -8,7 +8,11 @@ import dataclasses
 import pathlib
 from collections.abc import Mapping
 
+from rover_kf import errors
 from rover_kf.api import names
+
+_DEFAULT_GRACE = "30"
+"""Seconds, as Kubernetes has it; what injection leaves unwritten."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -18,11 +22,23 @@ class LauncherSettings:
     home: pathlib.Path | None
     """None: not in a pod of ours; torchrun itself is used."""
     inherited: dict[str, str]
+    grace_seconds: float = float(_DEFAULT_GRACE)
+    """Between SIGTERM and SIGKILL of this pod."""
 
 
 def read(environment: Mapping[str, str]) -> LauncherSettings:
-    """Read the settings; sets OMP_NUM_THREADS to 1 if unset, as torchrun does."""
+    """Read the settings; sets OMP_NUM_THREADS to 1 if unset, as torchrun does.
+
+    Raises:
+        InputError: the grace is no number of seconds.
+    """
     home = environment.get(names.ENV_HOME, "")
     # Libraries read it when they are loaded, so it must be there before torch is.
     inherited = {"OMP_NUM_THREADS": "1", **environment}
-    return LauncherSettings(home=pathlib.Path(home) if home else None, inherited=inherited)
+    stated = environment.get(names.ENV_GRACE, _DEFAULT_GRACE)
+    try:
+        grace = float(stated)
+    except ValueError as cause:
+        message = f"{names.ENV_GRACE} is {stated!r}; a number of seconds is needed"
+        raise errors.InputError(message) from cause
+    return LauncherSettings(pathlib.Path(home) if home else None, inherited, grace)

@@ -109,10 +109,11 @@ def test_scale_down_drains():
 
 
 def test_sigterm_leaves():
-    """SIGTERM to one launcher: it exits 143, its processes are gone, the others go on."""
+    """SIGTERM to one launcher: all save at one step, it exits 143, the others go on from there."""
     with Job(3) as job:
         job.start(job.script(), "100000", "0.02")
         job.stepping(0, 1, 2)
+        eventually(lambda: job.status().step > 0, within=120)
         leaver = job.pods[2]
         assert leaver.launcher is not None
         left_at = time.time()
@@ -122,6 +123,43 @@ def test_sigterm_leaves():
         show("sigterm_seconds", round(seconds, 3))
         eventually(lambda: _gone(leaver.steps()[-1]["pid"]), within=120)
         assert names.EVENT_MEMBER_LEFT in job.events()
+        steps = job.pods[0].steps()
+        before, after = ([s for s in steps if s["of"] == size] for size in (3, 2))
+        assert after[0]["step"] == before[-1]["step"] + 1
+        assert leaver.steps()[-1]["step"] == before[-1]["step"]
+        assert job.status().restarts == 0
+
+
+def test_sigterm_of_all():
+    """A job that is deleted: every pod saves the same step, which is on storage when they end."""
+    with Job(2) as job:
+        job.start(job.script(), "100000", "0.02")
+        job.stepping(0, 1)
+        eventually(lambda: job.status().step > 0, within=120)
+        for pod in job.pods.values():
+            assert pod.launcher is not None
+            kill(pod.launcher.pid, signal.SIGTERM)
+        assert [pod.wait() for pod in job.pods.values()] == [names.EXIT_DRAINED] * 2
+        (last,) = {pod.steps()[-1]["step"] for pod in job.pods.values()}
+        assert job.status().durable_step == last
+
+
+def test_second_sigterm_is_at_once():
+    """A pod whose world cannot drain, since a step of it hangs, goes when it is told again."""
+    with Job(2) as job:
+        job.start(job.script(), "100000", "0.02")
+        job.stepping(0, 1)
+        eventually(lambda: job.status().step > 0, within=120)
+        victim, leaver = job.pods.values()
+        assert leaver.launcher is not None
+        kill(victim.steps()[-1]["pid"], signal.SIGSTOP)
+        kill(leaver.launcher.pid, signal.SIGTERM)
+        eventually(lambda: job.status().phase == "draining", within=60)
+        again_at = time.time()
+        kill(leaver.launcher.pid, signal.SIGTERM)
+        assert leaver.wait() == names.EXIT_DRAINED
+        job.stepping(0, after=again_at)
+        eventually(lambda: names.EVENT_MEMBER_LEFT in job.events(), within=60)
 
 
 def test_killed_launcher_returns():

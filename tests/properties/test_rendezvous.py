@@ -66,6 +66,10 @@ class Faults(RuleBasedStateMachine):
     def launcher_leaves(self, rank: int) -> None:
         self.job.leave(self.job.launchers[rank])
 
+    @rule(rank=ranks)
+    def pod_is_told_to_end(self, rank: int) -> None:
+        self.job.ask_to_leave(self.job.launchers[rank])
+
     @rule()
     def coordinator_dies(self) -> None:
         self.job.restart_coordinator()
@@ -81,6 +85,9 @@ class Faults(RuleBasedStateMachine):
             return
         job = self.job
         # The operator's part: the pods that the coordinator expects exist.
+        for launcher in job.launchers:
+            if launcher.leaving:
+                job.leave(launcher)  # its patience ends
         while sum(one.alive for one in job.launchers) < job.limits.min_nodes:
             next(one for one in job.launchers if not one.alive).start()
         for _ in range(400):

@@ -37,6 +37,8 @@ class SimulatedLauncher:
     ticket: int | None = None
     broken: bool = False
     """A process has died; not reported yet."""
+    leaving: bool = False
+    """SIGTERM came; it goes once the world has drained."""
 
     @property
     def pod(self) -> str:
@@ -99,13 +101,18 @@ class SimulatedJob:
             self._hurt_peers(launcher)
 
     def leave(self, launcher: SimulatedLauncher) -> None:
-        """SIGTERM."""
+        """The second SIGTERM, or the end of its patience."""
         if launcher.alive:
-            self.disconnect(launcher, noticed=True)
-            request = LeaveRequest(launcher.pod, launcher.member.incarnation, "SIGTERM")
-            self.apply(self.rendezvous.leave(request, self.now))
             self._hurt_peers(launcher)
-            launcher.alive, launcher.world = False, None
+            self._go(launcher, drained=False)
+
+    def ask_to_leave(self, launcher: SimulatedLauncher) -> None:
+        """SIGTERM: at once where nothing trains, else after a drain."""
+        if launcher.alive and launcher.world is None:
+            self._go(launcher, drained=False)
+        elif launcher.alive:
+            self.disconnect(launcher, noticed=True)
+            launcher.leaving = True
 
     def restart_coordinator(self) -> None:
         """Its memory is gone; the storage knows the newest round."""
@@ -159,7 +166,12 @@ class SimulatedJob:
         if launcher.world:
             world = launcher.world if launcher.tell_world else None
             request = WatchRequest(
-                member.pod, member.incarnation, launcher.world.number, launcher.drain_at, world
+                member.pod,
+                member.incarnation,
+                launcher.world.number,
+                launcher.drain_at,
+                world,
+                launcher.leaving,
             )
             return self.rendezvous.watch(request, ticket, self.now)
         join = JoinRequest(member, "host", 1000 + launcher.rank, launcher.last_round)
@@ -178,8 +190,17 @@ class SimulatedJob:
         elif isinstance(reply, WatchReply) and reply.action == "restart":
             self._hurt_peers(launcher)
             launcher.world, launcher.broken = None, False
+            if launcher.leaving:
+                self._go(launcher, drained=False)
         elif isinstance(reply, WatchReply) and reply.drain_at:
             launcher.drain_at = reply.drain_at
+
+    def _go(self, launcher: SimulatedLauncher, *, drained: bool) -> None:
+        self.disconnect(launcher, noticed=True)
+        launcher.alive, launcher.world = False, None
+        incarnation = launcher.member.incarnation
+        request = LeaveRequest(launcher.pod, incarnation, "SIGTERM", drained)
+        self.apply(self.rendezvous.leave(request, self.now))
 
     def _hurt_peers(self, launcher: SimulatedLauncher) -> None:
         for peer in self.launchers:
@@ -204,3 +225,5 @@ class SimulatedJob:
                     # Its request is a watch: the launcher gives it up to join.
                     self.disconnect(one, noticed=True)
                     one.world = None
+                    if one.leaving:
+                        self._go(one, drained=True)

@@ -59,6 +59,50 @@ def test_newcomer_drains_the_world():
     assert job.rendezvous.steward.failures == 0
 
 
+def test_a_pod_that_ends_lets_the_world_drain():
+    """SIGTERM costs no step: all save at one step, the pod goes, the others form without it."""
+    job = make(3)
+    for launcher in job.launchers[:3]:
+        launcher.start()
+    run(job, 2)
+    leaver = job.launchers[1]
+    job.ask_to_leave(leaver)
+    run(job, 0.5)
+    assert leaver.alive, "it waits for the step that all were told"
+    run(job, 2)
+    assert not leaver.alive
+    assert [member.node_rank for member in job.rounds[2].members] == [0, 2]
+    assert job.rendezvous.steward.failures == 0
+    assert not any(launcher.broken for launcher in job.launchers)
+
+
+def test_all_pods_end_at_once():
+    """A job that is deleted: every pod saves the same step and goes; no round is formed again."""
+    job = make(3)
+    for launcher in job.launchers[:3]:
+        launcher.start()
+    run(job, 2)
+    for launcher in job.launchers[:3]:
+        job.ask_to_leave(launcher)
+    run(job, 3)
+    assert not any(launcher.alive for launcher in job.launchers)
+    assert len({launcher.step for launcher in job.launchers[:3]}) == 1
+    assert (list(job.rounds), job.rendezvous.world.seats) == ([1], {})
+
+
+def test_a_new_coordinator_hears_that_a_pod_ends():
+    """The wish to end is said with every watch: a coordinator that starts anew knows it, too."""
+    job = make(2)
+    job.launchers[0].start()
+    job.launchers[1].start()
+    run(job, 1)
+    job.ask_to_leave(job.launchers[1])
+    job.restart_coordinator()
+    run(job, 4)
+    assert not job.launchers[1].alive
+    assert [member.node_rank for member in job.rounds[2].members] == [0]
+
+
 def test_new_coordinator_adopts():
     """A coordinator that knows nothing takes over the round that runs, under its number."""
     job = make(2)

@@ -296,6 +296,17 @@ def test_lifecycle_fields():
     assert "runPolicy" not in injected(make_job())["spec"]
 
 
+def test_grace_follows_the_arena():
+    """A slot of 4 GiB takes 43 s at 100 MB/s: with drain and end the pod gets a minute."""
+    job = make_job(memory="16Gi")
+    done = injected(job)
+    assert pod_of(done)["terminationGracePeriodSeconds"] == 12 + 43 + 5
+    assert environment_of(trainer_of(done))[names.ENV_GRACE] == "60"
+    assert injected(done) == done
+    small = injected(make_job())
+    assert names.ENV_GRACE not in environment_of(trainer_of(small))
+
+
 def test_a_mesh_leaves_our_port_alone():
     """The port joins ports that are excluded already; the user's other annotations stay."""
     job = make_job()
