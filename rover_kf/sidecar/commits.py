@@ -9,7 +9,6 @@ a coordinator that was killed and started again knows enough after the next roun
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -32,10 +31,11 @@ from rover_kf.api.messages import (
 from rover_kf.checkpoint import commit
 from rover_kf.checkpoint.location import open_storage
 from rover_kf.checkpoint.manifest import Manifest
-from rover_kf.checkpoint.resolve import Stored, resolve
+from rover_kf.checkpoint.resolve import resolve
 from rover_kf.checkpoint.storage import Storage
-from rover_kf.sidecar import first_look
+from rover_kf.sidecar import first_look, newest_stored
 from rover_kf.sidecar.common_step import CommonStep
+from rover_kf.sidecar.long_poll import LongPoll
 from rover_kf.sidecar.naming import Naming
 from rover_kf.sidecar.replication import Replication
 from rover_kf.sidecar.seal_account import SealAccount
@@ -46,8 +46,6 @@ from rover_kf.sidecar.web import read, reply
 _log = logging.getLogger(__name__)
 
 _TELL_SECONDS = 10.0
-_LOOK_SECONDS = 1.0
-"""How often a long poll looks whether the pace allows another step."""
 RESOLVE_SECONDS = 120.0
 """How long a rank waits for the others of its round to ask."""
 
@@ -78,7 +76,7 @@ class Commits:
         self._naming = Naming(settings.persist_seconds)
         self._replication = Replication(peers, lambda: self._naming.named)
         self._common = CommonStep(self._choose, self._begin_round, seconds=resolve_seconds)
-        self._changed = asyncio.Condition()
+        self._poll = LongPoll()
         self._writing = asyncio.Lock()
         self._waiters = 0
         self._told_at = float("-inf")
@@ -140,7 +138,7 @@ class Commits:
             self._naming.sealed(key)
             if not sealed.replicated:
                 await self._replication.sealed(key, self._seals.holdings(key))
-            await self._notify()
+            await self._poll.notify()
         return reply(Acknowledged())
 
     async def _on_durable(self, request: web.Request) -> web.Response:
@@ -152,17 +150,15 @@ class Commits:
 
     async def _on_named(self, request: web.Request) -> web.Response:
         asked = await read(request, NamedRequest)
-        until = time.monotonic() + asked.timeout_seconds
-        while True:
+
+        def news() -> Named | None:
             named = self._naming.due(time.monotonic(), copying=self._replication.under_way)
-            if named is not None and self._naming.number != asked.after:
-                return reply(Named(self._naming.number, named[1], named[0]))
-            rest = until - time.monotonic()
-            if rest <= 0:
-                return reply(Named(asked.after, None))
-            with contextlib.suppress(asyncio.TimeoutError):
-                async with self._changed:
-                    await asyncio.wait_for(self._changed.wait(), min(rest, _LOOK_SECONDS))
+            if named is None or self._naming.number == asked.after:
+                return None
+            return Named(self._naming.number, named[1], named[0])
+
+        found = await self._poll.answer(news, asked.timeout_seconds)
+        return reply(found or Named(asked.after, None))
 
     async def _on_given_up(self, request: web.Request) -> web.Response:
         told = await read(request, GivenUp)
@@ -175,20 +171,23 @@ class Commits:
         wanted = await read(request, WaitRequest)
         if wanted.level == "replica":
             return reply(await self._replication.wait(wanted.step, wanted.timeout_seconds))
-        if (self.durable_step or 0) >= wanted.step:
+        if self._is_durable(wanted.step):
             return reply(Acknowledged())
         self._naming.hurry()
         self._waiters += 1
         try:
-            async with self._changed:
-                durable = self._changed.wait_for(lambda: (self.durable_step or 0) >= wanted.step)
-                await asyncio.wait_for(durable, wanted.timeout_seconds)
-        except asyncio.TimeoutError:
-            reason = f"step {wanted.step} is not durable yet; the newest is {self.durable_step}"
-            return reply(Acknowledged(done=False, reason=reason))
+            done = await self._poll.answer(
+                lambda: self._is_durable(wanted.step) or None, wanted.timeout_seconds
+            )
         finally:
             self._waiters -= 1
-        return reply(Acknowledged())
+        if done:
+            return reply(Acknowledged())
+        why = f"step {wanted.step} is not durable yet; the newest is {self.durable_step}"
+        return reply(Acknowledged(done=False, reason=why))
+
+    def _is_durable(self, step: int) -> bool:
+        return (self.durable_step or 0) >= step
 
     # -- commit ------------------------------------------------------------------------------
 
@@ -212,7 +211,7 @@ class Commits:
             f"file(s), {size} bytes, written in {persist_seconds:.2f} s",
             now=time.monotonic(),
         )
-        await self._notify()
+        await self._poll.notify()
         try:
             await asyncio.to_thread(
                 storage.collect, self._settings.checkpoint_keep, generation=manifest.generation
@@ -233,8 +232,7 @@ class Commits:
         self._ledger = commit.begin_round(self._ledger, number)
 
     async def _choose(self, requests: Sequence[ResolveRequest]) -> Mapping[int, ResolveReply]:
-        held = (holding.step for request in requests for holding in request.holdings)
-        stored = await asyncio.to_thread(self._newest_stored, max(held, default=0), len(requests))
+        stored = await asyncio.to_thread(newest_stored.find, self._storage, requests, self._warn)
         replies = resolve(requests, stored, await self._replication.absent(requests))
         step = replies[0].step
         self._seals.restart(step)
@@ -243,33 +241,6 @@ class Commits:
         if self.durable_step is not None and step is not None and step < self.durable_step:
             self._ledger = commit.forget_committed(self._ledger)
         return replies
-
-    def _newest_stored(self, above: int, world_size: int) -> Stored | None:
-        """The newest checkpoint that is whole to the last byte, if newer than step ``above``."""
-        if self._storage is None:
-            return None
-        try:
-            folders = self._storage.whole()
-        except errors.StorageFailed as error:
-            self._warn(str(error))
-            if not above:
-                # Nothing in memory either: to begin anew would in the end replace what is there.
-                raise
-            return None
-        for folder in reversed(folders):
-            if folder.step <= above:
-                continue
-            try:
-                found = self._storage.verify(folder)
-            except errors.CheckpointError as error:
-                self._warn(f"{folder.name} cannot be restored, trying an older one: {error}")
-                continue
-            return Stored(found.step, folder.location, found.fits(world_size), found.world_size)
-        return None
-
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
 
     def _warn(self, message: str) -> None:
         self._story.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)

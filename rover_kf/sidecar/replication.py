@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 
 from aiohttp import web
@@ -25,6 +24,7 @@ from rover_kf.api.messages import (
     ReplicateRequest,
     ResolveRequest,
 )
+from rover_kf.sidecar.long_poll import LongPoll
 from rover_kf.sidecar.ring import Key, Ring
 from rover_kf.sidecar.seams import Peers
 from rover_kf.sidecar.sources import PeerSource
@@ -33,8 +33,6 @@ from rover_kf.sidecar.web import read, reply
 _log = logging.getLogger(__name__)
 
 _PROBE_SECONDS = 2.0
-_LOOK_SECONDS = 1.0
-"""How often a long poll looks whether nothing is being persisted any more."""
 
 
 class Replication:
@@ -48,7 +46,7 @@ class Replication:
     def __init__(self, peers: Peers, persisting: Callable[[], Key | None]) -> None:
         self._peers, self._persisting = peers, persisting
         self._ring = Ring()
-        self._changed = asyncio.Condition()
+        self._poll = LongPoll()
 
     @property
     def step(self) -> int | None:
@@ -70,8 +68,7 @@ class Replication:
     async def sealed(self, key: Key, holdings: Sequence[Holding]) -> None:
         """Every rank has sealed the step, none of them all of it."""
         self._ring.sealed(key, holdings)
-        async with self._changed:
-            self._changed.notify_all()
+        await self._poll.notify()
 
     def restart(self) -> None:
         """A new round begins."""
@@ -79,14 +76,10 @@ class Replication:
 
     async def wait(self, step: int, seconds: float) -> Acknowledged:
         """Wait until the step or a newer one has replicas."""
-        try:
-            async with self._changed:
-                copied = self._changed.wait_for(lambda: (self.step or 0) >= step)
-                await asyncio.wait_for(copied, seconds)
-        except asyncio.TimeoutError:
-            reason = f"step {step} has no replicas yet; the newest with them is {self.step}"
-            return Acknowledged(done=False, reason=reason)
-        return Acknowledged()
+        if await self._poll.answer(lambda: (self.step or 0) >= step or None, seconds):
+            return Acknowledged()
+        reason = f"step {step} has no replicas yet; the newest with them is {self.step}"
+        return Acknowledged(done=False, reason=reason)
 
     async def absent(self, requests: Sequence[ResolveRequest]) -> tuple[Holding, ...]:
         """Slots of the newest step in pods that take no part any more but still answer."""
@@ -106,24 +99,19 @@ class Replication:
 
     async def _on_replicate(self, request: web.Request) -> web.Response:
         asked = await read(request, ReplicateRequest)
-        until = time.monotonic() + asked.timeout_seconds
-        while True:
+
+        def news() -> ReplicateOrder | None:
             self._ring.due(self._persisting())
             order = self._ring.order(asked.pod)
-            if order and self._ring.number != asked.after:
-                return reply(ReplicateOrder(self._ring.number, order))
-            rest = until - time.monotonic()
-            if rest <= 0:
-                return reply(ReplicateOrder(asked.after))
-            try:
-                async with self._changed:
-                    await asyncio.wait_for(self._changed.wait(), min(rest, _LOOK_SECONDS))
-            except asyncio.TimeoutError:
-                continue
+            if not order or self._ring.number == asked.after:
+                return None
+            return ReplicateOrder(self._ring.number, order)
+
+        found = await self._poll.answer(news, asked.timeout_seconds)
+        return reply(found or ReplicateOrder(asked.after))
 
     async def _on_replicated(self, request: web.Request) -> web.Response:
         told = await read(request, Replicated)
         self._ring.finished(told.pod, told.number, done=not told.reason)
-        async with self._changed:
-            self._changed.notify_all()
+        await self._poll.notify()
         return reply(Acknowledged())

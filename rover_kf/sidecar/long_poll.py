@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that are answered when there is something to tell."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+_LOOK_SECONDS = 1.0
+"""How often it is looked without a change: a pace, too, may allow something new."""
+
+T = TypeVar("T")
+
+
+class LongPoll:
+    """Those who wait for one thing, and who tells them."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Condition()
+
+    async def notify(self) -> None:
+        """There may be something to tell: everybody who waits looks."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def answer(self, look: Callable[[], T | None], seconds: float) -> T | None:
+        """Wait until there is something; at once if there is already.
+
+        Args:
+            look: what there is; None for nothing. Asked at each change, and now and then.
+            seconds: how long to wait.
+
+        Returns:
+            What there is; None: nothing in time.
+        """
+        until = time.monotonic() + seconds
+        async with self._changed:
+            while (found := look()) is None and (rest := until - time.monotonic()) > 0:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), min(rest, _LOOK_SECONDS))
+        return found
