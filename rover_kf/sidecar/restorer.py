@@ -28,14 +28,14 @@ from rover_kf.api.messages import (
     RestoreRequest,
 )
 from rover_kf.checkpoint import assembly, manifest
-from rover_kf.checkpoint.assembly import Assembly, Copy
+from rover_kf.checkpoint.assembly import Assembly
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.manifest import Folder
 from rover_kf.checkpoint.storage import Storage
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots import Assignment, Slots
-from rover_kf.sidecar.sources import FileSource, PeerSource, SlotSource, Source, move
+from rover_kf.sidecar.sources import FileSource, PeerSource, SlotSource, Source, copy_into, move
 
 _log = logging.getLogger(__name__)
 
@@ -205,14 +205,10 @@ class Restorer:
         await asyncio.to_thread(self._slots.allocate, ArenaRequest(request.local_rank, length))
         arena = self._slots.arena(request.local_rank)
         with await asyncio.to_thread(arena.fill) as filling:
-            with mmap.mmap(filling.descriptor, length) as mapping, memoryview(mapping) as target:
-                if made is None:
-                    await move(sources[0], (Copy.whole(length),), target)
-                else:
-                    target[: len(made.header)] = made.header
-                    for source, copies in zip(sources, made.copies, strict=True):
-                        if copies:
-                            await move(source, copies, target)
+            if made is None:
+                await copy_into(sources[0], filling.descriptor)
+            else:
+                await _assemble(made, sources, filling.descriptor)
             seal = filling.seal(
                 step=state.step,
                 length=length,
@@ -240,3 +236,11 @@ class Restorer:
             same = (seal.step, seal.round) == (chosen.step, chosen.round) and chosen.pieces
             if seal.slot != chosen.slot and seal.step >= chosen.step and not same:
                 arena.discard(seal)
+
+
+async def _assemble(made: Assembly, sources: Sequence[Source], descriptor: int) -> None:
+    with mmap.mmap(descriptor, made.length) as mapping, memoryview(mapping) as target:
+        target[: len(made.header)] = made.header
+        for source, copies in zip(sources, made.copies, strict=True):
+            if copies:
+                await move(source, copies, target)
