@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from rover_kf.api import names
 from rover_kf.api.jobs import Event
 from rover_kf.api.samples import Goodput, Throughput
 
@@ -280,7 +281,7 @@ class Holding:
     @property
     def place(self) -> str:
         """Which slots of the pod: the last part but one of its path."""
-        return f"replica-{self.rank}" if self.replica else str(self.local_rank)
+        return f"{names.REPLICA_PLACE}{self.rank}" if self.replica else str(self.local_rank)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -144,8 +144,11 @@ PATH_COMMIT_NAMED, PATH_COMMIT_GIVEN_UP = "/v1/commit/named", "/v1/commit/given-
 PATH_EVENTS = "/v1/events"
 # controller to coordinator
 PATH_STATUS, PATH_SCALE = "/v1/status", "/v1/scale"
-# sidecar to sidecar: PATH_SLOTS/<local rank>/<step> gives a sealed slot's bytes
+# sidecar to sidecar: PATH_SLOTS/<place>/<step> gives a sealed slot's bytes; the place is a local
+# rank, or REPLICA_PLACE<rank>
 PATH_SLOTS = "/v1/slots"
+REPLICA_PLACE = "replica-"
+"""Before the rank of another pod whose slot is kept here; also in the arena's folders."""
 
 # -- exit codes of rover-run -----------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ class Checkpoints:
 
     def peer_routes(self) -> list[web.RouteDef]:
         """For the TCP port."""
-        slot = names.PATH_SLOTS + r"/{place:(?:replica-)?\d+}/{step:\d+}"
+        slot = names.PATH_SLOTS + rf"/{{place:(?:{names.REPLICA_PLACE})?\d+}}/{{step:\d+}}"
         return [
             web.get(slot, self._on_slot),
             web.get(f"{slot}/{{part:{HEAD}}}", self._on_slot),
@@ -224,8 +224,9 @@ class Checkpoints:
     def _completed(self, sealed: Sealed) -> Sealed:
         """With what the trainer does not know."""
         settings = self._settings
-        address = f"{settings.address}:{settings.port}"
-        return dataclasses.replace(sealed, pod=settings.pod, address=address, node=settings.node)
+        return dataclasses.replace(
+            sealed, pod=settings.pod, address=settings.endpoint, node=settings.node
+        )
 
     def _find_seals(self) -> None:
         for local_rank in self._slots.local_ranks():

@@ -60,6 +60,11 @@ class SidecarSettings:
         return self.replica_index + (self.masters if self.replica_type == "worker" else 0)
 
     @property
+    def endpoint(self) -> str:
+        """``host:port`` that peers reach this sidecar at."""
+        return f"{self.address}:{self.port}"
+
+    @property
     def is_coordinator(self) -> bool:
         """Whether this pod is the job's first."""
         return self.node_rank == 0

@@ -21,9 +21,6 @@ from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
 from rover_kf.sidecar.settings import SidecarSettings
 
-_REPLICA = "replica-"
-"""Before the rank in a replica's place."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assignment:
@@ -69,21 +66,22 @@ class Slots:
         Raises:
             ArenaTooSmall: it does not fit beside this pod's own.
         """
-        place = f"{_REPLICA}{rank}"
+        place = f"{names.REPLICA_PLACE}{rank}"
         most = self._settings.arena_bytes
         return allocation.allocate(self._root, place, slot_bytes, most_bytes=most, slots=(0,))
 
     def forget_replicas(self, kept: AbstractSet[int]) -> None:
         """Give back the memory of all replicas but those of these ranks."""
         for place in self.replicas():
-            if int(place.removeprefix(_REPLICA)) not in kept:
+            if int(place.removeprefix(names.REPLICA_PLACE)) not in kept:
                 for path in (self._root / place).iterdir():
                     path.unlink()
                 (self._root / place).rmdir()
 
     def replicas(self) -> tuple[str, ...]:
         """Places of the replicas in this pod."""
-        return tuple(sorted(path.parent.name for path in self._root.glob(f"{_REPLICA}*/control")))
+        found = self._root.glob(f"{names.REPLICA_PLACE}*/control")
+        return tuple(sorted(path.parent.name for path in found))
 
     def arena(self, place: int | str) -> Arena:
         """The slots of a local rank, or of a replica, made or not."""
@@ -169,7 +167,7 @@ class Slots:
     def _holding(self, place: int | str, seal: Seal, found: int) -> Holding:
         return Holding(
             pod=self._settings.pod,
-            address=f"{self._settings.address}:{self._settings.port}",
+            address=self._settings.endpoint,
             local_rank=place if isinstance(place, int) else 0,
             replica=isinstance(place, str),
             node=self._settings.node,
