@@ -44,7 +44,7 @@ class Replicas:
     def __init__(self, settings: SidecarSettings, slots: Slots, peers: Peers, story: Story) -> None:
         self._settings, self._slots = settings, slots
         self._peers, self._story = peers, story
-        self._told = ""
+        self._told: type[Exception] | None = None
 
     async def run(self) -> None:
         """Copy what the coordinator orders, for ever."""
@@ -70,7 +70,7 @@ class Replicas:
             for holding in holdings:
                 await self._copy(holding)
         except (errors.RoverError, OSError) as error:
-            self._warn(str(error), holding)
+            self._warn(error, holding)
             return str(error)
         return ""
 
@@ -91,11 +91,10 @@ class Replicas:
             )
             arena.control.write_checksum(seal, holding.checksum)
 
-    def _warn(self, why: str, holding: Holding) -> None:
+    def _warn(self, why: Exception, holding: Holding) -> None:
         _log.info("no replica of rank %d: %s", holding.rank, why)
-        kind = why.split(" ", 1)[0]
-        if kind != self._told:  # each kind once, not at each step
-            self._told = kind
+        if type(why) is not self._told:  # each kind once, not at each step
+            self._told = type(why)
             self._story.record(
                 names.EVENT_CHECKPOINT_WARNING,
                 f"{self._settings.pod} keeps no replica of rank {holding.rank}: {why}; if "
