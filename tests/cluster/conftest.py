@@ -177,9 +177,22 @@ def controller_down(cluster, controller):
         deployment.scale(cluster, controller, 1)
 
 
+@pytest.fixture(scope="session")
+def ended_namespaces(cluster) -> Iterator[list[str]]:
+    """Namespaces whose deletion has begun; that each of them ends is seen to at the very end."""
+    ended: list[str] = []
+    yield ended
+    for name in ended:
+        waiting = ("--ignore-not-found", "--wait=true", "--timeout=180s")
+        cluster.kubectl("delete", "namespace", name, *waiting, timeout=200)
+        if isinstance(cluster, Cluster):
+            cluster.kubectl("delete", "persistentvolume", "-l", f"{storage.NAMESPACE_LABEL}={name}")
+            shutil.rmtree(_shared_folder(cluster, name), ignore_errors=True)
+
+
 @pytest.fixture
-def make_namespace(cluster, request):
-    """Make namespaces under a pod-security profile; each is deleted afterwards, and waited for."""
+def make_namespace(cluster, ended_namespaces, request):
+    """Make namespaces under a pod-security profile; each begins to be deleted after the test."""
     made: list[str] = []
     request.node.stash[_USED] = made
 
@@ -194,10 +207,8 @@ def make_namespace(cluster, request):
 
     yield make
     for name in made:
-        cluster.kubectl("delete", "namespace", name, "--wait=true", "--timeout=180s", timeout=200)
-        if isinstance(cluster, Cluster):
-            cluster.kubectl("delete", "persistentvolume", "-l", f"{storage.NAMESPACE_LABEL}={name}")
-            shutil.rmtree(_shared_folder(cluster, name), ignore_errors=True)
+        cluster.kubectl("delete", "namespace", name, "--wait=false")
+        ended_namespaces.append(name)
 
 
 @pytest.fixture

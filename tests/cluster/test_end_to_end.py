@@ -133,7 +133,7 @@ def test_the_whole_path(faults, submit):
 @pytest.mark.parametrize("victim", ["digits-master-0", "digits-worker-0"])
 def test_a_master_and_a_worker(faults, submit, victim):
     """A job of Master and Worker trains, recovers from memory whichever dies, and succeeds."""
-    job = submit("--samples-per-second", "150", "--steps", "300", change=_with_master)
+    job = submit("--samples-per-second", "300", "--steps", "300", change=_with_master)
     _reaches(job, nodes=2, step=1)
     sealed, resumed = _kill_and_resume(job, faults, victim)
     assert resumed >= sealed
@@ -160,7 +160,7 @@ def test_without_the_label_nothing_is_touched(cluster, namespace, with_trainer):
 
 def test_an_injected_job_does_not_need_the_controller(controller_down, faults, submit):
     """With the controller gone an injected job trains, recovers, persists and succeeds."""
-    job = submit("--samples-per-second", "150", "--steps", "400")
+    job = submit("--samples-per-second", "300", "--steps", "400")
     assert _injected(job)
     _reaches(job, nodes=2, step=1)
     controller_down()
