@@ -17,8 +17,10 @@ anywhere.
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rover_kf import errors
@@ -28,9 +30,9 @@ from rover_kf.api.messages import (
     ArenaReply,
     ArenaRequest,
     RestoreReply,
-    RestoreRequest,
     Sealed,
     WaitRequest,
+    Wanted,
 )
 from rover_kf.api.samples import StepSample
 from rover_kf.checkpoint.control import Seal
@@ -39,15 +41,14 @@ from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer import state as states
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.link import Link
+from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery
 from rover_kf.trainer.reporter import Reporter
 from rover_kf.trainer.saver import Saver
 from rover_kf.trainer.settings import TrainerSettings
+from rover_kf.trainer.state import Parts
 
 _log = logging.getLogger("rover_kf")
 
-_PATIENCE_SECONDS = 30.0
-"""How long a sidecar that is away may take to come back."""
-_RESTORE_SECONDS = 1800.0
 _ARENA_SECONDS = 300.0
 
 
@@ -85,6 +86,7 @@ class Checkpointer:
         home = self._settings.home
         self._link = Link(home) if home else None
         self._reporter = Reporter(self._settings, self._link) if self._link else None
+        self._recovery = Recovery(self._settings, self._link) if self._link else None
         self._saver = Saver(
             self._settings, self._ask_arena, self._sealed, replicated=replicated, overlap=overlap
         )
@@ -115,31 +117,56 @@ class Checkpointer:
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
             CheckpointError: there is a state that this one cannot take.
         """
-        if self._link is None:
+        if self._recovery is None:
             self._say_outside()
             return 0
         self._saver.finish()
-        settings = self._settings
         shards = states.take_apart(state, replicated=self._replicated).shards
-        reply = self._link.ask(
-            names.PATH_RESTORE,
-            RestoreRequest(
-                settings.local_rank,
-                settings.rank,
-                settings.world_size,
-                settings.round,
-                shards.wanted(),
-            ),
-            RestoreReply,
-            timeout=_RESTORE_SECONDS,
-            patience=_PATIENCE_SECONDS,
-        )
+        reply = self._recovery.bring(shards.wanted())
         if reply.step is not None:
             load.from_slot(reply, state, shards)
             self.restored_from = reply.source
         self._saver.prepare(state)
         self._last_step_at = time.monotonic()
         return reply.step or 0
+
+    def peek(self) -> dict[str, object] | None:
+        """Look at what restore will bring, before the state is built; every rank must call it.
+
+        Returns:
+            The saved dict with None for every tensor; None if there is nothing to restore.
+
+        Raises:
+            SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
+            CheckpointError: a rank does not ask, or nothing fits this world.
+        """
+        if self._recovery is None:
+            self._say_outside()
+            return None
+        found: dict[str, object] | None = self._recovery.look()
+        return found
+
+    def bring(self, wanted: tuple[Wanted, ...] = ()) -> RestoreReply:
+        """Have the sidecar bring what restore loads, for who loads it by other means.
+
+        Args:
+            wanted: boxes of tensors that this rank holds; what is not named comes whole.
+
+        Returns:
+            The slot that holds it (``rover_kf.trainer.recovery.opened``); its step is None if there
+            is nothing to restore.
+
+        Raises:
+            SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
+            CheckpointError: a rank does not ask, or nothing fits this world.
+        """
+        if self._recovery is None:
+            self._say_outside()
+            return RestoreReply(None, "none")
+        self._saver.finish()
+        reply = self._recovery.bring(wanted)
+        self.restored_from = reply.source
+        return reply
 
     def step(
         self,
@@ -197,6 +224,19 @@ class Checkpointer:
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
             CheckpointError: the copy of an earlier step failed.
         """
+        self._timed(functools.partial(self._saver.save, step, state))
+
+    def save_parts(self, step: int, parts: Parts) -> None:
+        """Save tensors under names of the caller's, which name their boxes in ``rover.pieces``.
+
+        Raises:
+            ArenaTooSmall: they do not fit; the message has the size to set.
+            SidecarUnavailable: the arena has to grow and the sidecar does not answer.
+            CheckpointError: the copy of an earlier step failed.
+        """
+        self._timed(functools.partial(self._saver.save_parts, step, parts))
+
+    def _timed(self, save: Callable[[], None]) -> None:
         if self._reporter is None:
             self._say_outside()
             return
@@ -204,7 +244,7 @@ class Checkpointer:
             raise errors.CheckpointError("this Checkpointer is closed; save before you close it")
         begun = time.monotonic()
         self._save_seconds += self._saver.take_waited()
-        self._saver.save(step, state)
+        save()
         self._saver.take_waited()  # part of the time that is taken here
         self._save_seconds += time.monotonic() - begun
 
@@ -251,8 +291,8 @@ class Checkpointer:
             names.PATH_WAIT,
             WaitRequest(step, level, timeout),
             Acknowledged,
-            timeout=timeout + _PATIENCE_SECONDS,
-            patience=_PATIENCE_SECONDS,
+            timeout=timeout + PATIENCE_SECONDS,
+            patience=PATIENCE_SECONDS,
         )
         if not reply.done:
             _log.warning("rover-kf: step %d is not %s: %s", step, level, reply.reason)
@@ -292,7 +332,7 @@ class Checkpointer:
             ArenaRequest(self._settings.local_rank, slot_bytes),
             ArenaReply,
             timeout=_ARENA_SECONDS,
-            patience=_PATIENCE_SECONDS,
+            patience=PATIENCE_SECONDS,
         )
 
     def _say_outside(self) -> None:

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import mmap
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,9 +13,9 @@ import torch
 
 from rover_kf import errors
 from rover_kf.api.messages import RestoreReply
-from rover_kf.checkpoint import plain, snapshot
-from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint import plain
 from rover_kf.checkpoint.snapshot import STATE_KEY
+from rover_kf.trainer.recovery import opened
 from rover_kf.trainer.shards import NONE, Shards
 from rover_kf.trainer.state import is_stateful, unwrap
 from rover_kf.trainer.views import views
@@ -50,15 +48,7 @@ def from_slot(reply: RestoreReply, state: dict[str, Any], shards: Shards) -> Non
         TornSnapshot: the slot no longer holds that step.
         CheckpointError: the snapshot lacks something that the state has.
     """
-    path = pathlib.Path(reply.path)
-    arena = Arena(path.parent)
-    seals = [seal for seal in arena.sealed() if arena.slot_path(seal.slot).name == path.name]
-    if not seals or seals[0].step != reply.step:
-        raise errors.TornSnapshot(f"{path} no longer holds step {reply.step}")
-    with arena.pin(seals[0]) as pin:
-        # A private mapping: reads see the slot, a stray write would see a page of its own.
-        buffer = mmap.mmap(pin.descriptor, reply.snapshot_bytes, access=mmap.ACCESS_COPY)
-        found = snapshot.read(memoryview(buffer))
+    with opened(reply) as (found, buffer):
         put_together(state, found.metadata, views(buffer, found.tensors), shards)
 
 

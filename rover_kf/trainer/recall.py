@@ -89,6 +89,11 @@ class Recall:
             tensors.update(zip(known.names, section.tensors, strict=True))
         return Parts(tensors, self._metadata)
 
+    def forget(self) -> None:
+        """Start anew at the next state."""
+        self._known = []
+        self.era += 1
+
     def _renew(self, seen: list[_Section]) -> list[_Section] | None:
         """The sections with their texts; None: another state than last time."""
         if len(seen) != len(self._known):

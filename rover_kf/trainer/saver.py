@@ -112,15 +112,32 @@ class Saver:
         self.finish()
         self.issued += 1
         parts = self._recall.take_apart(state)
-        on_device = any(tensor.is_cuda for tensor in parts.tensors.values())
-        overlaps = self.overlaps(on_device=on_device)
+        overlaps = self.overlaps(on_device=_on_device(parts))
         late = left_to_optimizers(state, parts.tensors) if overlaps else frozenset[str]()
+        self._begin(step, parts, late)
+        if not overlaps:
+            self._overlap.finish()
+
+    def save_parts(self, step: int, parts: Parts) -> None:
+        """Copy named tensors into a slot and seal it.
+
+        Raises:
+            ArenaTooSmall: they do not fit.
+            SidecarUnavailable: a larger arena is needed and nobody answers.
+            CheckpointError: both slots are being read for a minute, or the copy before failed.
+        """
+        self.finish()
+        self.issued += 1
+        self._recall.forget()
+        self._begin(step, parts, frozenset())
+        self._overlap.finish()
+
+    def _begin(self, step: int, parts: Parts, late: frozenset[str]) -> None:
         plan, head = self._fit(parts, late)
+        on_device = _on_device(parts)
         begun = time.perf_counter()
         filling = self._slots.arena.fill()
-        seal = functools.partial(
-            self._seal, filling, plan.layout.length, bool(parts.shards.exact), begun
-        )
+        seal = functools.partial(self._seal, filling, plan.layout.length, parts.in_pieces, begun)
         try:
             buffer = self._slots.ready(filling.slot, pinned=on_device)
             buffer[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
@@ -129,8 +146,6 @@ class Saver:
             filling.close()
             raise
         self._overlap.start(rest)
-        if not overlaps:
-            self._overlap.finish()
 
     def overlaps(self, *, on_device: bool = False) -> bool:
         """Whether save() returns before the copy is done.
@@ -244,6 +259,10 @@ class Saver:
 
 def _signature(parts: Parts) -> list[object]:
     return [(name, tensor.shape, tensor.dtype) for name, tensor in parts.tensors.items()]
+
+
+def _on_device(parts: Parts) -> bool:
+    return any(tensor.is_cuda for tensor in parts.tensors.values())
 
 
 def _helpers(settings: TrainerSettings) -> int:

@@ -55,6 +55,13 @@ class Parts:
     tensors: Mapping[str, torch.Tensor]
     metadata: Mapping[str, str]
     shards: Shards = shards.NONE
+    boxes: bool = False
+    """The metadata names boxes of tensors, though none of these is a DTensor."""
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether ranks hold parts of larger tensors."""
+        return self.boxes or bool(self.shards.exact)
 
     def entries(self) -> tuple[Entry, ...]:
         """What a layout is planned from, in the tensors' order."""

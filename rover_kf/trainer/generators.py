@@ -1,0 +1,54 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The process's random generators as one value of a state: Python's, NumPy's, torch's, CUDA's.
+
+::
+
+    state = {"model": model, "optimizer": optimizer, "generators": Generators()}
+
+Each rank gets its own back; in a world of another size rank r gets those of rank r modulo the old
+size.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import torch
+
+
+class Generators:
+    """What ``Checkpointer`` saves and restores like a module; NumPy's only if it is imported."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where all of them are."""
+        found: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+        if "numpy" in sys.modules:
+            kind, keys, position, has_gauss, gauss = _numpy().get_state(legacy=True)
+            found["numpy"] = (
+                str(kind),
+                keys.tobytes(),
+                int(position),
+                int(has_gauss),
+                float(gauss),
+            )
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call] # torch has no type of it
+            found["cuda"] = torch.cuda.get_rng_state_all()
+        return found
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Put all of them where they were; what was not saved stays."""
+        random.setstate(state_dict["python"])
+        torch.set_rng_state(state_dict["torch"])
+        if "numpy" in state_dict and "numpy" in sys.modules:
+            kind, keys, *rest = state_dict["numpy"]
+            _numpy().set_state((kind, sys.modules["numpy"].frombuffer(keys, dtype="uint32"), *rest))
+        here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        for device, saved in enumerate(state_dict.get("cuda", ())[:here]):
+            torch.cuda.set_rng_state(saved, device)
+
+
+def _numpy() -> Any:
+    return sys.modules["numpy"].random

@@ -1,0 +1,209 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The Trainer of Hugging Face transformers, with checkpoints in memory: one line of a script.
+
+::
+
+    from rover_kf.trainer.huggingface import Trainer  # in place of transformers'
+
+``train()`` goes on where the job was: model, optimizer, learning rates, random generators, logs,
+and the data's next batch. Trainers that derive from transformers' (TRL) take it as a base::
+
+    class MyTrainer(rover_kf.trainer.huggingface.Trainer, trl.SFTTrainer): ...
+
+The data's place is found by Trainer's own resume, which reads it from a folder: one with nothing
+but ``trainer_state.json``. Outside rover-kf it is transformers' Trainer. The one module of the
+training process that imports more than the standard library and torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import pathlib
+import tempfile
+from typing import Any
+
+import torch
+import transformers
+from transformers.trainer_callback import ExportableState, TrainerControl, TrainerState
+from transformers.training_args import TrainingArguments
+
+from rover_kf import errors
+from rover_kf.trainer.checkpointer import Checkpointer
+from rover_kf.trainer.generators import Generators
+
+_log = logging.getLogger("rover_kf")
+
+_STATE_FILE = "trainer_state.json"
+
+
+class Trainer(transformers.Trainer):
+    """transformers' Trainer that saves to memory and goes on from there; same arguments."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.flash = FlashCallback(self)
+        """Saves and restores; its ``checkpointer`` can be waited for."""
+        self.add_callback(self.flash)
+        self._position: str | None = None
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,  # noqa: FBT001 - transformers' own
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """As transformers' own; a state that rover-kf has goes before ``resume_from_checkpoint``.
+
+        Raises:
+            UnsupportedState: DeepSpeed holds the optimizer.
+            CheckpointError: there is a state that this training cannot take.
+        """
+        if self.is_deepspeed_enabled:
+            raise errors.UnsupportedState(
+                "DeepSpeed keeps optimizer state that Trainer cannot name; use transformers' "
+                "Trainer, and rover_kf.DirectoryCheckpointer on the folders that it saves"
+            )
+        position = self.flash.position()
+        if position is None:
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+        with tempfile.TemporaryDirectory(prefix="rover-position-") as folder:
+            (pathlib.Path(folder) / _STATE_FILE).write_text(position)
+            self._position = folder
+            return super().train(folder, *args, **kwargs)
+
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
+    ) -> None:
+        if resume_from_checkpoint != self._position:  # else FlashCallback loads it
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+
+class FlashCallback(transformers.TrainerCallback):
+    """Restores before the first step and saves after each one that is due.
+
+    A step is saved when the next one begins: then logging and evaluation, which use random numbers
+    and change the logs, are behind it.
+
+    Args:
+        trainer: whose training it is.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self.checkpointer = Checkpointer()
+        self._generators = _Later()
+        self._done = 0
+        self._resumes = self._over = False
+
+    def position(self) -> str | None:
+        """Where the training goes on, as trainer_state.json has it; None: it begins.
+
+        Raises:
+            CheckpointError: the state was saved by another kind of script.
+        """
+        if self._over:
+            _log.warning("rover-kf: a second train() in one process begins anew and is not saved")
+            return None
+        found = self.checkpointer.peek()
+        if found is None:
+            return None
+        text = found.get("trainer")
+        if not isinstance(text, str):
+            raise errors.CheckpointError(
+                f"the job's state has {sorted(map(str, found))} and no Trainer's; it was saved by "
+                "another script. Start this one as another job"
+            )
+        self._resumes = True
+        return text
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Load what ``position`` has announced."""
+        del args, control
+        if self._resumes:
+            self._resumes = False
+            self._done = self.checkpointer.restore(self._state())
+        else:
+            self._done = state.global_step
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Save the step before, if it is due; after a restore, set the random generators."""
+        del control
+        self._generators.apply()
+        self._finished(args, state)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Save the last step, which no other follows."""
+        if control.should_training_stop or state.global_step >= state.max_steps:
+            self._finished(args, state)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Report what is left."""
+        del args, state, control
+        self._over = True
+        self.checkpointer.close()
+
+    def _finished(self, args: TrainingArguments, state: TrainerState) -> None:
+        if self._over or state.global_step <= self._done:
+            return
+        self._done = state.global_step
+        self.checkpointer.step(
+            state.global_step,
+            self._state(),
+            samples=args.train_batch_size * args.gradient_accumulation_steps,
+            total_steps=state.max_steps,
+        )
+
+    def _state(self) -> dict[str, object]:
+        trainer = self._trainer
+        found = {
+            "trainer": _text(trainer),
+            "model": trainer.model,
+            # Accelerate's wrapper has a state of its own class; the optimizer inside has all of it.
+            "optimizer": getattr(trainer.optimizer, "optimizer", trainer.optimizer),
+            "schedule": trainer.lr_scheduler,
+            "generators": self._generators,
+        }
+        scaler = getattr(trainer.accelerator, "scaler", None)
+        return found if scaler is None else {**found, "scaler": scaler}
+
+
+class _Later(Generators):
+    """Generators that are set when told to: data loaders use some on their way to the next step."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] | None = None
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._kept = state_dict
+
+    def apply(self) -> None:
+        """Set them, once."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            super().load_state_dict(kept)
+
+
+def _text(trainer: Trainer) -> str:
+    """The training's state as Trainer writes it into its own checkpoints."""
+    callbacks: dict[str, Any] = {}
+    for found in (*trainer.callback_handler.callbacks, trainer.control):
+        if isinstance(found, ExportableState):
+            name = type(found).__name__
+            known = callbacks.get(name)
+            if known is None:
+                callbacks[name] = found.state()
+            else:
+                callbacks[name] = [*(known if isinstance(known, list) else [known]), found.state()]
+    plain = dataclasses.asdict(trainer.state)
+    return json.dumps({**plain, "stateful_callbacks": callbacks}, sort_keys=True)

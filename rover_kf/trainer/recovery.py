@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the sidecar has for this process to start from: asked for, and opened.
+
+All ranks of a round get the same step; whoever asks again gets the same again. Standard library
+only: frameworks without torch use it, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.messages import RestoreReply, RestoreRequest, Wanted
+from rover_kf.checkpoint import plain, snapshot
+from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.snapshot import STATE_KEY, Snapshot
+from rover_kf.trainer.link import Link
+from rover_kf.trainer.settings import TrainerSettings
+
+PATIENCE_SECONDS = 30.0
+"""How long a sidecar that is away may take to come back."""
+_RESTORE_SECONDS = 1800.0
+
+
+class Recovery:
+    """One a training process.
+
+    Args:
+        settings: of the process.
+        link: to the sidecar.
+    """
+
+    def __init__(self, settings: TrainerSettings, link: Link) -> None:
+        self._settings, self._link = settings, link
+        self._looked_at: RestoreReply | None = None
+
+    def bring(self, wanted: tuple[Wanted, ...] = ()) -> RestoreReply:
+        """Have a slot filled with the step that all ranks have in common.
+
+        Args:
+            wanted: boxes of tensors that this process holds; what is not named comes whole.
+
+        Raises:
+            SidecarUnavailable: it does not answer.
+            CheckpointError: a rank does not ask, or nothing fits this world.
+        """
+        known, self._looked_at = self._looked_at, None
+        return known if known is not None and not wanted else self._ask(wanted)
+
+    def look(self) -> Any:
+        """The plain values of what ``bring`` brings, its tensors as None; None: there is nothing.
+
+        Raises:
+            SidecarUnavailable: it does not answer.
+            CheckpointError: a rank does not ask, or nothing fits this world.
+        """
+        reply = self._looked_at = self._ask(())
+        if reply.step is None:
+            return None
+        with opened(reply) as (found, _):
+            return plain.decode(json.loads(found.metadata[STATE_KEY]), lambda _: None)
+
+    def _ask(self, wanted: tuple[Wanted, ...]) -> RestoreReply:
+        settings = self._settings
+        return self._link.ask(
+            names.PATH_RESTORE,
+            RestoreRequest(
+                settings.local_rank, settings.rank, settings.world_size, settings.round, wanted
+            ),
+            RestoreReply,
+            timeout=_RESTORE_SECONDS,
+            patience=PATIENCE_SECONDS,
+        )
+
+
+@contextlib.contextmanager
+def opened(reply: RestoreReply) -> Iterator[tuple[Snapshot, mmap.mmap]]:
+    """The slot that the sidecar has filled: what it holds, and its bytes; pinned meanwhile.
+
+    Raises:
+        TornSnapshot: the slot no longer holds that step.
+    """
+    path = pathlib.Path(reply.path)
+    arena = Arena(path.parent)
+    seals = [seal for seal in arena.sealed() if arena.slot_path(seal.slot).name == path.name]
+    if not seals or seals[0].step != reply.step:
+        raise errors.TornSnapshot(f"{path} no longer holds step {reply.step}")
+    with arena.pin(seals[0]) as pin:
+        # A private mapping: reads see the slot, a stray write would see a page of its own.
+        buffer = mmap.mmap(pin.descriptor, reply.snapshot_bytes, access=mmap.ACCESS_COPY)
+        with memoryview(buffer) as view:
+            found = snapshot.read(view)
+        yield found, buffer

@@ -1,0 +1,64 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Hugging Face's Trainer is killed and goes on: bit by bit what it would have been."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import checkpoint_pod
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPT = ROOT / "tests" / "support" / "huggingface_training.py"
+
+
+def _run(folder: pathlib.Path, world: list[dict], *, plain: bool = False, kill_at: int = 0) -> dict:
+    folder.mkdir(exist_ok=True)
+    local = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(checkpoint_pod.free_port())}
+    ranks = [{**environment, **local} for environment in world]
+    return {"folder": str(folder), "ranks": ranks, "plain": plain, "kill_at": kill_at}
+
+
+def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
+    """Parameters, moments, learning rates, random numbers, losses and evaluations are those of
+    transformers' own Trainer without any kill: alone and in a world of two; killed in the first
+    epoch after a step with an evaluation, and between the epochs."""
+    with (
+        checkpoint_pod.pods(tmp_path / "one", 1, checkpoint_every=1) as one,
+        checkpoint_pod.pods(tmp_path / "two", 2, checkpoint_every=1) as two,
+    ):
+        runs = []
+        for pods, epoch in ((one, 8), (two, 4)):
+            size = len(pods)
+            folder = tmp_path / f"of-{size}"
+            folder.mkdir()
+            for round_, kill_at in ((1, 3), (2, epoch + 1), (3, 0)):
+                world = [
+                    pod.environment(rank=rank, world_size=size, round_=round_)
+                    for rank, pod in enumerate(pods)
+                ]
+                runs.append(_run(folder / f"round-{round_}", world, kill_at=kill_at))
+            runs.append(_run(folder / "plain", world, plain=True))
+        subprocess.run(
+            [sys.executable, SCRIPT, json.dumps(runs)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            check=True,
+            timeout=240,
+        )
+    for size, epoch in ((1, 8), (2, 4)):
+        folder = tmp_path / f"of-{size}"
+        plain, resumed = (
+            json.loads((folder / name / "result.json").read_text()) for name in ("plain", "round-3")
+        )
+        assert resumed.pop("source") == "memory"
+        del plain["source"]
+        assert resumed == plain
+        assert plain["steps"] == 2 * epoch == len(set(plain["losses"]))
+        print(f"a world of {size}: {plain['steps']} steps, two kills, the same bits")

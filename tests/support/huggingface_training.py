@@ -1,0 +1,146 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Trainings of a tiny GPT by Trainer, one after the other, each rank forked from this process.
+
+    huggingface_training.py RUNS
+
+RUNS is JSON: [{"ranks": [environment, …], "folder": …, "plain": transformers' own Trainer?,
+"kill_at": step at whose logging every rank is killed by SIGKILL; 0: none}, …]. Rank 0 of a run that
+ends leaves ``result.json`` in the folder: digests of all that was trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import sys
+
+import torch
+import transformers
+from torch.utils.data import Dataset
+from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
+
+import rover_kf.trainer.huggingface
+
+WIDTH = 16
+SAMPLES = (
+    46  # no multiple of batch, ranks and accumulation: the last update of an epoch is a smaller one
+)
+EPOCHS = 2
+
+
+class Text(Dataset):
+    """Bytes of a module of the standard library."""
+
+    def __init__(self) -> None:
+        found = pathlib.Path(json.__file__).read_bytes()[: SAMPLES * WIDTH]
+        self._rows = torch.tensor(list(found)).reshape(SAMPLES, WIDTH)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self._rows[index], "labels": self._rows[index]}
+
+
+class Kill(TrainerCallback):
+    """The end that nobody announced."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+
+    def on_log(self, args, state, control, **_):
+        del args, control
+        if state.global_step == self._at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def digest(value: object) -> str:
+    """SHA-256 of tensors in nested dicts and lists, and of what else they hold."""
+    found = hashlib.sha256()
+
+    def add(item: object) -> None:
+        if isinstance(item, dict):
+            for key in sorted(item, key=str):
+                found.update(str(key).encode())
+                add(item[key])
+        elif isinstance(item, (list, tuple)):
+            for inner in item:
+                add(inner)
+        elif isinstance(item, torch.Tensor):
+            found.update(item.contiguous().numpy().tobytes())
+        else:
+            found.update(repr(item).encode())
+
+    add(value)
+    return found.hexdigest()
+
+
+def train(run: dict) -> None:
+    """One rank's."""
+    kind = transformers.Trainer if run["plain"] else rover_kf.trainer.huggingface.Trainer
+    torch.manual_seed(1)
+    sizes = {"vocab_size": 256, "n_positions": WIDTH, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+    arguments = TrainingArguments(
+        output_dir=run["folder"],
+        num_train_epochs=EPOCHS,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=3,
+        learning_rate=1e-2,
+        warmup_steps=2,
+        logging_steps=1,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    trainer = kind(
+        model=model,
+        args=arguments,
+        train_dataset=Text(),
+        eval_dataset=Text(),
+        callbacks=[Kill(run["kill_at"])],
+    )
+    trainer.train()
+    if int(os.environ["RANK"]) == 0:
+        told = {
+            "model": digest(model.state_dict()),
+            "optimizer": digest(trainer.optimizer.state_dict()["state"]),
+            "schedule": digest(trainer.lr_scheduler.state_dict()),
+            "generator": digest(torch.get_rng_state()),
+            "steps": trainer.state.global_step,
+            "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+            "judged": [e["eval_loss"] for e in trainer.state.log_history if "eval_loss" in e],
+            "epochs": [entry["epoch"] for entry in trainer.state.log_history if "loss" in entry],
+            "source": "" if run["plain"] else trainer.flash.checkpointer.restored_from,
+        }
+        pathlib.Path(run["folder"], "result.json").write_text(json.dumps(told))
+
+
+def main() -> None:
+    """Fork the ranks of each run, and wait for them."""
+    for run in json.loads(sys.argv[1]):
+        ranks = []
+        for environment in run["ranks"]:
+            rank = os.fork()
+            if not rank:
+                os.environ.update(environment)
+                torch.set_num_threads(1)
+                train(run)
+                if torch.distributed.is_initialized():
+                    torch.distributed.destroy_process_group()
+                os._exit(0)
+            ranks.append(rank)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
+        expected = -signal.SIGKILL if run["kill_at"] else 0
+        assert codes == [expected] * len(ranks), codes
+
+
+if __name__ == "__main__":
+    main()
