@@ -204,6 +204,8 @@ class Sealed:
     """CRC-32C of the slot; filled in by the sidecar, as the next two."""
     address: str = ""
     node: str = ""
+    restored: bool = False
+    """Not a save: the rank goes on from this slot in the round."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

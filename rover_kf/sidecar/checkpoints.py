@@ -24,6 +24,7 @@ from rover_kf.api import names
 from rover_kf.api.messages import (
     Acknowledged,
     ArenaRequest,
+    RestoreReply,
     RestoreRequest,
     Sealed,
     WaitRequest,
@@ -128,7 +129,9 @@ class Checkpoints:
 
     async def _on_restore(self, request: web.Request) -> web.Response:
         asked = await read(request, RestoreRequest)
-        return reply(await self._restorer.restore(asked))
+        answer = await self._restorer.restore(asked)
+        self._tell_restored(asked, answer)
+        return reply(answer)
 
     async def _on_flush(self, _: web.Request) -> web.Response:
         if self._persister is None:
@@ -227,6 +230,18 @@ class Checkpoints:
         return dataclasses.replace(
             sealed, pod=settings.pod, address=settings.endpoint, node=settings.node
         )
+
+    def _tell_restored(self, asked: RestoreRequest, answer: RestoreReply) -> None:
+        """The state that a round goes on from is persisted at once if it is not durable yet."""
+        if answer.step is None:
+            return
+        for seal in self._slots.arena(asked.local_rank).sealed():
+            if seal.step == answer.step:
+                place = {"rank": asked.rank, "world_size": asked.world_size, "round": asked.round}
+                told = Sealed(asked.local_rank, **(describe(seal) | place), restored=True)
+                self._seals.append(self._completed(told))
+                self._news.set()
+                return
 
     def _find_seals(self) -> None:
         for local_rank in self._slots.local_ranks():

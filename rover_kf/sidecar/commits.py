@@ -135,8 +135,10 @@ class Commits:
         sealed = await read(request, Sealed)
         if self._seals.take(sealed):
             key = (sealed.round, sealed.step)
-            self._naming.sealed(key)
-            if not sealed.replicated:
+            if not (sealed.restored and self._is_durable(sealed.step)):
+                self._naming.sealed(key)
+            # A restored slot keeps the round that it was sealed in, its replica would have another.
+            if not (sealed.replicated or sealed.restored):
                 await self._replication.sealed(key, self._seals.holdings(key))
             await self._poll.notify()
         return reply(Acknowledged())
@@ -237,6 +239,8 @@ class Commits:
         step = replies[0].step
         self._seals.restart(step)
         self._naming.restart()
+        # What the round goes on from may be in one memory only: durable before the pace allows it.
+        self._naming.hurry()
         self._replication.restart()
         if self.durable_step is not None and step is not None and step < self.durable_step:
             self._ledger = commit.forget_committed(self._ledger)

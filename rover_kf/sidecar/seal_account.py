@@ -33,7 +33,7 @@ class SealAccount:
     def take(self, sealed: Sealed) -> bool:
         """Count a report; says whether every rank has sealed its step by now."""
         known = self._steps.setdefault((sealed.round, sealed.step), _Step({}))
-        if not known.ranks:
+        if not known.ranks and not sealed.restored:
             self.saves += 1
         known.ranks[sealed.rank] = sealed
         self.seconds += max(sealed.copy_seconds - known.seconds, 0.0)

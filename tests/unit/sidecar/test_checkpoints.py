@@ -161,6 +161,27 @@ def test_a_restored_step_that_is_not_durable_is_persisted_by_the_new_rank_0(tmp_
         assert (storage / "demo" / "step-000000000007-2" / "manifest.json").exists()
 
 
+def test_what_a_failure_left_in_memory_alone_is_persisted_at_once(tmp_path):
+    """The pace would allow it in an hour; once it is durable, another restart writes nothing."""
+    storage = tmp_path / "pvc"
+    with checkpoint_pod.pods(tmp_path, 1, storage=storage, persist_seconds=3600.0) as (pod,):
+        trainer = Trainer(pod)
+        assert trainer.restore(1).step is None
+        folders = storage / "demo"
+        trainer.save(1, b"first")
+        eventually((folders / "step-000000000001-1" / "manifest.json").exists)
+        trainer.save(2, b"second")
+        reply = trainer.restore(2)
+        assert (reply.step, reply.source) == (2, "memory")
+        eventually((folders / "step-000000000002-2" / "manifest.json").exists)
+        assert trainer.restore(3).step == 2
+        trainer.save(3, b"third")
+        assert trainer.flush().done
+        assert sorted(folder.name for folder in folders.iterdir()) == [
+            "step-000000000001-1", "step-000000000002-2", "step-000000000003-3",
+        ]  # fmt: skip
+
+
 class FaultyPeers:
     """A coordinator that names one peer, and that peer, which gives something else each time."""
 
