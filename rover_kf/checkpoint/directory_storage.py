@@ -55,6 +55,12 @@ class DirectoryStorage:
             self._put(self._manifest_path(folder), iter([encoded]))
         return folder
 
+    def settle(self, folder: Folder) -> None:
+        """Sync the names by which a checkpoint is found."""
+        with _refusals(f"{folder.location} cannot be synced"):
+            for path in (self.root / folder.name, self.root, self.root.parent):
+                self._files.sync_folder(path)
+
     def folders(self) -> tuple[Folder, ...]:
         """Every folder that is named like a checkpoint, oldest first."""
         with _refusals(f"{self.root} cannot be listed"):
@@ -142,9 +148,11 @@ class DirectoryStorage:
         return True
 
     def _make_folder(self, path: pathlib.Path) -> None:
-        if not path.is_dir():
-            self._files.make_folder(path)
-            self._files.sync_folder(path.parent)
+        # Synced also where it is there: whoever made it may have died before its name was safe.
+        new = {folder.parent for folder in path.parents if not folder.is_dir()}
+        self._files.make_folder(path)
+        for folder in sorted(new | {self.root, self.root.parent}):
+            self._files.sync_folder(folder)
 
     def _put(self, path: pathlib.Path, content: Iterator[memoryview]) -> int:
         part = path.with_name(path.name + _PART)

@@ -64,6 +64,9 @@ class ObjectStorage:
             self._check_same(folder, content)
         return folder
 
+    def settle(self, folder: Folder) -> None:
+        """Nothing to do: an object that can be seen is safe."""
+
     def folders(self) -> tuple[Folder, ...]:
         """Every folder that is named like a checkpoint, oldest first."""
         return tuple(sorted(self._tree()))

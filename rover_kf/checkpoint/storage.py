@@ -53,6 +53,13 @@ class Storage(RankWriter, Protocol):
             StorageFailed: the storage refused, or a rank's file is not there whole.
         """
 
+    def settle(self, folder: Folder) -> None:
+        """Make a checkpoint safe that can be seen: who wrote it may have died just before it was.
+
+        Raises:
+            StorageFailed: the storage refused.
+        """
+
     def folders(self) -> tuple[Folder, ...]:
         """Every folder that is named like a checkpoint, oldest first.
 

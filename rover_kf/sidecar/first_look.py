@@ -48,4 +48,7 @@ async def look(storage: Storage, *, seconds: float = SECONDS) -> FirstLook:
 def _read(storage: Storage) -> FirstLook:
     folders, whole = storage.folders(), storage.whole()
     generation = max((folder.generation for folder in folders), default=0) + 1
-    return FirstLook(generation, (whole[-1].generation, whole[-1].step) if whole else None)
+    if not whole:
+        return FirstLook(generation)
+    storage.settle(whole[-1])
+    return FirstLook(generation, (whole[-1].generation, whole[-1].step))
