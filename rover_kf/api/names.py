@@ -92,12 +92,12 @@ OBJECT_SCHEMES = ("s3://", "gs://", "az://")
 ENV_CHECKPOINT_BANDWIDTH = "ROVER_CHECKPOINT_BANDWIDTH"
 """Most bytes a second that a pod persists; 0 is no cap."""
 ENV_CHECKPOINT_EVERY = "ROVER_CHECKPOINT_EVERY"
+"""Steps between two saves to memory; also in the trainer container."""
 ENV_GRACE = "ROVER_GRACE_SECONDS"
 """Between SIGTERM and SIGKILL of the pod."""
 DRAIN_SECONDS, END_SECONDS = 12, 5
 """Of a pod's grace, what is kept for the world to drain, and for the pod to end; the rest is for
 the newest state to become durable."""
-"""Steps between two saves to memory; also in the trainer container."""
 ENV_CHECKPOINT_KEEP = "ROVER_CHECKPOINT_KEEP"
 ENV_PERSIST_SECONDS = "ROVER_PERSIST_SECONDS"
 """Least seconds between two persists; 0 persists whenever the last one has finished."""
