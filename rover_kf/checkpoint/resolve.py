@@ -49,7 +49,7 @@ def resolve(
         CheckpointError: there is state, but of another world size than this one can restore.
     """
     world_size = len(requests)
-    holdings = [*(holding for request in requests for holding in request.holdings), *absent]
+    holdings = _held(requests, absent)
     chosen = _newest(holdings, world_size)
     if stored is not None and (not chosen or stored.step > chosen[0].step):
         if not stored.fits:
@@ -61,6 +61,21 @@ def resolve(
             raise errors.CheckpointError(_incomplete(holdings, world_size))
         return {request.rank: ResolveReply(None, "none") for request in requests}
     return {request.rank: _source(request, chosen) for request in requests}
+
+
+def newest_in_memory(requests: Sequence[ResolveRequest], absent: Sequence[Holding] = ()) -> int:
+    """The newest step that memory alone can restore; 0: none.
+
+    Args:
+        requests: one of each rank of the round.
+        absent: as for ``resolve``.
+    """
+    chosen = _newest(_held(requests, absent), len(requests))
+    return chosen[0].step if chosen else 0
+
+
+def _held(requests: Sequence[ResolveRequest], absent: Sequence[Holding]) -> Sequence[Holding]:
+    return [*(holding for request in requests for holding in request.holdings), *absent]
 
 
 def _newest(holdings: Sequence[Holding], world_size: int) -> Sequence[Holding]:

@@ -31,7 +31,6 @@ from rover_kf.api.messages import (
 from rover_kf.checkpoint import commit
 from rover_kf.checkpoint.location import open_storage
 from rover_kf.checkpoint.manifest import Manifest
-from rover_kf.checkpoint.resolve import resolve
 from rover_kf.checkpoint.storage import Storage
 from rover_kf.sidecar import first_look, newest_stored
 from rover_kf.sidecar.common_step import CommonStep
@@ -234,8 +233,9 @@ class Commits:
         self._ledger = commit.begin_round(self._ledger, number)
 
     async def _choose(self, requests: Sequence[ResolveRequest]) -> Mapping[int, ResolveReply]:
-        stored = await asyncio.to_thread(newest_stored.find, self._storage, requests, self._warn)
-        replies = resolve(requests, stored, await self._replication.absent(requests))
+        absent = await self._replication.absent(requests)
+        asked = (self._storage, requests, absent, self._warn)
+        replies = await asyncio.to_thread(newest_stored.choose, *asked)
         step = replies[0].step
         self._seals.restart(step)
         self._naming.restart()

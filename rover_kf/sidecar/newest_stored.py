@@ -1,42 +1,56 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoint on storage a round can start from."""
+"""What a round starts from, memory and the newest good checkpoint on storage compared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rover_kf import errors
-from rover_kf.api.messages import ResolveRequest
-from rover_kf.checkpoint.resolve import Stored
+from rover_kf.api import names
+from rover_kf.api.messages import Holding, ResolveReply, ResolveRequest
+from rover_kf.checkpoint.resolve import Stored, newest_in_memory, resolve
 from rover_kf.checkpoint.storage import Storage
 
 
-def find(
-    storage: Storage | None, requests: Sequence[ResolveRequest], warn: Callable[[str], None]
-) -> Stored | None:
-    """The newest checkpoint that is whole to the last byte. Blocks: call it in a thread.
+def choose(
+    storage: Storage | None,
+    requests: Sequence[ResolveRequest],
+    absent: Sequence[Holding],
+    warn: Callable[[str], None],
+) -> Mapping[int, ResolveReply]:
+    """Each rank's answer (checkpoint.resolve). Blocks: call it in a thread.
 
     Args:
         storage: of the job; None: memory only.
-        requests: of all ranks of the round; what is not newer than they hold is of no use.
-        warn: is told of each that is damaged.
+        requests: one of each rank of the round.
+        absent: slots of pods that take no part any more but still serve them.
+        warn: is told of each checkpoint on storage that is damaged.
 
     Raises:
-        StorageFailed: storage cannot be read, and there is nothing in memory either.
+        StorageFailed: storage cannot be read, and memory can restore nothing either.
+        CheckpointError: checkpoints are there, all damaged, and memory can restore nothing either;
+            or there is state, but of another world size than this one can restore.
     """
+    above = newest_in_memory(requests, absent)
+    return resolve(requests, _stored(storage, above, len(requests), warn), absent)
+
+
+def _stored(
+    storage: Storage | None, above: int, world_size: int, warn: Callable[[str], None]
+) -> Stored | None:
+    """The newest checkpoint that is whole to the last byte, if it is newer than that step."""
+    # With nothing in memory, to begin anew would in the end replace what is on storage.
     if storage is None:
         return None
-    held = (holding.step for request in requests for holding in request.holdings)
-    above = max(held, default=0)
     try:
         folders = storage.whole()
     except errors.StorageFailed as error:
         warn(str(error))
         if not above:
-            # To begin anew would in the end replace what is there.
             raise
         return None
+    wrong: list[str] = []
     for folder in reversed(folders):
         if folder.step <= above:
             continue
@@ -44,6 +58,13 @@ def find(
             found = storage.verify(folder)
         except errors.CheckpointError as error:
             warn(f"{folder.name} cannot be restored, trying an older one: {error}")
+            wrong.append(str(error))
             continue
-        return Stored(found.step, folder.location, found.fits(len(requests)), found.world_size)
+        return Stored(found.step, folder.location, found.fits(world_size), found.world_size)
+    if wrong and not above:
+        raise errors.CheckpointError(
+            f"none of the {len(wrong)} checkpoints on storage can be restored, and none is in "
+            f"memory. Of the newest: {wrong[0]}. Bring its files back, or begin anew with another "
+            f"{names.PREFIX}checkpoint.path"
+        )
     return None
