@@ -148,3 +148,30 @@ def test_a_power_cut_in_the_life_after_a_crash_costs_no_durable_step(memory, run
         assert again.is_tidy(last)
         shutil.rmtree(memory / "second")
     print(f"{kind}: {points} points, {disks.asked} disks, {disks.different} different ones")
+
+
+def test_a_power_cut_after_a_sidecar_died_in_its_write_costs_no_durable_step(memory, runner):
+    """Rank 0's sidecar dies after each call of its write and writes again in the same round; the
+    step becomes durable, and all that was not synced is lost."""
+    form = Form("replicated")
+    disks, deaths = Disks(memory, form, runner), 0
+    (memory / "first" / "pvc").mkdir(parents=True)
+    first = Recorder(memory / "first" / "pvc")
+    world = World(memory / "first" / "pods", memory / "first" / "pvc", form, runner, files=first)
+    world.save(1, 1)
+    world.write(0, 1, 1)
+    for death in range(len(first.calls) + 1):
+        top, before = memory / "second", tuple(first.calls[:death])
+        materialise(History.of(before).left(), top)
+        disk = Recorder(top, before)
+        again = World(memory / "first" / "pods", top, form, runner, files=disk)
+        for rank in (0, 1):
+            assert again.report(again.write(rank, 1, 1)).done
+        ((durable, step),) = again.storage.reported
+        assert step == 1
+        for tree in History.of(tuple(disk.calls[:durable])).cut():
+            assert disks.restored(tree) == 1, death
+        shutil.rmtree(top)
+        deaths += 1
+    print(f"{deaths} deaths, {disks.asked} disks, {disks.different} different ones")
+    assert deaths > 10
