@@ -13,8 +13,13 @@ import sys
 
 import checkpoint_pod
 import pytest
+import torch
+from sharded_training import digest_of, whole
 
 from rover_kf.api import names
+from rover_kf.inspection.export import export
+from rover_kf.inspection.place import locate
+from rover_kf.inspection.whole_state import open_state
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
@@ -79,6 +84,16 @@ def test_training_goes_on_at_another_size(tmp_path, way, kept, sizes):
         step, digest = told["step"], told["ended"]
     print(f"{way}, {kept}: worlds of {sizes} ended at step {step}")
     assert step == 2 * len(sizes)
+    if storage is not None:
+        assert _exported(storage / "demo", tmp_path / "state.pt") == digest
+
+
+def _exported(job: pathlib.Path, out: pathlib.Path) -> str:
+    """What the newest checkpoint holds, by what torch alone loads of it."""
+    folder = locate(str(job)).checkpoint()
+    export(open_state(locate(str(job)).storage, folder), "torch", out)
+    state = torch.load(out, weights_only=True)
+    return digest_of(whole(state["model"]), whole(state["optimizer"]["state"]))
 
 
 def test_a_lost_pod_comes_back_from_its_partners_memory(tmp_path):

@@ -54,6 +54,12 @@ def whole(value: object) -> object:
 
 def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Of all tensors of the training, the same in every world."""
+    inner = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    return digest_of(whole(inner.state_dict()), whole(optimizer.state_dict()["state"]))
+
+
+def digest_of(*states: object) -> str:
+    """Of the tensors in nested dicts and lists."""
     found = hashlib.sha256()
 
     def add(value: object) -> None:
@@ -66,9 +72,8 @@ def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
         elif isinstance(value, torch.Tensor):
             found.update(str(tuple(value.shape)).encode() + value.contiguous().numpy().tobytes())
 
-    inner = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    add(whole(inner.state_dict()))
-    add(whole(optimizer.state_dict()["state"]))
+    for state in states:
+        add(state)
     return found.hexdigest()
 
 

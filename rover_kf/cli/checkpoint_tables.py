@@ -1,0 +1,159 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints on storage as text for a terminal, and as JSON; pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from rover_kf.api import codec
+from rover_kf.cli.show import amount
+from rover_kf.inspection.checking import Checked
+from rover_kf.inspection.differences import Difference
+from rover_kf.inspection.listing import Listed
+from rover_kf.inspection.values import values
+from rover_kf.inspection.whole_state import WholeState
+
+_AGES = ((86_400, "d"), (3600, "h"), (60, "min"))
+
+
+def age(seconds: float) -> str:
+    """How long ago, in its largest unit."""
+    for length, unit in _AGES:
+        if seconds >= length:
+            return f"{int(seconds / length)} {unit}"
+    return f"{max(int(seconds), 0)} s"
+
+
+def listed(found: Iterable[Listed], now: float) -> Table:
+    """Checkpoints, one a row.
+
+    Args:
+        found: oldest first.
+        now: Unix seconds.
+    """
+    table = Table(box=None)
+    for name in ("step", "generation", "ranks", "state", "files", "bytes", "age"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("", overflow="fold")
+    for item in found:
+        table.add_row(
+            str(item.step),
+            str(item.generation),
+            "-" if item.world_size is None else str(item.world_size),
+            item.kind or "-",
+            str(item.files),
+            amount(item.bytes, "B"),
+            "-" if item.saved_at is None else age(now - item.saved_at),
+            Text(item.problem or "whole", style="red" if item.problem else ""),
+        )
+    return table
+
+
+def verdict(found: Checked) -> Iterator[str]:
+    """One checkpoint's, one line and one for each damage."""
+    size = amount(sum(file.length for file in found.files), "B")
+    word = "unfinished" if found.unfinished else "whole" if found.whole else "DAMAGED"
+    yield f"{found.name}: {word}, {size} in {len(found.files)} files"
+    for file in found.files:
+        if file.problem:
+            yield f"  {file.problem}"
+
+
+def summary(state: WholeState) -> str:
+    """What a state amounts to, in a few words."""
+    tensors = state.content.tensors.values()
+    size = amount(sum(place.entry.nbytes for place in tensors), "B")
+    return f"step {state.manifest.step}, {len(tensors)} tensors, {size}"
+
+
+def own_note(state: WholeState) -> str:
+    """What of a state is not the same on every rank."""
+    return (
+        f"note: {len(state.own)} tensors and the plain values are rank {state.rank}'s own; each "
+        f"of the {state.manifest.world_size} ranks has its own, see --rank"
+    )
+
+
+def shown(state: WholeState) -> Iterator[Table | Text]:
+    """A checkpoint's manifest, tensors and plain values."""
+    content = state.manifest
+    saved = dt.datetime.fromtimestamp(content.saved_at).astimezone().strftime("%F %T")
+    held = ["replicated"] * content.replicated + ["sharded"] * content.pieces
+    files = Table("file", "rank", "bytes", "CRC-32C", box=None)
+    for file in content.files:
+        files.add_row(file.name, str(file.rank), str(file.length), f"{file.checksum:08x}")
+    yield Text(
+        f"{state.folder.location}\nstep {content.step}, generation {content.generation}, written "
+        f"by {content.world_size} ranks ({', '.join(held) or 'each rank its own'}) at {saved}"
+    )
+    yield files
+    tensors = Table("tensor", "type", "shape", "bytes", "whose", box=None)
+    for place in sorted(state.content.tensors.values(), key=lambda place: place.entry.name):
+        entry = place.entry
+        whose = f"rank {state.rank}'s" if entry.name in state.own else "all ranks'"
+        shape = str(list(entry.shape))
+        tensors.add_row(Text(entry.name), entry.dtype, Text(shape), str(entry.nbytes), whose)
+    yield tensors
+    plain = Table("value", "content", box=None)
+    for value in values(state.tree()):
+        plain.add_row(Text(value.name), Text(repr(value.content)))
+    yield plain
+    yield Text(summary(state))
+    if state.own and content.world_size > 1:
+        yield Text(own_note(state))
+
+
+def described(state: WholeState) -> dict[str, Any]:
+    """The same for programs; plain values as docs/checkpoint-format.md encodes them."""
+    places = sorted(state.content.tensors.values(), key=lambda place: place.entry.name)
+    return {
+        "location": state.folder.location,
+        "manifest": codec.encode(state.manifest),
+        "rank": state.rank,
+        "tensors": [
+            {
+                "name": place.entry.name,
+                "dtype": place.entry.dtype,
+                "shape": list(place.entry.shape),
+                "bytes": place.entry.nbytes,
+                "own": place.entry.name in state.own,
+            }
+            for place in places
+        ],
+        "values": [{"name": v.name, "value": v.encoded} for v in values(state.tree())],
+    }
+
+
+def difference(found: Difference) -> str:
+    """One difference in a line."""
+    whose = f" of rank {found.rank}" if found.rank else ""
+    sides = f"{found.a or '-'} | {found.b or '-'}"
+    compared = found.comparison
+    if compared is not None:
+        largest = "-" if compared.largest is None else f"{compared.largest:.6g}"
+        sides = (
+            f"{found.a}: {compared.differing} of {compared.elements} elements differ, at most by "
+            f"{largest}"
+        )
+        if compared.not_finite:
+            sides += f", {compared.not_finite} by no finite number"
+    return f"{found.what} {found.name}{whose}: {found.kind}: {sides}"
+
+
+def comparison(a: WholeState, b: WholeState, count: int) -> str:
+    """What a comparison came to."""
+    worlds = a.manifest.world_size, b.manifest.world_size
+    note = "" if worlds[0] == worlds[1] else f" (written by {worlds[0]} and {worlds[1]} ranks)"
+    if count:
+        return f"{count} differences between {_name(a)} and {_name(b)}{note}"
+    return f"{_name(a)} and {_name(b)} are equal bit by bit{note}"
+
+
+def _name(state: WholeState) -> str:
+    return state.folder.name

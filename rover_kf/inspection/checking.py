@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every byte of a checkpoint against its checksum; one damaged file does not hide another."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from rover_kf import errors
+from rover_kf.checkpoint import manifest, stored
+from rover_kf.checkpoint.manifest import Folder, RankFile
+from rover_kf.checkpoint.storage import Storage
+from rover_kf.inspection.listing import UNFINISHED
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """One file."""
+
+    name: str
+    length: int
+    """Bytes that it should have; 0 for the manifest."""
+    problem: str = ""
+    """Empty: it is what was written."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checked:
+    """One checkpoint."""
+
+    name: str
+    step: int
+    generation: int
+    files: tuple[CheckedFile, ...]
+    """The manifest first."""
+    unfinished: bool = False
+    """It has no manifest, so that it is no checkpoint."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a checkpoint and every byte is as it was written."""
+        return not any(file.problem for file in self.files)
+
+
+def check(storage: Storage, folder: Folder) -> Checked:
+    """Read a checkpoint to its last byte.
+
+    Raises:
+        StorageFailed: the storage cannot be read.
+    """
+    sizes = storage.sizes(folder)
+    checked = Checked(folder.name, folder.step, folder.generation, ())
+    if manifest.NAME not in sizes:
+        file = CheckedFile(manifest.NAME, 0, f"{folder.manifest_location}: {UNFINISHED}")
+        return dataclasses.replace(checked, files=(file,), unfinished=True)
+    try:
+        content = storage.read_manifest(folder)
+    except errors.TornSnapshot as error:
+        file = CheckedFile(manifest.NAME, 0, str(error))
+        return dataclasses.replace(checked, files=(file,))
+    files = (_check_file(storage, folder, file, sizes) for file in content.files)
+    return dataclasses.replace(checked, files=(CheckedFile(manifest.NAME, 0), *files))
+
+
+def _check_file(
+    storage: Storage, folder: Folder, file: RankFile, sizes: Mapping[str, int]
+) -> CheckedFile:
+    try:
+        stored.check_size(folder, file, sizes.get(file.name))
+        for _ in stored.verified(storage, folder, file):
+            pass
+    except errors.TornSnapshot as error:
+        return CheckedFile(file.name, file.length, str(error))
+    return CheckedFile(file.name, file.length)

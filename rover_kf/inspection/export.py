@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A whole state written in a format that others read."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Literal
+
+from rover_kf import errors
+from rover_kf.inspection import output, safetensors_file
+from rover_kf.inspection.whole_state import WholeState
+
+Format = Literal["safetensors", "torch", "dcp"]
+_DCP_MARK = ".metadata"
+
+
+def export(state: WholeState, form: Format, out: pathlib.Path, *, force: bool = False) -> None:
+    """Write a state; what is read of the checkpoint is verified, and OUT is whole or not there.
+
+    Args:
+        state: of the rank whose own tensors and plain values are wanted.
+        form: ``safetensors`` (one file, tensors by name), ``torch`` (one file, nested dicts) or
+            ``dcp`` (a folder of torch.distributed.checkpoint).
+        out: file or folder to make.
+        force: replace what stands there, if it is of that kind.
+
+    Raises:
+        InputError: OUT may not be replaced, or torch is needed and not installed.
+        TornSnapshot: the checkpoint is damaged.
+        StorageFailed: the storage cannot be read, or OUT cannot be written.
+    """
+    if form == "safetensors":
+        with output.whole_file(out, force=force) as path:
+            safetensors_file.write(state, path)
+        return
+    try:
+        # Slow to import, and not everybody who looks at checkpoints has it.
+        from rover_kf.inspection import torch_files  # noqa: PLC0415
+    except ImportError as cause:
+        raise errors.InputError(
+            f"--format {form} needs torch: pip install 'rover-kf[torch]', or use safetensors"
+        ) from cause
+    if form == "torch":
+        with output.whole_file(out, force=force) as path:
+            torch_files.write_file(state, path)
+        return
+    with output.whole_folder(out, mark=_DCP_MARK, force=force) as path:
+        torch_files.write_folder(state, path)

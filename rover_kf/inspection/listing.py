@@ -1,0 +1,84 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What stands in the folders of a storage, and what is wrong with it; no file is read whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+
+from rover_kf import errors
+from rover_kf.checkpoint import manifest, stored
+from rover_kf.checkpoint.manifest import Folder, Manifest
+from rover_kf.checkpoint.storage import Storage
+
+UNFINISHED = "no manifest: being written, or left by a crash"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listed:
+    """One folder that is named like a checkpoint."""
+
+    name: str
+    step: int
+    generation: int
+    files: int
+    """Ranks' files that are there."""
+    bytes: int
+    """Of them together."""
+    problem: str = ""
+    """Empty: the manifest is good and its files are there in their sizes."""
+    world_size: int | None = None
+    """None, as all below: the manifest cannot be read."""
+    replicated: bool | None = None
+    pieces: bool | None = None
+    saved_at: float | None = None
+    """Unix seconds."""
+
+    @property
+    def kind(self) -> str:
+        """How the ranks held the state."""
+        if self.world_size is None:
+            return ""
+        held = [
+            *(["replicated"] if self.replicated else []),
+            *(["sharded"] if self.pieces else []),
+        ]
+        return ", ".join(held) or "each rank its own"
+
+
+def listing(storage: Storage, folders: Iterable[Folder]) -> Iterator[Listed]:
+    """Look at folders, one after the other.
+
+    Raises:
+        StorageFailed: the storage cannot be read.
+    """
+    for folder in folders:
+        sizes = storage.sizes(folder)
+        ours = [size for name, size in sizes.items() if manifest.is_plain(name)]
+        found = Listed(folder.name, folder.step, folder.generation, len(ours), sum(ours))
+        if manifest.NAME not in sizes:
+            yield dataclasses.replace(found, problem=UNFINISHED)
+            continue
+        try:
+            content = storage.read_manifest(folder)
+        except errors.TornSnapshot as error:
+            yield dataclasses.replace(found, problem=str(error))
+            continue
+        yield dataclasses.replace(
+            found,
+            problem=_problem(folder, content, sizes),
+            world_size=content.world_size,
+            replicated=content.replicated,
+            pieces=content.pieces,
+            saved_at=content.saved_at,
+        )
+
+
+def _problem(folder: Folder, content: Manifest, sizes: Mapping[str, int]) -> str:
+    try:
+        for file in content.files:
+            stored.check_size(folder, file, sizes.get(file.name))
+    except errors.TornSnapshot as error:
+        return str(error)
+    return ""

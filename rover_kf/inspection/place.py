@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which checkpoints a path means: all of a job's, or one."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.checkpoint import manifest
+from rover_kf.checkpoint.location import open_storage
+from rover_kf.checkpoint.manifest import Folder
+from rover_kf.checkpoint.storage import Storage
+
+_ALLOWED = "a job's folder <checkpoint.path>/<job>, one checkpoint folder of it, or the URL of one"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """What a person named."""
+
+    text: str
+    storage: Storage
+    named: Folder | None
+    """The one checkpoint that was named; None: the whole job."""
+
+    def folders(self) -> tuple[Folder, ...]:
+        """Every folder that is meant, oldest first; they may hold a whole checkpoint or not.
+
+        Raises:
+            StorageFailed: the storage cannot be read.
+        """
+        return self.storage.folders() if self.named is None else (self.named,)
+
+    def checkpoint(self, step: int | None = None) -> Folder:
+        """The one checkpoint that is meant: the named one, or the job's newest that is whole.
+
+        Args:
+            step: of which; None: of any.
+
+        Raises:
+            InputError: there is none.
+            StorageFailed: the storage cannot be read.
+        """
+        if self.named is not None:
+            if step not in (None, self.named.step):
+                raise errors.InputError(f"{self.text} is step {self.named.step}, not step {step}")
+            return self.named
+        found = self.storage.whole()
+        for folder in reversed(found):
+            if folder.step == step or (step is None and self._is_good(folder)):
+                return folder
+        which = "" if step is None else f" of step {step}"
+        there = sorted({folder.step for folder in found})
+        raise errors.InputError(
+            f"{self.text} has no whole checkpoint{which}; steps with a manifest: {there}"
+        )
+
+    def _is_good(self, folder: Folder) -> bool:
+        try:
+            self.storage.load(folder)
+        except errors.TornSnapshot:
+            return False
+        return True
+
+
+def locate(path: str) -> Place:
+    """Open what a person named; an object store is not asked anything yet.
+
+    Args:
+        path: a job's folder or one checkpoint folder of it, as a path or a URL.
+
+    Raises:
+        InputError: it is no such thing.
+    """
+    is_url = path.startswith(names.OBJECT_SCHEMES)
+    text = path.rstrip("/") if is_url else str(pathlib.Path(path).resolve())
+    if not is_url and not pathlib.Path(text).is_dir():
+        raise errors.InputError(f"{path} is no folder; allowed: {_ALLOWED}")
+    named = manifest.parse_folder(text)
+    job = text.rpartition("/")[0] if named else text
+    parent, _, name = job.rpartition("/")
+    if is_url and not parent.startswith(names.OBJECT_SCHEMES):
+        raise errors.InputError(f"{path} names no job; allowed: {_ALLOWED}")
+    storage = open_storage(parent or "/", name)
+    place = Place(path, storage, storage.folder(named.step, named.generation) if named else None)
+    if not is_url:
+        _check_level(place, pathlib.Path(text))
+    return place
+
+
+def _check_level(place: Place, folder: pathlib.Path) -> None:
+    """One level too high is an easy mistake: say which jobs there are."""
+    if place.folders():
+        return
+    jobs = sorted({found.parent.name for found in folder.glob("*/step-*-*/")})
+    if jobs:
+        raise errors.InputError(f"{place.text} holds jobs, not checkpoints; name one: {jobs}")

@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which checkpoints a person may remove, and what must be forced; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from rover_kf import errors
+from rover_kf.checkpoint import manifest
+from rover_kf.checkpoint.manifest import Folder
+from rover_kf.inspection.listing import UNFINISHED, Listed
+
+
+def chosen(folders: Sequence[Folder], words: Sequence[str]) -> tuple[Folder, ...]:
+    """The folders that words name.
+
+    Args:
+        folders: of the job.
+        words: a step, of whatever generation, or a folder's name.
+
+    Raises:
+        InputError: a word names none of them.
+    """
+    found: dict[Folder, None] = {}
+    for word in words:
+        named = manifest.parse_folder(word)
+        same = [f for f in folders if f == named or (word.isdecimal() and f.step == int(word))]
+        if not same:
+            there = [folder.name for folder in folders]
+            raise errors.InputError(f"there is no checkpoint {word!r}; there are {there}")
+        found.update(dict.fromkeys(same))
+    return tuple(found)
+
+
+def objection(listed: Sequence[Listed], doomed: Collection[str]) -> str:
+    """Why these should not go without force; empty: they may.
+
+    Args:
+        listed: everything of the job, oldest first.
+        doomed: names of folders.
+    """
+    good = [item.name for item in listed if not item.problem]
+    if good and good[-1] in doomed:
+        return f"{good[-1]} is the newest good checkpoint: the job would resume from it"
+    if not good:
+        return "none of the job's checkpoints is good: a damaged one may be all that is left"
+    for item in listed:
+        if item.name in doomed and item.problem == UNFINISHED:
+            return f"{item.name} has no manifest: a job that runs may be writing it"
+    return ""

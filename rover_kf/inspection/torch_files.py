@@ -1,0 +1,88 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A whole state in torch's own formats: torch.save's file, and a folder of distributed checkpoints.
+
+The only module here that needs torch; it is imported when one of these formats is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import pathlib
+import tempfile
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from rover_kf import errors
+from rover_kf.checkpoint.snapshot import Placed
+from rover_kf.inspection import safetensors_file
+from rover_kf.inspection.values import replaced
+from rover_kf.inspection.whole_state import WholeState
+from rover_kf.trainer.state import dtype_of
+
+
+def write_file(state: WholeState, path: pathlib.Path) -> None:
+    """Write what ``torch.load(path, weights_only=True)`` opens: the state as nested dicts.
+
+    Args:
+        state: to write.
+        path: of the new file.
+
+    Raises:
+        TornSnapshot: a file of the checkpoint is damaged.
+        CheckpointError: this torch lacks a type.
+        StorageFailed: the storage cannot be read, or the file cannot be written.
+    """
+    with _live(state, path.parent) as tree, path.open("xb") as file:
+        try:
+            torch.save(tree, file)
+        except RuntimeError as cause:
+            raise errors.StorageFailed(f"{path} cannot be written: {cause}") from cause
+
+
+def write_folder(state: WholeState, path: pathlib.Path) -> None:
+    """Fill a folder that ``torch.distributed.checkpoint.load`` reads.
+
+    Args:
+        state: to write.
+        path: of the folder; empty.
+
+    Raises:
+        TornSnapshot: a file of the checkpoint is damaged.
+        CheckpointError: this torch lacks a type.
+        StorageFailed: the storage cannot be read, or the folder cannot be written.
+    """
+    with _live(state, path.parent) as tree, warnings.catch_warnings():
+        # One process is what is meant.
+        warnings.filterwarnings("ignore", message="torch.distributed is (disabled|unavailable)")
+        try:
+            save(tree, storage_writer=FileSystemWriter(path, overwrite=False))
+        except CheckpointException as cause:
+            raise errors.StorageFailed(f"{path} cannot be written: {cause}") from cause
+
+
+@contextlib.contextmanager
+def _live(state: WholeState, folder: pathlib.Path) -> Iterator[dict[Any, Any]]:
+    """The state with tensors over a file without a name, so that it need not fit into memory."""
+    with tempfile.TemporaryFile(dir=folder) as scratch:
+        safetensors_file.fill(state, scratch.fileno())
+        mapping = mmap.mmap(scratch.fileno(), state.made.length, access=mmap.ACCESS_COPY)
+        tensors = state.content.tensors
+        yield replaced(state.tree(), lambda name: _tensor(mapping, tensors[name]))
+
+
+def _tensor(mapping: mmap.mmap, place: Placed) -> torch.Tensor:
+    # A storage of its own for each: torch.save writes storages whole.
+    dtype, shape = dtype_of(place.entry.dtype), place.entry.shape
+    if place.begin == place.end:
+        return torch.empty(shape, dtype=dtype)
+    size = place.end - place.begin
+    flat = torch.frombuffer(mapping, dtype=torch.uint8, count=size, offset=place.begin)
+    return flat.view(dtype).view(shape)

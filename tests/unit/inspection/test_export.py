@@ -1,0 +1,174 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""``rover-kf checkpoint export``: what it writes opens with the formats' own libraries alone."""
+
+from __future__ import annotations
+
+import pathlib
+import resource
+
+import pytest
+import stored_states
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+pytestmark = pytest.mark.torch
+
+WORLDS = [(1, 1), (2, 1), (3, 2)]
+FORMATS = ["safetensors", "torch", "dcp"]
+
+
+def expected() -> dict[str, object]:
+    """What rank 0 saved, as nested dicts."""
+    state = stored_states.training(1)
+    return state | {name: state[name].state_dict() for name in ("model", "optimizer")}
+
+
+def same(found: object, wanted: object) -> bool:
+    """Bit by bit, in types, shapes and order too."""
+    if isinstance(wanted, torch.Tensor):
+        assert isinstance(found, torch.Tensor)
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+        return bytes(_bytes(found)) == bytes(_bytes(wanted))
+    if isinstance(wanted, dict):
+        assert list(found) == list(wanted)
+        return all(same(found[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, (list, tuple)):
+        assert (type(found), len(found)) == (type(wanted), len(wanted))
+        return all(map(same, found, wanted))
+    return (type(found), repr(found)) == (type(wanted), repr(wanted))
+
+
+def _bytes(tensor: torch.Tensor) -> list[int]:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).tolist()
+
+
+@pytest.mark.parametrize(("step", "generation"), WORLDS)
+def test_safetensors_hold_all_tensors_by_name(three, tmp_path, call, step, generation):
+    """Whichever world wrote them; what the format lacks stands as bytes."""
+    out = tmp_path / "state.safetensors"
+    code, said, _ = call("export", three.folder(step, generation), out, "--format", "safetensors")
+    assert (code, f"step {step}, 31 tensors" in said) == (0, True)
+    found, wanted = load_file(out), expected()
+    model, optimizer = wanted["model"], wanted["optimizer"]
+    for name, tensor in model.items():
+        assert same(found.pop(f"model.{name}"), tensor)
+    for index, moments in optimizer["state"].items():
+        for name, tensor in moments.items():
+            assert same(found.pop(f"optimizer.state.{index}.{name}"), tensor)
+    assert _bytes(found.pop("complex")) == _bytes(wanted["complex"])
+    assert found.keys() == {"half", "empty", "generator"}
+    assert all(same(tensor, wanted[name]) for name, tensor in found.items())
+    assert names_in(tmp_path) == [out.name]
+
+
+@pytest.mark.parametrize(("step", "generation"), WORLDS)
+def test_torch_loads_the_nested_state(three, tmp_path, call, step, generation):
+    """With weights_only; the very dicts that were saved; a new model and optimizer take them."""
+    out = tmp_path / "state.pt"
+    code, _, _ = call("export", three.folder(step, generation), out, "--format", "torch")
+    assert code == 0
+    found = torch.load(out, weights_only=True)
+    assert same(found, expected())
+    fresh = stored_states.training(9)
+    fresh["model"].load_state_dict(found["model"])
+    fresh["optimizer"].load_state_dict(found["optimizer"])
+    assert same(fresh["model"].state_dict(), expected()["model"])
+    assert names_in(tmp_path) == [out.name]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize(("step", "generation"), WORLDS[1:])
+def test_torchs_distributed_checkpoint_loads_it(three, tmp_path, call, step, generation):
+    """By its own load into another model and optimizer, and by its own conversion."""
+    out = tmp_path / "state.dcp"
+    code, _, _ = call("export", three.folder(step, generation), out, "--format", "dcp")
+    assert (code, names_in(tmp_path)) == (0, [out.name])
+    fresh = stored_states.training(9)
+    state = {name: fresh[name].state_dict() for name in ("model", "optimizer")} | {"epoch": 0}
+    dcp.load(state, checkpoint_id=out)
+    wanted = expected()
+    assert same(state, {name: wanted[name] for name in state})
+    dcp_to_torch_save(out, tmp_path / "converted.pt")
+    found = torch.load(tmp_path / "converted.pt", weights_only=True)
+    assert same(found["model"], dict(wanted["model"]))
+    assert (found["epoch"], found["raw"], found["names"]) == (3, b"\x00\xff", ("a", "b"))
+
+
+def test_a_ranks_own_are_said_and_can_be_chosen(three, tmp_path, call):
+    """Rank 0's by default; --rank takes another's, all else stays the same."""
+    for rank, words in ((0, ()), (2, ("--rank", "2"))):
+        out = tmp_path / f"{rank}.pt"
+        _, _, err = call("export", three.folder(2), out, "--format", "torch", *words)
+        assert f"7 tensors and the plain values are rank {rank}'s own" in err
+        found = torch.load(out, weights_only=True)
+        assert (found["rank"], found["generator"].tolist()) == (rank, [rank] * 4)
+        assert same(found["model"], dict(expected()["model"]))
+    assert call("export", three.folder(1), tmp_path / "x", "--format", "torch")[2] == ""
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_nothing_is_overwritten_without_force(three, tmp_path, call, form):
+    """Refused with exit code 2, what stood there stands; with --force it is replaced, whole."""
+    out = tmp_path / "out"
+    assert call("export", three.folder(1), out, "--format", form)[0] == 0
+    before = content(out)
+    code, _, err = call("export", three.folder(2), out, "--format", form)
+    assert (code, f"{out} exists; --force replaces it" in err) == (2, True)
+    assert content(out) == before
+    words = ("--format", form, "--rank", 1, "--force")
+    assert call("export", three.folder(2), out, *words)[0] == 0
+    assert content(out) != before
+    assert names_in(tmp_path) == ["out"]
+
+
+def test_what_is_not_an_export_is_never_replaced(three, tmp_path, call):
+    """A folder in a file's place, any other folder or file in a folder's place: --force or not."""
+    folder, file = tmp_path / "folder", tmp_path / "file"
+    folder.mkdir()
+    (folder / "precious").touch()
+    file.touch()
+    for out, form in ((folder, "dcp"), (file, "dcp"), (folder, "torch"), (folder, "safetensors")):
+        assert call("export", three.path, out, "--format", form, "--force")[0] == 2
+    assert call("export", three.path, tmp_path / "none" / "x", "--format", "torch")[0] == 2
+    assert (names_in(folder), file.stat().st_size) == (["precious"], 0)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_damaged_checkpoint_is_not_exported(job, tmp_path, call, form):
+    """One flipped bit: exit code 1, the file is named, and nothing is left beside what was."""
+    damaged = job.folder(2) / "rank-00001.safetensors"
+    data = bytearray(damaged.read_bytes())
+    data[-5] ^= 1
+    damaged.write_bytes(data)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    code, _, err = call("export", job.folder(2), folder / "state", "--format", form)
+    assert (code, "rank-00001.safetensors has CRC-32C" in err) == (1, True)
+    assert names_in(folder) == []
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_file_system_that_refuses_leaves_nothing(three, tmp_path, call, form):
+    """No file may have so many bytes: an error that names OUT, no part of it."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        code, _, err = call("export", three.path, tmp_path / "state", "--format", form)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (code, "state cannot be written: File too large" in err) == (1, True)
+    assert names_in(tmp_path) == []
+
+
+def names_in(folder: pathlib.Path) -> list[str]:
+    """Hidden ones too."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def content(out) -> dict[str, bytes]:
+    """Of a file, or of a folder's files."""
+    paths = sorted(out.iterdir()) if out.is_dir() else [out]
+    return {path.name: path.read_bytes() for path in paths}

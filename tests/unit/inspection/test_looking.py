@@ -1,0 +1,249 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""``rover-kf checkpoint`` ls, show, verify and rm: on a folder, and on a real S3 server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+
+import pytest
+import stored_states
+from object_server import object_server, offer
+
+from rover_kf.checkpoint import manifest
+from rover_kf.checkpoint.directory_storage import DirectoryStorage
+from rover_kf.checkpoint.files import Files
+from rover_kf.checkpoint.location import open_storage
+
+# The S3 server may have to be compiled first: that has a limit of its own.
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300, func_only=True)]
+
+FIRST, SECOND, THIRD = "step-000000000001-1", "step-000000000002-1", "step-000000000003-2"
+
+
+def flip(path: pathlib.Path) -> None:
+    """One bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def truncate(path: pathlib.Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def test_ls_tells_what_each_checkpoint_is(three, call):
+    """Step, generation, world, how the state was held, files, bytes, age."""
+    code, out, _ = call("ls", three.path)
+    lines = [line.split() for line in out.splitlines()]
+    assert code == 0
+    assert lines[0] == ["step", "generation", "ranks", "state", "files", "bytes", "age"]
+    assert [line[:5] for line in lines[1:]] == [
+        ["1", "1", "1", "replicated", "1"],
+        ["2", "1", "3", "replicated", "3"],
+        ["3", "2", "2", "sharded", "2"],
+    ]
+    assert all(line[-1] == "whole" for line in lines[1:])
+    found = json.loads(call("ls", three.path, "--json")[1])
+    sizes = [
+        sum(f.stat().st_size for f in three.path.glob(f"{item['name']}/rank*")) for item in found
+    ]
+    assert [item["bytes"] for item in found] == sizes
+    assert [item["saved_at"] for item in found] == [1_700_000_000, 1_700_000_060, 1_700_000_120]
+    assert all(item["whole"] for item in found)
+    assert call("ls", three.folder(2))[1].splitlines()[1].split()[:2] == ["2", "1"]
+
+
+def test_ls_tells_what_is_wrong(job, call):
+    """A missing file, a damaged manifest, no manifest; each in its own row."""
+    (job.folder(2) / "rank-00001.safetensors").unlink()
+    flip(job.folder(1) / manifest.NAME)
+    (job.folder(3, 2) / manifest.NAME).unlink()
+    found = json.loads(call("ls", job.path, "--json")[1])
+    assert [item["whole"] for item in found] == [False] * 3
+    problems = [item["problem"] for item in found]
+    assert f"{FIRST}/manifest.json" in problems[0]
+    assert f"{SECOND}/rank-00001.safetensors is missing" in problems[1]
+    assert problems[2] == "no manifest: being written, or left by a crash"
+    assert [item["files"] for item in found] == [1, 2, 2]
+
+
+def test_show_describes_the_whole_state(three, call):
+    """All tensors in their full shapes whichever world wrote them, plain values with types."""
+    tensors = {}
+    for step, generation in ((1, 1), (2, 1), (3, 2)):
+        told = json.loads(call("show", three.folder(step, generation), "--json")[1])
+        assert told["manifest"]["step"] == step
+        tensors[step] = {item["name"]: item for item in told["tensors"]}
+        values = {item["name"]: item["value"] for item in told["values"]}
+        assert values["epoch"] == 3
+        assert values["best"] == {"f": "nan"}
+        assert values["names"] == {"t": ["a", "b"]}
+        assert values["optimizer.param_groups.0.lr"] == 1e-3
+    assert tensors[1] == tensors[2] == tensors[3]
+    weight = tensors[3]["model.0.weight"]
+    assert (weight["dtype"], weight["shape"]) == ("F32", [130, 300])
+    assert (weight["bytes"], weight["own"]) == (156_000, False)
+    assert tensors[3]["model.1.running_mean"]["own"]
+    assert tensors[3]["complex"]["dtype"] == "complex128"
+
+
+def test_show_says_whose_values_are_shown(three, call):
+    """A table for people; of a folder the newest, of a step that step, of a rank its own values."""
+    out = call("show", three.path)[1]
+    assert "step 3, generation 2, written by 2 ranks (sharded)" in out
+    assert "rank 0's own; each of the 2 ranks has its own" in out
+    out = call("show", three.path, "--step", 2, "--rank", 2)[1]
+    assert out.splitlines()[0].endswith(SECOND)
+    assert any(line.split() == ["rank", "2"] for line in out.splitlines())
+    assert "own; each" not in call("show", three.folder(1))[1]
+
+
+def test_verify_reads_every_byte(job, call):
+    """Exit code 0 when all is well. One flipped bit: 1, and the file is named; others are too."""
+    code, out, _ = call("verify", job.path)
+    assert (code, out.count(": whole, ")) == (0, 3)
+    flip(job.folder(2) / "rank-00000.safetensors")
+    truncate(job.folder(2) / "rank-00001.safetensors")
+    (job.folder(2) / "rank-00002.safetensors").unlink()
+    code, out, _ = call("verify", job.path)
+    assert (code, out.count(": whole, "), f"{SECOND}: DAMAGED" in out) == (1, 2, True)
+    assert "rank-00000.safetensors has CRC-32C" in out
+    assert "rank-00001.safetensors has " in out
+    assert "rank-00002.safetensors is missing" in out
+    assert call("verify", job.path, "--step", 1)[0] == 0
+    assert call("verify", job.folder(2))[0] == 1
+    told = json.loads(call("verify", job.path, "--json")[1])
+    assert [item["whole"] for item in told] == [True, False, True]
+    assert [bool(file["problem"]) for file in told[1]["files"]] == [False, True, True, True]
+
+
+def test_a_damaged_manifest_is_damage_and_a_missing_one_is_none(job, call):
+    """A job that runs always has unfinished folders; but who names one wants it whole."""
+    (job.folder(3, 2) / manifest.NAME).unlink()
+    code, out, _ = call("verify", job.path)
+    assert (code, f"{THIRD}: unfinished" in out) == (0, True)
+    assert call("verify", job.folder(3, 2))[0] == 1
+    flip(job.folder(1) / manifest.NAME)
+    code, out, _ = call("verify", job.path)
+    assert (code, f"{FIRST}: DAMAGED" in out) == (1, True)
+
+
+def test_rm_keeps_what_the_job_needs(job, call):
+    """Not the newest good one, not what may be being written, not the last resort, but by force."""
+    code, _, err = call("rm", job.path, 1, 3)
+    assert (code, f"{THIRD} is the newest good checkpoint" in err) == (2, True)
+    assert len(job.storage.whole()) == 3
+    truncate(job.folder(3, 2) / "rank-00000.safetensors")
+    assert f"{SECOND} is the newest good" in call("rm", job.path, 2)[2]
+    code, out, _ = call("rm", job.path, THIRD)
+    assert (code, out.endswith(f"{THIRD} removed\n"), job.folder(3, 2).exists()) == (0, True, False)
+    (job.folder(1) / manifest.NAME).unlink()
+    assert "a job that runs may be writing it" in call("rm", job.folder(1))[2]
+    assert call("rm", job.folder(1), "--force")[0] == 0
+    truncate(job.folder(2) / "rank-00000.safetensors")
+    assert "a damaged one may be all that is left" in call("rm", job.path, 2)[2]
+    assert [path.name for path in job.path.iterdir()] == [SECOND]
+    assert call("rm", job.path, 2, "--force")[0] == 0
+    assert list(job.path.iterdir()) == []
+
+
+def test_rm_of_what_is_not_there_removes_nothing(job, call):
+    """One wrong word among good ones; no word at all."""
+    code, _, err = call("rm", job.path, 1, 9)
+    assert (code, "no checkpoint '9'" in err, len(job.storage.whole())) == (2, True, 3)
+    code, _, err = call("rm", job.path)
+    assert (code, "name what to remove" in err) == (2, True)
+
+
+class Stopping(Files):
+    """Ends with an error at one of its calls, as if the process had been killed there."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def remove(self, path):
+        self._count()
+        super().remove(path)
+
+    def sync_folder(self, path):
+        self._count()
+        super().sync_folder(path)
+
+    def remove_folder(self, path):
+        self._count()
+        super().remove_folder(path)
+
+
+def test_a_half_removed_checkpoint_never_looks_whole(three, tmp_path):
+    """Stopped before any of its calls: all of it is there, or it has no manifest."""
+    stops, gone = 0, False
+    while not gone:
+        root = tmp_path / str(stops) / "demo"
+        shutil.copytree(three.path, root)
+        storage = DirectoryStorage(root, Stopping(stops))
+        folder = storage.folder(2, 1)
+        with contextlib.suppress(KeyboardInterrupt):
+            storage.remove(folder)
+            gone = True
+        assert (folder in storage.whole()) == (stops == 0)
+        if stops == 0:
+            storage.verify(folder)
+        stops += 1
+    print(f"stopped before each of {stops - 1} calls")
+    assert stops > len(three.storage.sizes(folder))
+    assert not pathlib.Path(folder.location).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ls", "nowhere"), "nowhere is no folder"),
+        (("ls", "s3://bucket"), "names no job"),
+        (("ls", "{root}"), "holds jobs, not checkpoints; name one: ['demo']"),
+        (("show", "{job}", "--step", "7"), "no whole checkpoint of step 7; steps with a manifest"),
+        (("show", "{job}", "--rank", "5"), "has no rank 5"),
+        (("verify", "{job}", "--step", "7"), "no checkpoint of step 7"),
+        (("export", "{job}", "x", "--format", "onnx"), "'onnx' is not one of"),
+        (("show",), "Missing argument"),
+    ],
+)
+def test_bad_input_ends_with_2(three, call, words, said):
+    """And with a sentence that says what is allowed."""
+    paths = {"root": three.path.parent, "job": three.path}
+    code, _, err = call(*(word.format(**paths) for word in words))
+    assert (code, said in err) == (2, True), err
+
+
+def test_an_object_store_is_looked_at_the_same_way(tmp_path, monkeypatch, call):
+    """By its URL, credentials from the environment: ls, show, verify with a damage, diff, rm."""
+    with object_server(tmp_path / "server") as server:
+        offer(server, monkeypatch)
+        storage = open_storage("s3://checkpoints/runs", "demo")
+        for step in (1, 2):
+            stored_states.store(storage, step, [stored_states.training(1, rank=r) for r in (0, 1)])
+        job = "s3://checkpoints/runs/demo"
+        found = json.loads(call("ls", job, "--json")[1])
+        assert [(item["step"], item["files"], item["whole"]) for item in found] == [
+            (1, 2, True), (2, 2, True)
+        ]  # fmt: skip
+        assert "written by 2 ranks" in call("show", job)[1]
+        assert call("verify", job)[0] == 0
+        assert call("diff", f"{job}/{FIRST}", f"{job}/{SECOND}")[0] == 0
+        flip(server.bucket / "runs" / "demo" / FIRST / "rank-00001.safetensors")
+        code, out, _ = call("verify", job)
+        assert (code, f"{FIRST}/rank-00001.safetensors has CRC-32C" in out) == (1, True)
+        assert call("rm", job, 2)[0] == 2
+        assert call("rm", job, 1)[0] == 0
+        assert [folder.step for folder in storage.folders()] == [2]
+        code, _, err = call("show", f"{job}/{FIRST}")
+        assert (code, "manifest.json" in err) == (1, True)
