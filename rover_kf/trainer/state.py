@@ -153,7 +153,7 @@ class _Apart:
 
     def _tensor(self, path: str, value: torch.Tensor, *, shared: bool) -> Any:
         shard = shards.shard_of(value, path)
-        name = _name(_checked(shards.part_of(value), path), path, self._tensors)
+        name = _name(checked(shards.part_of(value), path), path, self._tensors)
         if shard is not None:
             self._exact[name] = shard
         elif not (shared and self._replicated):
@@ -168,7 +168,12 @@ class _Apart:
                 self._parameters[_text(f"{path}['state'][{index}]") + "."] = shard
 
 
-def _checked(tensor: torch.Tensor, path: str) -> torch.Tensor:
+def checked(tensor: torch.Tensor, path: str) -> torch.Tensor:
+    """A tensor that is its bytes and nothing else, without its history.
+
+    Raises:
+        UnsupportedState: it is more than that, or has no bytes; the message has its path.
+    """
     reason = ""
     if type(tensor) not in _PLAIN:
         reason = f"of class {type(tensor).__name__}; pass its local or full tensor"

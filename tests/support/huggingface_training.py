@@ -11,6 +11,7 @@ ends leaves ``result.json`` in the folder: digests of all that was trained.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ import pathlib
 import signal
 import sys
 
+import forked_ranks
 import torch
 import transformers
 from torch.utils.data import Dataset
@@ -126,20 +128,9 @@ def train(run: dict) -> None:
 def main() -> None:
     """Fork the ranks of each run, and wait for them."""
     for run in json.loads(sys.argv[1]):
-        ranks = []
-        for environment in run["ranks"]:
-            rank = os.fork()
-            if not rank:
-                os.environ.update(environment)
-                torch.set_num_threads(1)
-                train(run)
-                if torch.distributed.is_initialized():
-                    torch.distributed.destroy_process_group()
-                os._exit(0)
-            ranks.append(rank)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
+        codes = forked_ranks.run(run["ranks"], functools.partial(train, run))
         expected = -signal.SIGKILL if run["kill_at"] else 0
-        assert codes == [expected] * len(ranks), codes
+        assert codes == [expected] * len(codes), codes
 
 
 if __name__ == "__main__":

@@ -1,0 +1,333 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ways into the checkpoint for who calls torch.distributed.checkpoint's save and load.
+
+::
+
+    dcp.save(state_dict, storage_writer=Writer(checkpointer, step))
+    ...
+    reader = Reader(checkpointer, state_dict)
+    if reader.find():
+        dcp.load(state_dict, storage_reader=reader)
+
+The planner names the tensors and says which box of which one a rank holds; the bytes go where
+``Checkpointer.save`` puts them. Every rank saves all that it holds: its own memory then brings it
+back without asking another. On storage each box is written once. What is no tensor stands as the
+planner has encoded it, each rank's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from rover_kf import errors
+from rover_kf.api.messages import RestoreReply, Wanted
+from rover_kf.checkpoint import kinds, plain
+from rover_kf.checkpoint.kinds import Box, Kinds, Piece
+from rover_kf.checkpoint.snapshot import STATE_KEY, Entry, Snapshot
+from rover_kf.trainer import state as states
+from rover_kf.trainer.checkpointer import Checkpointer
+from rover_kf.trainer.recovery import opened
+from rover_kf.trainer.state import Parts
+from rover_kf.trainer.views import views
+
+_KEY = "dcp"
+"""Of the one entry of the state, a dict of what the planner has named."""
+
+
+class Writer(StorageWriter):
+    """Takes a state dict into memory as one step.
+
+    Args:
+        checkpointer: of the process.
+        step: that the state dict stands for.
+    """
+
+    def __init__(self, checkpointer: Checkpointer, step: int) -> None:
+        self._checkpointer, self._step = checkpointer, step
+        self._items: tuple[WriteItem, ...] = ()
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Nothing is left of a save before; there is no place to name."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **__: Any) -> None:  # noqa: FBT001
+        """Nothing to set up: the sidecar is there."""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Remember all that this rank holds, before the planner gives each tensor to one rank.
+
+        Raises:
+            UnsupportedState: the planner caches plans, or holds several boxes of one tensor.
+        """
+        if not getattr(plan, "usable", True):
+            raise errors.UnsupportedState(
+                "the planner gives a plan of an earlier save; make it without enable_plan_caching"
+            )
+        self._items = tuple(plan.items)
+        held = [item.index.fqn for item in self._items]
+        if len(set(held)) < len(held):
+            twice = next(name for name in held if held.count(name) > 1)
+            raise errors.UnsupportedState(f"{twice} has several shards on one rank; use DTensors")
+        sharded = any(item.type == WriteItemType.SHARD for item in self._items)
+        return dataclasses.replace(plan, storage_data=(frozenset(held), sharded))
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Tell all ranks whether they hold the same (DDP) or parts."""
+        same = {plan.storage_data for plan in plans}
+        alike = len(same) == 1 and not any(sharded for _, sharded in same)
+        return [dataclasses.replace(plan, storage_data=alike) for plan in plans]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Copy everything into memory and seal it.
+
+        Raises:
+            UnsupportedState: a tensor cannot be stored; the message has its name.
+            ArenaTooSmall: the state does not fit; the message has the size to set.
+            SidecarUnavailable: the arena has to grow and the sidecar does not answer.
+        """
+        values = {item.index.fqn: _value(item, planner) for item in self._items}
+        tensors = {name: item for name, item in values.items() if isinstance(item, torch.Tensor)}
+        mine = {item.index.fqn for item in plan.items}
+        pieces = {
+            item.index.fqn: _piece(item, copy=int(item.index.fqn not in mine))
+            for item in self._items
+            if item.index.fqn in tensors and not plan.storage_data
+        }
+        metadata = {
+            STATE_KEY: _text(values),
+            kinds.KEY: Kinds(pieces=pieces).to_text(),
+        }
+        self._checkpointer.save_parts(self._step, Parts(tensors, metadata, boxes=bool(pieces)))
+        done: Future[list[WriteResult]] = Future()
+        done.set_result([WriteResult(item.index, _bytes(item), None) for item in plan.items])
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Nothing to do: every rank's slot is sealed, and describes itself."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """No place can be named; it never takes one."""
+        del checkpoint_id
+        return False
+
+
+class Reader(StorageReader):
+    """Gives back the newest step that all ranks have in common; every rank must use one.
+
+    Args:
+        checkpointer: of the process.
+        state_dict: that will be loaded; its DTensors say which boxes this rank needs.
+    """
+
+    def __init__(self, checkpointer: Checkpointer, state_dict: dict[str, Any]) -> None:
+        self._checkpointer, self._state_dict = checkpointer, state_dict
+        self._reply: RestoreReply | None = None
+        self._boxes: dict[str, tuple[Box, tuple[int, ...]]] = {}
+
+    def find(self) -> int:
+        """The step that load will bring; 0 if there is nothing, and load would be an error.
+
+        Raises:
+            SidecarUnavailable: the sidecar does not answer.
+            CheckpointError: a rank does not ask, or nothing fits this world.
+        """
+        if self._reply is None:
+            self._boxes = dict(_boxes(self._state_dict))
+            wanted = (
+                Wanted(name, shape, box.offsets, box.sizes)
+                for name, (box, shape) in self._boxes.items()
+            )
+            self._reply = self._checkpointer.bring(tuple(wanted))
+        return self._reply.step or 0
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """There is no place to name; the job's own is read."""
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        """What the slot holds, as this rank sees it.
+
+        Raises:
+            CheckpointError: there is nothing, it is another script's, or of another mesh.
+            TornSnapshot: the slot was overwritten since ``find``.
+        """
+        with opened(self._found()) as (found, _buffer):
+            held = kinds.kinds_of(found)
+            for name, (box, shape) in self._boxes.items():
+                place = found.tensors.get(name)
+                # What is missing or has another shape, the planner tells.
+                if place is not None and held.shape(place.entry) == shape:
+                    _check(name, box, held.box(place.entry))
+            names = _tree(found).items()
+            return Metadata({name: _described(name, item, found, held) for name, item in names})
+
+    def set_up_storage_reader(
+        self,
+        metadata: Metadata,
+        is_coordinator: bool,  # noqa: FBT001 - torch's own
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        """Nothing to set up: the slot is filled."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """As it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """As they are: each rank reads its own slot."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Copy out of the slot into the live tensors.
+
+        Raises:
+            TornSnapshot: the slot was overwritten since ``find``.
+        """
+        with opened(self._found()) as (found, buffer), torch.no_grad():
+            tree, tensors = _tree(found), views(buffer, found.tensors)
+            for item in plan.items:
+                name = item.storage_index.fqn
+                if item.type == LoadItemType.BYTE_IO:
+                    planner.load_bytes(item, io.BytesIO(tree[name]))
+                    continue
+                target = planner.resolve_tensor(item).detach()
+                target.copy_(_part(tensors[name], item))
+                planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """No place can be named; it never takes one."""
+        del checkpoint_id
+        return False
+
+    def _found(self) -> RestoreReply:
+        if not self.find() or self._reply is None:
+            raise errors.CheckpointError(
+                "there is nothing to load; ask find() before and begin anew if it is 0"
+            )
+        return self._reply
+
+
+def _value(item: WriteItem, planner: SavePlanner) -> torch.Tensor | bytes:
+    found = planner.resolve_data(item)
+    if isinstance(found, torch.Tensor):
+        return states.checked(found, f"[{item.index.fqn!r}]")
+    return found.getvalue()
+
+
+def _piece(item: WriteItem, copy: int) -> Piece:
+    box, shape = _box(item)
+    return Piece(shape, box.offsets, copy)
+
+
+def _box(item: WriteItem) -> tuple[Box, tuple[int, ...]]:
+    """Which part of a tensor an item is, and the whole one's shape."""
+    data = item.tensor_data
+    assert data is not None  # noqa: S101 - of tensors' items alone
+    # torch puts the offset of an empty part where it likes.
+    inside = (min(begin, whole) for begin, whole in zip(data.chunk.offsets, data.size, strict=True))
+    return Box(tuple(inside), tuple(data.chunk.sizes)), tuple(data.size)
+
+
+def _boxes(state_dict: dict[str, Any]) -> Iterator[tuple[str, tuple[Box, tuple[int, ...]]]]:
+    """What this rank needs of which tensor, by the names that the planner gives them."""
+    live = {
+        key: value.state_dict() if states.is_stateful(value) else value
+        for key, value in state_dict.items()
+    }
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(live, is_coordinator=False)
+    for item in planner.create_local_plan().items:
+        if item.tensor_data is not None:
+            yield item.index.fqn, _box(item)
+
+
+def _text(values: Mapping[str, torch.Tensor | bytes]) -> str:
+    """The state as a snapshot's metadata has it; a tensor's name is the planner's."""
+    pairs = [
+        [name, plain.encode(value) if isinstance(value, bytes) else {"T": name}]
+        for name, value in values.items()
+    ]
+    return json.dumps({"d": [[_KEY, {"d": pairs}]]}, separators=(",", ":"))
+
+
+def _check(name: str, needed: Box, held: Box) -> None:
+    """The planner would leave alone what nobody holds."""
+    if not needed.is_empty and needed.overlap(held) != needed:
+        raise errors.CheckpointError(
+            f"{name} came as {held}; this rank needs {needed}. Was the mesh changed at the same "
+            "number of ranks? Restore it with the mesh that saved it, or with another number of "
+            "ranks"
+        )
+
+
+def _part(tensor: torch.Tensor, item: ReadItem) -> torch.Tensor:
+    """The box that the planner wants of what the slot holds, counted from where that begins."""
+    for axis, begin in enumerate(item.storage_offsets):
+        tensor = tensor.narrow(axis, begin, item.lengths[axis])
+    return tensor
+
+
+def _bytes(item: WriteItem) -> int:
+    return item.tensor_storage_size() or 0
+
+
+def _tree(found: Snapshot) -> dict[str, Any]:
+    """What the planner has named: bytes, or None for a tensor.
+
+    Raises:
+        CheckpointError: another kind of script has saved it.
+    """
+    tree = plain.decode(json.loads(found.metadata[STATE_KEY]), lambda _: None)
+    if not isinstance(tree.get(_KEY), dict):
+        raise errors.CheckpointError(
+            f"the job's state has {sorted(map(str, tree))}; it was saved by Checkpointer.save, and "
+            "Checkpointer.restore brings it back"
+        )
+    inside: dict[str, Any] = tree[_KEY]
+    return inside
+
+
+def _described(
+    name: str, value: bytes | None, found: Snapshot, held: Kinds
+) -> TensorStorageMetadata | BytesStorageMetadata:
+    if value is not None:
+        return BytesStorageMetadata()
+    entry: Entry = found.tensors[name].entry
+    box = held.box(entry)
+    return TensorStorageMetadata(
+        TensorProperties(dtype=states.dtype_of(entry.dtype)),
+        torch.Size(held.shape(entry)),
+        [ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes))],
+    )

@@ -1,0 +1,89 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""torch.distributed.checkpoint's save and load go through the memory, at any number of ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import checkpoint_pod
+import pytest
+
+from rover_kf.checkpoint.arena import Arena
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPT = ROOT / "tests" / "support" / "dcp_training.py"
+
+
+class Runs:
+    """What one process is to fork, in this order."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._planned: list[dict] = []
+        self._rounds: dict[int, int] = {}
+
+    def add(self, way: str, pods: list[checkpoint_pod.Pod], level: str, **more: object) -> int:
+        """One rank in each of those pods; its number."""
+        round_ = self._rounds[id(pods[0])] = self._rounds.get(id(pods[0]), 0) + 1
+        local = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(checkpoint_pod.free_port())}
+        ranks = [
+            {**pod.environment(rank=rank, world_size=len(pods), round_=round_), **local}
+            for rank, pod in enumerate(pods)
+        ]
+        result = str(self._folder / f"result-{len(self._planned)}.json")
+        planned = {"way": way, "ranks": ranks, "result": result, "level": level}
+        self._planned.append({"stock": None, "export": None, **planned, **more})
+        return len(self._planned) - 1
+
+    def told(self) -> list[dict]:
+        """Run them; what each rank 0 told."""
+        subprocess.run(
+            [sys.executable, SCRIPT, json.dumps(self._planned)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=True,
+            timeout=240,
+        )
+        return [json.loads(pathlib.Path(run["result"]).read_text()) for run in self._planned]
+
+
+def test_states_travel_between_worlds_storage_and_stock_folders(tmp_path):
+    """FSDP2 saved by two is loaded by three and by two again from memory, then by one unwrapped
+    process from storage alone; DDP by two, then one. A folder of torch's own starts a job, and one
+    that a job exports starts another: each begins with the very tensors that the one before ended
+    with."""
+    storage, exported = tmp_path / "pvc", str(tmp_path / "exported")
+    some = {"persist_seconds": 0.0, "checkpoint_every": 1}
+    runs = Runs(tmp_path)
+    with (
+        checkpoint_pod.pods(tmp_path / "a", 3, storage=storage, **some) as first,
+        checkpoint_pod.pods(tmp_path / "b", 2, **some) as second,
+    ):
+        runs.add("fsdp", first[:2], "memory")
+        runs.add("fsdp", first, "memory")
+        runs.add("fsdp", first[:2], "durable", export=exported)
+        runs.add("ddp", second, "memory", stock=exported)
+        runs.add("ddp", second[:1], "memory")
+        told = runs.told()
+        slots = [Arena(pods[0].settings.home / "arena" / "0") for pods in (first, second)]
+        kinds = [(slot.sealed()[0].replicated, slot.sealed()[0].pieces) for slot in slots]
+    again = Runs(tmp_path)
+    with checkpoint_pod.pods(tmp_path / "c", 1, storage=storage, **some) as third:
+        again.add("alone", third, "memory")
+        told += again.told()
+    print([(run["found"], run["resumed"], run["source"]) for run in told])
+    assert [run["found"] for run in told] == [0, 2, 4, 0, 8, 6]
+    assert [run["resumed"] for run in told] == [0, 2, 4, 6, 8, 6]
+    assert [run["source"] for run in told if not run["found"]] == ["none", "none"]
+    assert told[-1]["source"] == "storage"
+    assert {run["source"] for run in told[:-1] if run["found"]} <= {"memory", "peer"}
+    for before, after in ((0, 1), (1, 2), (2, 3), (3, 4), (2, 5)):
+        assert told[after]["loaded"] == told[before]["ended"], (before, after)
+    assert all(run["ended"] != run["loaded"] for run in told)
+    assert kinds == [(False, True), (True, False)]

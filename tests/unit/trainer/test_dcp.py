@@ -1,0 +1,89 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""torch.distributed.checkpoint in one process, against a real sidecar: what is refused, and how."""
+
+from __future__ import annotations
+
+import checkpoint_pod
+import pytest
+import torch
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer.checkpointer import Checkpointer
+from rover_kf.trainer.dcp import Reader, Writer
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
+]
+
+
+def _checkpointer(pod: checkpoint_pod.Pod, **world: int) -> Checkpointer:
+    return Checkpointer(settings=trainer_settings.read(pod.environment(**world)))
+
+
+def _state(seed: int) -> dict:
+    torch.manual_seed(seed)
+    odd = {"it's [odd]": torch.randn(3), "empty": torch.empty(0, 2), "0-d": torch.tensor(seed)}
+    return {
+        "model": torch.nn.Linear(4, 2),
+        "odd": odd,
+        "half": torch.randn(5).bfloat16(),
+        "n": seed,
+    }
+
+
+def test_any_state_dict_comes_back(tmp_path):
+    """Modules, views, names with quotes, empty and 0-d tensors, other types and plain values."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        saved, loaded = _state(1), _state(2)
+        saved["odd"]["view"], loaded["odd"]["view"] = (
+            torch.arange(6).reshape(2, 3).T,
+            torch.zeros(3, 2),
+        )
+        loaded["odd"]["view"] = loaded["odd"]["view"].long()
+        with _checkpointer(pod) as checkpointer:
+            dcp.save(saved, storage_writer=Writer(checkpointer, 7))
+        with _checkpointer(pod, round_=2) as checkpointer:
+            reader = Reader(checkpointer, loaded)
+            assert reader.find() == 7
+            dcp.load(loaded, storage_reader=reader)
+        assert loaded["n"] == 1
+        assert torch.equal(loaded["model"].weight, saved["model"].weight)
+        assert torch.equal(loaded["half"], saved["half"])
+        for name, tensor in saved["odd"].items():
+            assert torch.equal(loaded["odd"][name], tensor), name
+
+
+def test_what_cannot_be_taken_is_told(tmp_path):
+    """Nothing there, another shape, a planner that caches, and a state of Checkpointer's."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        with _checkpointer(pod) as checkpointer:
+            reader = Reader(checkpointer, _state(1))
+            assert reader.find() == 0
+            with pytest.raises(CheckpointException, match="there is nothing to load; ask find"):
+                dcp.load(_state(1), storage_reader=reader)
+            caching = DefaultSavePlanner(enable_plan_caching=True)
+            dcp.save(_state(1), storage_writer=Writer(checkpointer, 1), planner=caching)
+            with pytest.raises(CheckpointException, match="make it without enable_plan_caching"):
+                dcp.save(_state(1), storage_writer=Writer(checkpointer, 2), planner=caching)
+        with _checkpointer(pod, round_=2) as checkpointer:
+            wide = {"half": torch.zeros(6).bfloat16()}
+            with pytest.raises(CheckpointException, match=r"Size mismatch .*\[5\].*\[6\]"):
+                dcp.load(wide, storage_reader=Reader(checkpointer, wide))
+            checkpointer.save(3, {"half": torch.zeros(6)})
+        with _checkpointer(pod, round_=3) as checkpointer:
+            reader = Reader(checkpointer, wide)
+            assert reader.find() == 3
+            with pytest.raises(CheckpointException, match="restore brings it back"):
+                dcp.load(wide, storage_reader=reader)
+
+
+def test_outside_a_job_there_is_nothing_to_load():
+    """Without a sidecar nothing is found, and saving does nothing."""
+    checkpointer = Checkpointer(settings=trainer_settings.read({}))
+    assert Reader(checkpointer, _state(1)).find() == 0
+    dcp.save(_state(1), storage_writer=Writer(checkpointer, 1))
