@@ -49,16 +49,16 @@ programs: packages venv
 	@if command -v go >/dev/null; then cd tests/cluster && $(PY) -m testcluster build; fi
 
 # tests/gpu, compat and soak have targets of their own.
-HERE := $(addprefix tests/,unit properties faults embedded components notebooks)
+HERE := $(addprefix tests/,unit properties faults components notebooks)
 
 # In CI nothing may skip: a test that finds a prerequisite missing fails there instead.
-# The cluster comes last and alone: what it costs of two cores must not disturb timings.
-test: programs check
-	$(PY) -m pytest $(HERE)
+# What promises times comes alone, and so does the cluster.
+test: programs test-fast
 	$(PY) -m pytest tests/cluster
 
-test-fast: venv
-	$(PY) -m pytest $(HERE)
+test-fast: check
+	$(PY) -m pytest -n 2 --dist worksteal $(HERE)
+	$(PY) -m pytest tests/embedded
 
 test-cluster: packages venv
 	$(PY) -m pytest tests/cluster
