@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from rover_kf.errors import RoverError as RoverError
     from rover_kf.injection.policy import RoverPolicy as RoverPolicy
     from rover_kf.trainer.checkpointer import Checkpointer as Checkpointer
+    from rover_kf.trainer.directory import DirectoryCheckpointer as DirectoryCheckpointer
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Checkpointer": "rover_kf.trainer.checkpointer",
+    "DirectoryCheckpointer": "rover_kf.trainer.directory",
     "JobKey": "rover_kf.api.jobs",
     "Quantity": "rover_kf.api.decisions",
     "Recommendation": "rover_kf.api.decisions",

@@ -26,12 +26,9 @@ from types import TracebackType
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.messages import (
-    Acknowledged,
     ArenaReply,
     ArenaRequest,
     RestoreReply,
-    Sealed,
-    WaitRequest,
     Wanted,
 )
 from rover_kf.api.samples import StepSample
@@ -251,21 +248,7 @@ class Checkpointer:
     def _sealed(self, seal: Seal, copy_seconds: float) -> None:
         """Tell the sidecar; called by whatever thread ended the copy."""
         assert self._reporter is not None  # noqa: S101 - no save gets here without one
-        settings = self._settings
-        self._reporter.sealed(
-            Sealed(
-                local_rank=settings.local_rank,
-                rank=settings.rank,
-                world_size=settings.world_size,
-                round=settings.round,
-                step=seal.step,
-                slot=seal.slot,
-                snapshot_bytes=seal.length,
-                replicated=seal.replicated,
-                pieces=seal.pieces,
-                copy_seconds=copy_seconds,
-            )
-        )
+        self._reporter.seal(seal, copy_seconds)
 
     def wait(self, step: int, level: str = "durable", timeout: float = 600.0) -> bool:
         """Wait until a step (or a newer one) is safe.
@@ -287,16 +270,7 @@ class Checkpointer:
             self._say_outside()
             return False
         self._saver.finish()
-        reply = self._link.ask(
-            names.PATH_WAIT,
-            WaitRequest(step, level, timeout),
-            Acknowledged,
-            timeout=timeout + PATIENCE_SECONDS,
-            patience=PATIENCE_SECONDS,
-        )
-        if not reply.done:
-            _log.warning("rover-kf: step %d is not %s: %s", step, level, reply.reason)
-        return reply.done
+        return self._link.wait(step, level, timeout=timeout, patience=PATIENCE_SECONDS)
 
     def close(self) -> None:
         """Wait for the copy, report what is left, let go of the memory; safe to call twice.

@@ -8,13 +8,17 @@ Checkpointer and reporter use it. Standard library only.
 from __future__ import annotations
 
 import http.client
+import logging
 import pathlib
 import time
 from typing import TypeVar
 
 from rover_kf import errors
 from rover_kf.api import codec, names, refusals
+from rover_kf.api.messages import Acknowledged, WaitRequest
 from rover_kf.api.unix_connection import UnixConnection
+
+_log = logging.getLogger("rover_kf")
 
 T = TypeVar("T")
 
@@ -64,6 +68,30 @@ class Link:
         if status != _OK:
             raise refusals.from_bytes(status, body, unreadable=errors.SidecarUnavailable)
         return codec.loads(reply, body)
+
+    def wait(self, step: int, level: str, *, timeout: float, patience: float) -> bool:
+        """Wait until a step (or a newer one) is safe; the reason why it is not is logged.
+
+        Args:
+            step: that was saved.
+            level: ``memory``, ``replica`` or ``durable``.
+            timeout: seconds.
+            patience: seconds during which a sidecar that is away is asked again.
+
+        Raises:
+            InputError: an unknown level.
+            SidecarUnavailable: it did not answer.
+        """
+        reply = self.ask(
+            names.PATH_WAIT,
+            WaitRequest(step, level, timeout),
+            Acknowledged,
+            timeout=timeout + patience,
+            patience=patience,
+        )
+        if not reply.done:
+            _log.warning("rover-kf: step %d is not %s: %s", step, level, reply.reason)
+        return reply.done
 
     def _post(self, path: str, body: bytes, timeout: float) -> tuple[int, bytes]:
         connection = UnixConnection(self._socket, timeout)

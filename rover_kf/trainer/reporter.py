@@ -16,6 +16,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.messages import Acknowledged, Sealed
 from rover_kf.api.samples import StepReport, StepSample
+from rover_kf.checkpoint.control import Seal
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.settings import TrainerSettings
 
@@ -55,8 +56,21 @@ class Reporter:
         self._total_steps = total_steps
         self._start()
 
-    def sealed(self, message: Sealed) -> None:
+    def seal(self, seal: Seal, copy_seconds: float) -> None:
         """Take the news of a seal; returns at once."""
+        settings = self._settings
+        message = Sealed(
+            local_rank=settings.local_rank,
+            rank=settings.rank,
+            world_size=settings.world_size,
+            round=settings.round,
+            step=seal.step,
+            slot=seal.slot,
+            snapshot_bytes=seal.length,
+            replicated=seal.replicated,
+            pieces=seal.pieces,
+            copy_seconds=copy_seconds,
+        )
         self._seals.append(message)
         self._start()
         self._wake.set()

@@ -1,0 +1,239 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Folders that any framework has written, kept in memory and on storage: no torch needed.
+
+::
+
+    checkpointer = rover_kf.DirectoryCheckpointer()
+    start = checkpointer.restore("/dev/shm/begin")    # 0: nothing was saved, and no folder is made
+    ...
+    engine.save_checkpoint("/dev/shm/state")          # DeepSpeed, Megatron, TensorFlow, JAX
+    checkpointer.save(step, "/dev/shm/state")
+
+A save reads the files once, at memory speed where they are in memory, and needs the folder no more.
+Outside rover-kf (no ROVER_HOME) the same lines do nothing but say so once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import mmap
+import os
+import pathlib
+import tempfile
+import time
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.messages import ArenaReply, ArenaRequest
+from rover_kf.checkpoint import kinds, plain, snapshot
+from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.control import Seal
+from rover_kf.checkpoint.kinds import Kinds
+from rover_kf.checkpoint.snapshot import STATE_KEY, Entry, Snapshot
+from rover_kf.trainer import folder as folders
+from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer.folder import Folder
+from rover_kf.trainer.link import Link
+from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery, opened
+from rover_kf.trainer.reporter import Reporter
+from rover_kf.trainer.settings import TrainerSettings
+
+_log = logging.getLogger("rover_kf")
+
+_ARENA_SECONDS = 300.0
+_BEFORE = "folder/"
+"""In front of a file's path, in the snapshot's names."""
+
+
+class DirectoryCheckpointer:
+    """Saves folders of files to memory and puts them back after whatever happened.
+
+    Args:
+        replicated: whether every rank saves the same files: then they restore in a world of any
+            size, and on storage they are written once. Else each rank's folder is its own, and the
+            world keeps its size.
+        settings: of the process; read from the environment if not given.
+
+    Raises:
+        InputError: a variable of the environment is wrong.
+    """
+
+    def __init__(
+        self, *, replicated: bool = False, settings: TrainerSettings | None = None
+    ) -> None:
+        self._settings, self._replicated = settings or trainer_settings.read(), replicated
+        home = self._settings.home
+        self._link = Link(home) if home else None
+        self._reporter = Reporter(self._settings, self._link) if self._link else None
+        self._warned = False
+        self.restored_from = "none"
+        """Where restore found its files: ``memory``, ``peer``, ``storage`` or ``none``."""
+        if self._reporter is not None:
+            atexit.register(self.close)
+
+    def save(self, step: int, folder: str | os.PathLike[str]) -> None:
+        """Take a folder's files into memory as one step; every rank must save the step.
+
+        Args:
+            step: its number, from 1 on.
+            folder: nobody writes to it meanwhile.
+
+        Raises:
+            InputError: there is no such folder, or no file in it.
+            UnsupportedState: it has links that lead out of it, or what is neither file nor folder.
+            CheckpointError: a file changed while it was read.
+            ArenaTooSmall: the files do not fit; the message has the size to set.
+            SidecarUnavailable: the arena has to grow and the sidecar does not answer.
+        """
+        if self._link is None or self._reporter is None:
+            self._say_outside()
+            return
+        begun, root = time.perf_counter(), pathlib.Path(folder)
+        try:
+            seal = self._taken(step, root, folders.look(root))
+        except OSError as cause:
+            raise errors.CheckpointError(
+                f"step {step} is not saved: {root} cannot be read to its end ({cause}); nobody may "
+                "write or remove files meanwhile"
+            ) from cause
+        self._reporter.seal(seal, time.perf_counter() - begun)
+
+    def restore(self, folder: str | os.PathLike[str]) -> int:
+        """Put back the newest files that all ranks have in common; every rank must call it.
+
+        Args:
+            folder: to be made; there whole or not at all.
+
+        Returns:
+            The step that was saved; 0, and no folder, if there is nothing to restore.
+
+        Raises:
+            InputError: something is there already.
+            SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
+            CheckpointError: there is a state that this world cannot take, or no folder's.
+        """
+        if self._link is None:
+            self._say_outside()
+            return 0
+        root = pathlib.Path(folder).absolute()
+        if root.exists() and (not root.is_dir() or any(root.iterdir())):
+            raise errors.InputError(f"{root} is there already; name a folder that can be made")
+        reply = Recovery(self._settings, self._link).bring()
+        if reply.step is None:
+            return 0
+        with opened(reply) as (found, buffer):
+            state = plain.decode(json.loads(found.metadata[STATE_KEY]), lambda _: None)
+            listed = folders.from_plain(state)
+            root.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as aside:
+                made = pathlib.Path(aside) / root.name
+                made.mkdir()
+                _put(listed, found, buffer, made)
+                made.rename(root)
+        self.restored_from = reply.source
+        return reply.step
+
+    def wait(self, step: int, level: str = "durable", timeout: float = 600.0) -> bool:
+        """Wait until a step (or a newer one) is safe.
+
+        Args:
+            step: that was saved.
+            level: ``memory``, ``replica`` (in another pod's memory) or ``durable`` (on storage).
+            timeout: seconds.
+
+        Returns:
+            Whether it is; the reason why not is logged.
+
+        Raises:
+            InputError: an unknown level.
+            SidecarUnavailable: the sidecar does not answer.
+        """
+        if self._link is None:
+            self._say_outside()
+            return False
+        return self._link.wait(step, level, timeout=timeout, patience=PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        """Report what is left; safe to call twice."""
+        atexit.unregister(self.close)
+        if self._reporter is not None:
+            self._reporter.close()
+
+    def _taken(self, step: int, root: pathlib.Path, found: Folder) -> Seal:
+        """Copy the files into a slot and seal it."""
+        files = {_BEFORE + file.path: file for file in found.files}
+        metadata = {
+            STATE_KEY: json.dumps(plain.encode({"folder": found.to_plain()})),
+            kinds.KEY: Kinds(frozenset(() if self._replicated else files)).to_text(),
+        }
+        entries = (Entry(name, "U8", (file.size,), 1) for name, file in files.items())
+        layout = snapshot.plan(entries, metadata)
+        head = snapshot.header(layout, metadata)
+        assert head is not None  # noqa: S101 - a new layout has room for its own header
+        with self._arena(layout.length).fill() as filling:
+            os.pwrite(filling.descriptor, head, 0)
+            for place in layout.placed:
+                os.lseek(filling.descriptor, place.begin, os.SEEK_SET)
+                _take(root, files[place.entry.name], filling.descriptor)
+            return filling.seal(
+                step=step,
+                length=layout.length,
+                rank=self._settings.rank,
+                world_size=self._settings.world_size,
+                round_=self._settings.round,
+                replicated=self._replicated,
+            )
+
+    def _arena(self, length: int) -> Arena:
+        """Slots that can hold so many bytes."""
+        assert self._link is not None  # noqa: S101 - no save gets here without one
+        reply = self._link.ask(
+            names.PATH_ARENA,
+            ArenaRequest(self._settings.local_rank, length),
+            ArenaReply,
+            timeout=_ARENA_SECONDS,
+            patience=PATIENCE_SECONDS,
+        )
+        return Arena(pathlib.Path(reply.directory))
+
+    def _say_outside(self) -> None:
+        if not self._warned:
+            _log.warning("rover-kf: %s is not set, so nothing is saved", names.ENV_HOME)
+        self._warned = True
+
+
+def _take(root: pathlib.Path, file: folders.File, slot: int) -> None:
+    """A file's bytes to where the slot's descriptor stands; the kernel copies them."""
+    source = os.open(root / file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        left = file.size
+        while left:
+            moved = os.sendfile(slot, source, None, left)
+            if not moved:
+                break
+            left -= moved
+        status = os.fstat(source)
+    finally:
+        os.close(source)
+    if left or (status.st_size, status.st_mtime_ns) != (file.size, file.changed):
+        raise errors.CheckpointError(
+            f"{root / file.path} changed while it was being saved; save after the framework has "
+            "finished writing"
+        )
+
+
+def _put(listed: Folder, found: Snapshot, buffer: mmap.mmap, root: pathlib.Path) -> None:
+    for path in listed.folders:
+        (root / path).mkdir()
+    with memoryview(buffer) as view:
+        for file in listed.files:
+            place = found.tensors[_BEFORE + file.path]
+            with (root / file.path).open("xb") as target:
+                target.write(view[place.begin : place.end])
+            (root / file.path).chmod(file.mode)
+    # Last, so that nothing is written through one.
+    for path, target_path in listed.links:
+        (root / path).symlink_to(target_path)

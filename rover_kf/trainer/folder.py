@@ -1,0 +1,157 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A folder of files as a snapshot lists it: what is in it, and what of it could not be put back.
+
+Standard library only, without torch: any framework's files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import stat
+from collections.abc import Iterator
+from typing import Any
+
+from rover_kf import errors
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class File:
+    """A regular file."""
+
+    path: str
+    """Relative to the folder, with slashes."""
+    mode: int
+    """Permission bits."""
+    size: int = 0
+    changed: int = 0
+    """Nanoseconds of its last change, to tell whether it was written meanwhile."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Folder:
+    """What is in a folder; paths are relative to it."""
+
+    files: tuple[File, ...]
+    folders: tuple[str, ...]
+    """Parents in front."""
+    links: tuple[tuple[str, str], ...]
+    """Path and where it points, relative to where it stands."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """As it stands in a snapshot's state."""
+        files = [(file.path, file.mode) for file in self.files]
+        return {"files": files, "folders": list(self.folders), "links": list(self.links)}
+
+
+def look(root: pathlib.Path) -> Folder:
+    """List a folder.
+
+    Raises:
+        InputError: there is no such folder, or no file in it.
+        UnsupportedState: something in it could not be put back elsewhere; the message names it.
+    """
+    if not root.is_dir():
+        raise errors.InputError(f"{root} is no folder; save what the framework has written")
+    found = [(path, path.lstat()) for path in _below(root)]
+    files, folders, links = [], [], []
+    for path, status in found:
+        name = _name(path, root)
+        if stat.S_ISREG(status.st_mode):
+            files.append(File(name, status.st_mode & 0o777, status.st_size, status.st_mtime_ns))
+        elif stat.S_ISDIR(status.st_mode):
+            folders.append(name)
+        elif stat.S_ISLNK(status.st_mode):
+            target = str(path.readlink())
+            check_link(name, target)
+            if not _reached(path).is_relative_to(_reached(root)):
+                raise errors.UnsupportedState(_leads_out(name, target))
+            links.append((name, target))
+        else:
+            raise errors.UnsupportedState(
+                f"{path} is a socket, a pipe or a device, which has no bytes to keep; remove it or "
+                "save a folder without it"
+            )
+    if not files:
+        raise errors.InputError(f"{root} has no file in it; save after the framework has written")
+    return Folder(tuple(files), tuple(folders), tuple(links))
+
+
+def from_plain(tree: Any) -> Folder:
+    """What a snapshot lists; nothing in it leads out of the folder.
+
+    Raises:
+        CheckpointError: another kind of script has saved it.
+        TornSnapshot: a path leads out of the folder.
+    """
+    inside = tree.get("folder") if isinstance(tree, dict) else None
+    if not isinstance(inside, dict):
+        kinds = sorted(map(str, tree)) if isinstance(tree, dict) else type(tree).__name__
+        raise errors.CheckpointError(
+            f"the job's state has {kinds} and no folder; it was saved by another script, whose own "
+            "restore brings it back"
+        )
+    found = Folder(
+        tuple(File(str(path), int(mode)) for path, mode in inside["files"]),
+        tuple(map(str, inside["folders"])),
+        tuple((str(path), str(target)) for path, target in inside["links"]),
+    )
+    links = {path for path, _ in found.links}
+    names = [*(file.path for file in found.files), *found.folders]
+    for name in (*names, *links):
+        parents = {str(parent) for parent in pathlib.PurePosixPath(name).parents}
+        if not _is_inside(name) or parents & links:
+            raise errors.TornSnapshot(f"{name!r} in a snapshot of a folder leads out of it")
+    for name, target in found.links:
+        check_link(name, target)
+    return found
+
+
+def check_link(name: str, target: str) -> None:
+    """Make sure that a link stays inside its folder, wherever that is put.
+
+    Raises:
+        UnsupportedState: it does not.
+    """
+    reached = os.path.normpath(str(pathlib.PurePosixPath(name).parent / target))
+    if target.startswith("/") or reached == ".." or reached.startswith("../"):
+        raise errors.UnsupportedState(_leads_out(name, target))
+
+
+def _below(root: pathlib.Path) -> Iterator[pathlib.Path]:
+    """All that is in it, parents in front; links are not followed."""
+    for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
+        path = pathlib.Path(entry.path)
+        yield path
+        if entry.is_dir(follow_symlinks=False):
+            yield from _below(path)
+
+
+def _reached(path: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(os.path.realpath(path))  # Path.resolve has no answer to a loop of links
+
+
+def _name(path: pathlib.Path, root: pathlib.Path) -> str:
+    name = path.relative_to(root).as_posix()
+    try:
+        name.encode()
+    except UnicodeEncodeError as cause:
+        raise errors.UnsupportedState(
+            f"the name {name!r} in {root} is not UTF-8; rename it, since a snapshot names files in "
+            "UTF-8"
+        ) from cause
+    return name
+
+
+def _is_inside(name: str) -> bool:
+    parts = name.split("/")
+    return not ({"", ".", ".."} & set(parts)) and "\0" not in name
+
+
+def _leads_out(name: str, target: str) -> str:
+    return (
+        f"{name} is a link to {target}, out of the folder, where it would be missing after a "
+        "restore; put the file itself into the folder, or remove the link"
+    )

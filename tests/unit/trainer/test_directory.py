@@ -1,0 +1,204 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of files through the memory and through storage, against real sidecar processes."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import checkpoint_pod
+import pytest
+
+from rover_kf import DirectoryCheckpointer, errors
+from rover_kf.trainer import folder as folders
+from rover_kf.trainer import settings as trainer_settings
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def _checkpointer(
+    pod: checkpoint_pod.Pod, *, replicated: bool = False, **world: int
+) -> DirectoryCheckpointer:
+    settings = trainer_settings.read(pod.environment(**world))
+    return DirectoryCheckpointer(replicated=replicated, settings=settings)
+
+
+def _written(folder: pathlib.Path, seed: int = 1) -> pathlib.Path:
+    """As frameworks leave it: files in folders, empty ones, a program, links inside, odd names."""
+    (folder / "global_step7" / "zero").mkdir(parents=True)
+    (folder / "nothing here").mkdir()
+    (folder / "latest").write_text("global_step7")
+    (folder / "global_step7" / "zero" / "0.pt").write_bytes(bytes([seed]) * 5_000_001)
+    (folder / "global_step7" / "mp_rank_00.pt").write_bytes(bytes(range(256)) * 401)
+    (folder / "global_step7" / "übrig\n['x']").write_bytes(b"")
+    (folder / "recover.sh").write_text("#!/bin/sh\n")
+    (folder / "recover.sh").chmod(0o755)
+    (folder / "newest").symlink_to("global_step7")
+    (folder / "global_step7" / "up").symlink_to("../latest")
+    return folder
+
+
+def _content(folder: pathlib.Path) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for path in folder.rglob("*"):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = path.readlink()
+        elif path.is_dir():
+            found[name] = "folder"
+        else:
+            found[name] = (path.read_bytes(), path.stat().st_mode & 0o777)
+    return found
+
+
+def test_a_killed_process_without_torch_has_its_files_again(tmp_path):
+    """Every byte, name, permission, link and empty folder; the folder itself may be gone, and
+    Python has nothing installed."""
+    code = (
+        "import os, signal, sys; sys.path.insert(0, sys.argv[1])\n"
+        "import rover_kf\n"
+        "rover_kf.DirectoryCheckpointer().save(7, sys.argv[2])\n"
+        "assert 'torch' not in sys.modules\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        written = _written(tmp_path / "written")
+        expected = _content(written)
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", code, str(ROOT), str(written)],
+            env=pod.environment(),
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == -signal.SIGKILL
+        written.rename(tmp_path / "gone")
+        second = _checkpointer(pod, round_=2)
+        assert second.restore(tmp_path / "a" / "restored") == 7
+        assert second.restored_from == "memory"
+        assert _content(tmp_path / "a" / "restored") == expected
+        assert [path.name for path in (tmp_path / "a").iterdir()] == ["restored"]
+        print(f"{len(expected)} files, folders and links came back")
+
+
+def test_each_ranks_own_files_come_back_from_storage(tmp_path):
+    """All pods and their memory are lost; the same ranks get the same files from storage."""
+    storage = tmp_path / "pvc"
+    with checkpoint_pod.pods(tmp_path / "old", 2, storage=storage) as pods:
+        for rank, pod in enumerate(pods):
+            first = _checkpointer(pod, rank=rank, world_size=2)
+            first.save(3, _written(tmp_path / f"written-{rank}", seed=rank))
+            first.close()
+        assert first.wait(3, timeout=60)
+    with checkpoint_pod.pods(tmp_path / "new", 2, storage=storage) as pods:
+        again = [_checkpointer(p, rank=r, world_size=2, round_=2) for r, p in enumerate(pods)]
+        restored = [tmp_path / f"restored-{rank}" for rank in range(2)]
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            steps = pool.map(DirectoryCheckpointer.restore, again, restored)
+            assert list(steps) == [3, 3]
+        assert [it.restored_from for it in again] == ["storage", "storage"]
+    for rank in range(2):
+        assert _content(restored[rank]) == _content(tmp_path / f"written-{rank}")
+
+
+@pytest.mark.parametrize("replicated", [True, False])
+def test_files_that_are_the_same_everywhere_serve_any_world(tmp_path, replicated):
+    """Saved by two, restored by one; it is refused files that were each rank's own."""
+    with checkpoint_pod.pods(tmp_path, 2) as pods:
+        written, restored = _written(tmp_path / "written"), tmp_path / "restored"
+        for rank, pod in enumerate(pods):
+            first = _checkpointer(pod, replicated=replicated, rank=rank, world_size=2)
+            first.save(1, written)
+            first.close()
+        alone = _checkpointer(pods[0], round_=2)
+        if replicated:
+            assert alone.restore(restored) == 1
+            assert _content(restored) == _content(written)
+        else:
+            with pytest.raises(
+                errors.CheckpointError, match="saved by a world of 2, each rank its"
+            ):
+                alone.restore(restored)
+            assert not restored.exists()
+
+
+def test_what_could_not_be_put_back_is_refused(tmp_path):
+    """Links out, absolute ones, pipes, sockets, no files, no folder: named, with what to do; and
+    nothing is sealed, while the step before stays."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        checkpointer = _checkpointer(pod)
+        checkpointer.save(1, _written(tmp_path / "good"))
+        bad = tmp_path / "bad"
+        bad.mkdir()
+        with pytest.raises(errors.InputError, match="no file in it; save after"):
+            checkpointer.save(2, bad)
+        with pytest.raises(errors.InputError, match="is no folder"):
+            checkpointer.save(2, bad / "missing")
+        (bad / "file").write_text("x")
+        (bad / "round").symlink_to("about")
+        (bad / "about").symlink_to("round")
+        for target in ("../good/latest", "/etc/hostname", "sub/../../good", str(bad / "file")):
+            (bad / "link").symlink_to(target)
+            with pytest.raises(
+                errors.UnsupportedState, match=r"out of the folder.*remove the link"
+            ):
+                checkpointer.save(2, bad)
+            (bad / "link").unlink()
+        os.mkfifo(bad / "pipe")
+        with pytest.raises(errors.UnsupportedState, match=r"bad/pipe is a socket, a pipe"):
+            checkpointer.save(2, bad)
+        (bad / "pipe").unlink()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(bad / "socket"))
+            with pytest.raises(errors.UnsupportedState, match=r"bad/socket is a socket"):
+                checkpointer.save(2, bad)
+        with pytest.raises(errors.InputError, match="is there already"):
+            checkpointer.restore(bad)
+        assert _checkpointer(pod, round_=2).restore(tmp_path / "restored") == 1
+
+
+def test_a_file_that_changes_meanwhile_is_no_snapshot(tmp_path):
+    """Its size was listed; it is shorter when read: an error, and the step before stays."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        checkpointer = _checkpointer(pod)
+        written = _written(tmp_path / "written")
+        checkpointer.save(1, written)
+        listed = folders.look(written)
+        os.truncate(written / "latest", 3)
+        with pytest.raises(
+            errors.CheckpointError, match=r"latest changed while it was being saved"
+        ):
+            checkpointer._taken(2, written, listed)
+        assert _checkpointer(pod, round_=2).restore(tmp_path / "restored") == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "links"),
+    [
+        (["../out"], []),
+        (["/etc/passwd"], []),
+        (["a//b"], []),
+        (["in/file"], [["in", "elsewhere"]]),
+    ],
+)
+def test_a_forged_list_leads_nowhere(files, links):
+    """Names in a snapshot are not trusted either."""
+    tree = {"folder": {"files": [(name, 0o644) for name in files], "folders": [], "links": links}}
+    with pytest.raises(errors.TornSnapshot, match="leads out of it"):
+        folders.from_plain(json.loads(json.dumps(tree)))
+
+
+def test_a_state_of_another_script_is_told_apart(tmp_path):
+    """What is no folder is not put anywhere."""
+    with pytest.raises(errors.CheckpointError, match=r"has \['model'\] and no folder"):
+        folders.from_plain({"model": {}})
+    outside = DirectoryCheckpointer(settings=trainer_settings.read({}))
+    outside.save(1, tmp_path)
+    assert outside.restore(tmp_path / "x") == 0
+    assert not outside.wait(1)
