@@ -20,6 +20,7 @@ import aiohttp
 
 from rover_kf import errors
 from rover_kf.api import codec, refusals
+from rover_kf.sidecar.last_known import LastKnown
 from rover_kf.sidecar.seams import Stream
 from rover_kf.sidecar.settings import SidecarSettings
 
@@ -59,7 +60,8 @@ class SidecarPeers:
         """Open the session."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         # Long polls of every launcher and trainer of the pod go through it: no limit.
-        connector = aiohttp.TCPConnector(limit=0, use_dns_cache=False)
+        resolver = LastKnown(aiohttp.ThreadedResolver())
+        connector = aiohttp.TCPConnector(limit=0, use_dns_cache=False, resolver=resolver)
         self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
 
     async def stop(self) -> None:
