@@ -20,25 +20,15 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import os
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    TensorProperties,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import (
     LoadItemType,
     LoadPlan,
     LoadPlanner,
-    ReadItem,
     SavePlan,
     SavePlanner,
     WriteItem,
@@ -49,17 +39,14 @@ from torch.futures import Future
 
 from rover_kf import errors
 from rover_kf.api.messages import RestoreReply, Wanted
-from rover_kf.checkpoint import kinds, plain
-from rover_kf.checkpoint.kinds import Box, Kinds, Piece
-from rover_kf.checkpoint.snapshot import STATE_KEY, Entry, Snapshot
-from rover_kf.trainer import state as states
+from rover_kf.checkpoint import kinds
+from rover_kf.checkpoint.kinds import Box, Kinds
+from rover_kf.checkpoint.snapshot import STATE_KEY
+from rover_kf.trainer import planned
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.recovery import opened
 from rover_kf.trainer.state import Parts
 from rover_kf.trainer.views import views
-
-_KEY = "dcp"
-"""Of the one entry of the state, a dict of what the planner has named."""
 
 
 class Writer(StorageWriter):
@@ -112,21 +99,23 @@ class Writer(StorageWriter):
             ArenaTooSmall: the state does not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
         """
-        values = {item.index.fqn: _value(item, planner) for item in self._items}
+        values = {item.index.fqn: planned.value_of(item, planner) for item in self._items}
         tensors = {name: item for name, item in values.items() if isinstance(item, torch.Tensor)}
         mine = {item.index.fqn for item in plan.items}
         pieces = {
-            item.index.fqn: _piece(item, copy=int(item.index.fqn not in mine))
+            item.index.fqn: planned.piece_of(item, copy=int(item.index.fqn not in mine))
             for item in self._items
             if item.index.fqn in tensors and not plan.storage_data
         }
         metadata = {
-            STATE_KEY: _text(values),
+            STATE_KEY: planned.to_text(values),
             kinds.KEY: Kinds(pieces=pieces).to_text(),
         }
         self._checkpointer.save_parts(self._step, Parts(tensors, metadata, boxes=bool(pieces)))
         done: Future[list[WriteResult]] = Future()
-        done.set_result([WriteResult(item.index, _bytes(item), None) for item in plan.items])
+        done.set_result(
+            [WriteResult(item.index, item.tensor_storage_size() or 0, None) for item in plan.items]
+        )
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
@@ -160,7 +149,7 @@ class Reader(StorageReader):
             CheckpointError: a rank does not ask, or nothing fits this world.
         """
         if self._reply is None:
-            self._boxes = dict(_boxes(self._state_dict))
+            self._boxes = dict(planned.boxes_of(self._state_dict))
             wanted = (
                 Wanted(name, shape, box.offsets, box.sizes)
                 for name, (box, shape) in self._boxes.items()
@@ -184,9 +173,11 @@ class Reader(StorageReader):
                 place = found.tensors.get(name)
                 # What is missing or has another shape, the planner tells.
                 if place is not None and held.shape(place.entry) == shape:
-                    _check(name, box, held.box(place.entry))
-            names = _tree(found).items()
-            return Metadata({name: _described(name, item, found, held) for name, item in names})
+                    planned.check(name, box, held.box(place.entry))
+            names = planned.tree_of(found).items()
+            return Metadata(
+                {name: planned.described(name, item, found, held) for name, item in names}
+            )
 
     def set_up_storage_reader(
         self,
@@ -212,14 +203,14 @@ class Reader(StorageReader):
             TornSnapshot: the slot was overwritten since ``find``.
         """
         with opened(self._found()) as (found, buffer), torch.no_grad():
-            tree, tensors = _tree(found), views(buffer, found.tensors)
+            tree, tensors = planned.tree_of(found), views(buffer, found.tensors)
             for item in plan.items:
                 name = item.storage_index.fqn
                 if item.type == LoadItemType.BYTE_IO:
                     planner.load_bytes(item, io.BytesIO(tree[name]))
                     continue
                 target = planner.resolve_tensor(item).detach()
-                target.copy_(_part(tensors[name], item))
+                target.copy_(planned.part_of(tensors[name], item))
                 planner.commit_tensor(item, target)
         done: Future[None] = Future()
         done.set_result(None)
@@ -237,97 +228,3 @@ class Reader(StorageReader):
                 "there is nothing to load; ask find() before and begin anew if it is 0"
             )
         return self._reply
-
-
-def _value(item: WriteItem, planner: SavePlanner) -> torch.Tensor | bytes:
-    found = planner.resolve_data(item)
-    if isinstance(found, torch.Tensor):
-        return states.checked(found, f"[{item.index.fqn!r}]")
-    return found.getvalue()
-
-
-def _piece(item: WriteItem, copy: int) -> Piece:
-    box, shape = _box(item)
-    return Piece(shape, box.offsets, copy)
-
-
-def _box(item: WriteItem) -> tuple[Box, tuple[int, ...]]:
-    """Which part of a tensor an item is, and the whole one's shape."""
-    data = item.tensor_data
-    assert data is not None  # noqa: S101 - of tensors' items alone
-    # torch puts the offset of an empty part where it likes.
-    inside = (min(begin, whole) for begin, whole in zip(data.chunk.offsets, data.size, strict=True))
-    return Box(tuple(inside), tuple(data.chunk.sizes)), tuple(data.size)
-
-
-def _boxes(state_dict: dict[str, Any]) -> Iterator[tuple[str, tuple[Box, tuple[int, ...]]]]:
-    """What this rank needs of which tensor, by the names that the planner gives them."""
-    live = {
-        key: value.state_dict() if states.is_stateful(value) else value
-        for key, value in state_dict.items()
-    }
-    planner = DefaultSavePlanner()
-    planner.set_up_planner(live, is_coordinator=False)
-    for item in planner.create_local_plan().items:
-        if item.tensor_data is not None:
-            yield item.index.fqn, _box(item)
-
-
-def _text(values: Mapping[str, torch.Tensor | bytes]) -> str:
-    """The state as a snapshot's metadata has it; a tensor's name is the planner's."""
-    pairs = [
-        [name, plain.encode(value) if isinstance(value, bytes) else {"T": name}]
-        for name, value in values.items()
-    ]
-    return json.dumps({"d": [[_KEY, {"d": pairs}]]}, separators=(",", ":"))
-
-
-def _check(name: str, needed: Box, held: Box) -> None:
-    """The planner would leave alone what nobody holds."""
-    if not needed.is_empty and needed.overlap(held) != needed:
-        raise errors.CheckpointError(
-            f"{name} came as {held}; this rank needs {needed}. Was the mesh changed at the same "
-            "number of ranks? Restore it with the mesh that saved it, or with another number of "
-            "ranks"
-        )
-
-
-def _part(tensor: torch.Tensor, item: ReadItem) -> torch.Tensor:
-    """The box that the planner wants of what the slot holds, counted from where that begins."""
-    for axis, begin in enumerate(item.storage_offsets):
-        tensor = tensor.narrow(axis, begin, item.lengths[axis])
-    return tensor
-
-
-def _bytes(item: WriteItem) -> int:
-    return item.tensor_storage_size() or 0
-
-
-def _tree(found: Snapshot) -> dict[str, Any]:
-    """What the planner has named: bytes, or None for a tensor.
-
-    Raises:
-        CheckpointError: another kind of script has saved it.
-    """
-    tree = plain.decode(json.loads(found.metadata[STATE_KEY]), lambda _: None)
-    if not isinstance(tree.get(_KEY), dict):
-        raise errors.CheckpointError(
-            f"the job's state has {sorted(map(str, tree))}; it was saved by Checkpointer.save, and "
-            "Checkpointer.restore brings it back"
-        )
-    inside: dict[str, Any] = tree[_KEY]
-    return inside
-
-
-def _described(
-    name: str, value: bytes | None, found: Snapshot, held: Kinds
-) -> TensorStorageMetadata | BytesStorageMetadata:
-    if value is not None:
-        return BytesStorageMetadata()
-    entry: Entry = found.tensors[name].entry
-    box = held.box(entry)
-    return TensorStorageMetadata(
-        TensorProperties(dtype=states.dtype_of(entry.dtype)),
-        torch.Size(held.shape(entry)),
-        [ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes))],
-    )
