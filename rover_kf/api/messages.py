@@ -329,6 +329,8 @@ class Durable:
     """CRC-32 of what the shared tensors are (checkpoint.split); all ranks' must agree."""
     course: int = 0
     """Round in which the state came to be."""
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    """What the rank's script measured of the state."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -99,6 +99,13 @@ DRAIN_SECONDS, END_SECONDS = 12, 5
 """Of a pod's grace, what is kept for the world to drain, and for the pod to end; the rest is for
 the newest state to become durable."""
 ENV_CHECKPOINT_KEEP = "ROVER_CHECKPOINT_KEEP"
+"""How many of the newest checkpoints on storage stay."""
+ENV_CHECKPOINT_KEEP_EVERY = "ROVER_CHECKPOINT_KEEP_EVERY"
+"""Those whose step it divides stay, too."""
+ENV_CHECKPOINT_KEEP_BEST = "ROVER_CHECKPOINT_KEEP_BEST"
+"""So do the best ones, as ``metric:max:count`` says."""
+KEEP_BEST_PATTERN = r"^([^:]+):(max|min):([1-9][0-9]*)$"
+"""What stands there and in ``checkpoint.keep-best``."""
 ENV_PERSIST_SECONDS = "ROVER_PERSIST_SECONDS"
 """Least seconds between two persists; 0 persists whenever the last one has finished."""
 ENV_ARENA_BYTES = "ROVER_ARENA_BYTES"

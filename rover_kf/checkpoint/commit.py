@@ -120,4 +120,5 @@ def _manifest(reports: tuple[Durable, ...], now: float) -> Manifest:
         ),
         saved_at=now,
         pieces=first.pieces,
+        metrics=ordered[0].metrics,
     )

@@ -16,6 +16,7 @@ from rover_kf import errors
 from rover_kf.checkpoint import checksum, manifest, pieces, retention, storage, stored
 from rover_kf.checkpoint.files import Files
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.retention import NOTHING, Spare
 
 _PART = ".part"
 
@@ -73,7 +74,7 @@ class DirectoryStorage:
 
     def whole(self) -> tuple[Folder, ...]:
         """Folders that have a manifest, oldest first."""
-        return tuple(folder for folder in self.folders() if self._manifest_path(folder).is_file())
+        return tuple(filter(self._has_manifest, self.folders()))
 
     def sizes(self, folder: Folder) -> Mapping[str, int]:
         """Bytes of every file of a folder, by its name there."""
@@ -119,11 +120,15 @@ class DirectoryStorage:
                 self._files.remove(item)
             self._files.remove_folder(path)
 
-    def collect(self, keep: int, *, generation: int) -> tuple[Folder, ...]:
+    def collect(self, keep: int, *, generation: int, spare: Spare = NOTHING) -> tuple[Folder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         folders = self.folders()
-        good = tuple(folder for folder in folders if self._is_good(folder))
-        doomed = retention.doomed(folders, good, keep=keep, generation=generation)
+        good = stored.good(self, filter(self._has_manifest, folders))
+        measured = {folder: content.metrics for folder, content in good.items()}
+        spared = spare.of(measured)
+        doomed = retention.doomed(
+            folders, tuple(good), keep=keep, generation=generation, spared=spared
+        )
         for folder in doomed:
             self.remove(folder)
         with _refusals(f"{self.root} cannot be tidied"):
@@ -138,14 +143,8 @@ class DirectoryStorage:
     def _manifest_path(self, folder: Folder) -> pathlib.Path:
         return self.root / folder.name / manifest.NAME
 
-    def _is_good(self, folder: Folder) -> bool:
-        if not self._manifest_path(folder).is_file():
-            return False
-        try:
-            self.load(folder)
-        except errors.TornSnapshot:
-            return False
-        return True
+    def _has_manifest(self, folder: Folder) -> bool:
+        return self._manifest_path(folder).is_file()
 
     def _make_folder(self, path: pathlib.Path) -> None:
         # Synced also where it is there: whoever made it may have died before its name was safe.

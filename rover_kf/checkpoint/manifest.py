@@ -51,6 +51,8 @@ class Manifest:
     format: int = FORMAT
     pieces: bool = False
     """Some tensors were held in pieces."""
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    """What the script measured of the state."""
 
     def fits(self, world_size: int) -> bool:
         """Whether a world of that size can restore it."""

@@ -16,6 +16,7 @@ from rover_kf import errors
 from rover_kf.checkpoint import checksum, manifest, multipart_uploads, retention, storage, stored
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.object_bucket import Bucket, Patience
+from rover_kf.checkpoint.retention import NOTHING, Spare
 
 
 class ObjectStorage:
@@ -103,11 +104,15 @@ class ObjectStorage:
         """Remove a checkpoint, its manifest first."""
         self._remove(folder, self.sizes(folder))
 
-    def collect(self, keep: int, *, generation: int) -> tuple[Folder, ...]:
+    def collect(self, keep: int, *, generation: int, spare: Spare = NOTHING) -> tuple[Folder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         tree = self._tree()
-        good = tuple(folder for folder in tree if self._is_good(folder, tree[folder]))
-        doomed = retention.doomed(tree, good, keep=keep, generation=generation)
+        good = stored.good(self, (folder for folder in tree if manifest.NAME in tree[folder]))
+        measured = {folder: content.metrics for folder, content in good.items()}
+        spared = spare.of(measured)
+        doomed = retention.doomed(
+            tree, tuple(good), keep=keep, generation=generation, spared=spared
+        )
         for folder in doomed:
             self._remove(folder, tree[folder])
         if good:
@@ -131,15 +136,6 @@ class ObjectStorage:
             if folder is not None and rest:
                 found.setdefault(folder, set()).add(rest)
         return {folder: frozenset(rest) for folder, rest in found.items()}
-
-    def _is_good(self, folder: Folder, content: frozenset[str]) -> bool:
-        if manifest.NAME not in content:
-            return False
-        try:
-            self.load(folder)
-        except errors.TornSnapshot:
-            return False
-        return True
 
     def _check_same(self, folder: Folder, content: Manifest) -> None:
         there = manifest.from_bytes(self._bucket.read(_manifest_key(folder)), folder)

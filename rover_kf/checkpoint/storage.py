@@ -14,6 +14,7 @@ from typing import Protocol
 
 from rover_kf import errors
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.retention import NOTHING, Spare
 
 
 class RankWriter(Protocol):
@@ -122,12 +123,13 @@ class Storage(RankWriter, Protocol):
             StorageFailed: the storage refused.
         """
 
-    def collect(self, keep: int, *, generation: int) -> tuple[Folder, ...]:
+    def collect(self, keep: int, *, generation: int, spare: Spare = NOTHING) -> tuple[Folder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed.
 
         Args:
             keep: how many of the newest whole checkpoints stay; at least one does.
             generation: of the running round: unfinished folders of older ones are leftovers.
+            spare: which others stay.
 
         Raises:
             StorageFailed: the storage refused.

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
 from rover_kf.checkpoint import checksum, snapshot
@@ -25,6 +26,19 @@ def load(storage: Storage, folder: Folder) -> Manifest:
     for file in content.files:
         check_size(folder, file, sizes.get(file.name))
     return content
+
+
+def good(storage: Storage, folders: Iterable[Folder]) -> Mapping[Folder, Manifest]:
+    """Of folders that have a manifest those whose files are there in their sizes.
+
+    Raises:
+        StorageFailed: the storage cannot be read.
+    """
+    found: dict[Folder, Manifest] = {}
+    for folder in folders:
+        with contextlib.suppress(errors.TornSnapshot):
+            found[folder] = load(storage, folder)
+    return found
 
 
 def head(storage: Storage, folder: Folder, file: RankFile) -> Snapshot:

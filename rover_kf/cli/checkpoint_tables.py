@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.table import Table
@@ -38,7 +38,7 @@ def listed(found: Iterable[Listed], now: float) -> Table:
         now: Unix seconds.
     """
     table = Table(box=None)
-    for name in ("step", "generation", "ranks", "state", "files", "bytes", "age"):
+    for name in ("step", "generation", "ranks", "state", "files", "bytes", "age", "metrics"):
         table.add_column(name, no_wrap=True)
     table.add_column("", overflow="fold")
     for item in found:
@@ -50,6 +50,7 @@ def listed(found: Iterable[Listed], now: float) -> Table:
             str(item.files),
             amount(item.bytes, "B"),
             "-" if item.saved_at is None else age(now - item.saved_at),
+            _metrics(item.metrics or {}),
             Text(item.problem or "whole", style="red" if item.problem else ""),
         )
     return table
@@ -90,7 +91,8 @@ def shown(state: WholeState) -> Iterator[Table | Text]:
         files.add_row(file.name, str(file.rank), str(file.length), f"{file.checksum:08x}")
     yield Text(
         f"{state.folder.location}\nstep {content.step}, generation {content.generation}, written "
-        f"by {content.world_size} ranks ({', '.join(held) or 'each rank its own'}) at {saved}"
+        f"by {content.world_size} ranks ({', '.join(held) or 'each rank its own'}) at {saved}\n"
+        f"metrics: {_metrics(content.metrics)}"
     )
     yield files
     tensors = Table("tensor", "type", "shape", "bytes", "whose", box=None)
@@ -153,6 +155,10 @@ def comparison(a: WholeState, b: WholeState, count: int) -> str:
     if count:
         return f"{count} differences between {_name(a)} and {_name(b)}{note}"
     return f"{_name(a)} and {_name(b)} are equal bit by bit{note}"
+
+
+def _metrics(found: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.6g}" for name, value in found.items()) or "-"
 
 
 def _name(state: WholeState) -> str:

@@ -55,7 +55,16 @@ class CheckpointPolicy(_Section):
     every: int = Field(default=50, ge=1, description="a whole number of steps, 1 or more")
     """Steps between two saves to memory."""
     keep: int = Field(default=3, ge=1, description="a whole number, 1 or more")
-    """Checkpoints on storage that retention leaves."""
+    """The newest checkpoints on storage that retention leaves."""
+    keep_every: int | None = Field(default=None, ge=1, description="a whole number, 1 or more")
+    """Checkpoints whose step it divides stay for good."""
+    keep_best: str | None = Field(
+        default=None,
+        pattern=names.KEEP_BEST_PATTERN,
+        description="a metric that the script gives, max or min, and how many, such as "
+        "accuracy:max:2",
+    )
+    """The best checkpoints by that metric stay as long as they are the best."""
     persist_seconds: Seconds = Field(
         default=60.0, ge=0, description="seconds (60) or a duration (5s, 2m), 0 or more"
     )

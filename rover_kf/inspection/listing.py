@@ -34,6 +34,8 @@ class Listed:
     pieces: bool | None = None
     saved_at: float | None = None
     """Unix seconds."""
+    metrics: dict[str, float] | None = None
+    """What the script measured."""
 
     @property
     def kind(self) -> str:
@@ -72,6 +74,7 @@ def listing(storage: Storage, folders: Iterable[Folder]) -> Iterator[Listed]:
             replicated=content.replicated,
             pieces=content.pieces,
             saved_at=content.saved_at,
+            metrics=content.metrics,
         )
 
 

@@ -215,7 +215,10 @@ class Commits:
         await self._poll.notify()
         try:
             await asyncio.to_thread(
-                storage.collect, self._settings.checkpoint_keep, generation=manifest.generation
+                storage.collect,
+                self._settings.checkpoint_keep,
+                generation=manifest.generation,
+                spare=self._settings.checkpoint_spare,
             )
         except errors.StorageFailed as error:
             self._warn(f"old checkpoints stay: {error}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from rover_kf import errors
 from rover_kf.api.messages import Durable
-from rover_kf.checkpoint import pieces
+from rover_kf.checkpoint import measured, pieces
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.split import Share, share
 from rover_kf.checkpoint.storage import RankWriter
@@ -40,12 +40,11 @@ def write(
     """
     folder = storage.folder(seal.step, assignment.round)
     with slots.arena(local_rank).pin(seal) as pin:
+        head = read_head(pin.descriptor, seal.length)
         if assignment.world_size == 1:
             content, length, common = pieces.read(pin.descriptor, 0, seal.length), seal.length, 0
         else:
-            part = share(
-                read_head(pin.descriptor, seal.length), assignment.rank, assignment.world_size
-            )
+            part = share(head, assignment.rank, assignment.world_size)
             content, length, common = _content(pin.descriptor, part), part.length, part.common
         file = storage.write_rank(folder, assignment.rank, content, length)
     if assignment.world_size == 1:
@@ -63,6 +62,7 @@ def write(
         pieces=seal.pieces,
         common=common,
         course=seal.round,
+        metrics=measured.of(head),
     )
 
 

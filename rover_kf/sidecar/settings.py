@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.checkpoint.retention import Best, Spare
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,9 +51,23 @@ class SidecarSettings:
     """``namespace:name``; empty: none."""
     checkpoint_bandwidth: int = 0
     """Most bytes a second that are persisted; 0 is no cap."""
+    checkpoint_keep_every: int = 0
+    """Checkpoints whose step it divides are never removed; 0: none are."""
+    checkpoint_keep_best: str = ""
+    """``metric:max:count``; empty: none are kept for being good."""
     node: str = ""
     """Kubernetes node of the pod; empty: not known."""
     port: int = names.PORT
+
+    @property
+    def checkpoint_spare(self) -> Spare:
+        """Which checkpoints stay besides the newest.
+
+        Raises:
+            InputError: checkpoint_keep_best is not of its form.
+        """
+        best = self.checkpoint_keep_best
+        return Spare(self.checkpoint_keep_every, Best.parse(best) if best else None)
 
     @property
     def node_rank(self) -> int:
@@ -102,6 +117,8 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         controller_account=environment.get(names.ENV_CONTROLLER_ACCOUNT, ""),
         node=environment.get(names.ENV_NODE_NAME, ""),
         checkpoint_bandwidth=int(_number(environment, names.ENV_CHECKPOINT_BANDWIDTH, "0")),
+        checkpoint_keep_every=int(_number(environment, names.ENV_CHECKPOINT_KEEP_EVERY, "0")),
+        checkpoint_keep_best=_best(environment),
     )
 
 
@@ -110,6 +127,14 @@ def _text(environment: Mapping[str, str], name: str) -> str:
     if not value:
         raise errors.InputError(f"{name} is not set; rover-kf's inject sets it: patch the job anew")
     return value
+
+
+def _best(environment: Mapping[str, str]) -> str:
+    value = environment.get(names.ENV_CHECKPOINT_KEEP_BEST, "")
+    try:
+        return value and str(Best.parse(value))
+    except errors.InputError as cause:
+        raise errors.InputError(f"{names.ENV_CHECKPOINT_KEEP_BEST}: {cause}") from cause
 
 
 def _number(environment: Mapping[str, str], name: str, default: str = "") -> float:

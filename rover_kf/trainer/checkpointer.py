@@ -20,7 +20,7 @@ import atexit
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from rover_kf import errors
@@ -32,6 +32,7 @@ from rover_kf.api.messages import (
     Wanted,
 )
 from rover_kf.api.samples import StepSample
+from rover_kf.checkpoint import measured
 from rover_kf.checkpoint.control import Seal
 from rover_kf.trainer import load
 from rover_kf.trainer import settings as trainer_settings
@@ -173,6 +174,7 @@ class Checkpointer:
         samples: int = 0,
         wait_seconds: float = 0.0,
         total_steps: int | None = None,
+        metrics: Mapping[str, float] | None = None,
     ) -> None:
         """Say that an optimizer step is finished; saves when it is due, and after the last one.
 
@@ -182,8 +184,10 @@ class Checkpointer:
             samples: that this rank consumed in the step.
             wait_seconds: of the step, spent waiting for data.
             total_steps: that the whole training will take, if known.
+            metrics: what was measured of this state; as for save, where the step is saved.
 
         Raises:
+            InputError: a metric is no number.
             SystemExit: the job is about to change its size: the step is saved and the process
                 leaves with code 143, to go on from here in the new world.
             UnsupportedState: the state holds something that cannot be stored.
@@ -196,7 +200,7 @@ class Checkpointer:
         self._saver.check()
         draining = self._drain is not None and self._drain.is_due(step)
         if draining or step % self.every == 0 or step == total_steps:
-            self.save(step, state)
+            self.save(step, state, metrics=metrics)
         now = time.monotonic()
         sample = StepSample(
             step=step,
@@ -212,16 +216,27 @@ class Checkpointer:
             self.close()
             raise SystemExit(names.EXIT_DRAINED)
 
-    def save(self, step: int, state: dict[str, object]) -> None:
+    def save(
+        self, step: int, state: dict[str, object], *, metrics: Mapping[str, float] | None = None
+    ) -> None:
         """Save now; with overlap, the step is sealed in memory before the next one changes it.
 
+        Args:
+            step: its number, from 1 on.
+            state: as given to restore.
+            metrics: what was measured of this state, such as ``{"accuracy": 0.9}``; rank 0's go to
+                the checkpoint on storage, where ``checkpoint.keep-best`` reads them. One that is
+                not finite counts as not measured.
+
         Raises:
+            InputError: a metric is no number.
             UnsupportedState: the state holds something that cannot be stored.
             ArenaTooSmall: the state does not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
             CheckpointError: the copy of an earlier step failed.
         """
-        self._timed(functools.partial(self._saver.save, step, state))
+        told = measured.to_metadata(metrics)
+        self._timed(functools.partial(self._saver.save, step, state, told))
 
     def save_parts(self, step: int, parts: Parts) -> None:
         """Save tensors under names of the caller's, which name their boxes in ``rover.pieces``.

@@ -100,8 +100,15 @@ class Saver:
         layout = snapshot.plan(parts.entries(), parts.metadata)
         self._slots.prepare(layout.length + foresight.bytes_to_come(state))
 
-    def save(self, step: int, state: Mapping[str, object]) -> None:
+    def save(
+        self, step: int, state: Mapping[str, object], measured: Mapping[str, str] | None = None
+    ) -> None:
         """Copy the state into a slot and seal it, or begin to.
+
+        Args:
+            step: its number.
+            state: of the rank.
+            measured: metadata that the snapshot has besides (rover_kf.checkpoint.measured).
 
         Raises:
             UnsupportedState: a value cannot be stored; the message has its path.
@@ -112,6 +119,8 @@ class Saver:
         self.finish()
         self.issued += 1
         parts = self._recall.take_apart(state)
+        if measured:
+            parts = dataclasses.replace(parts, metadata={**parts.metadata, **measured})
         overlaps = self.overlaps(on_device=_on_device(parts))
         late = left_to_optimizers(state, parts.tensors) if overlaps else frozenset[str]()
         self._begin(step, parts, late)

@@ -27,6 +27,7 @@ def store(
     *,
     replicated: bool = True,
     saved_at: float = 0.0,
+    metrics: Mapping[str, float] | None = None,
 ) -> Folder:
     """Write a checkpoint.
 
@@ -38,6 +39,7 @@ def store(
         sharded: names of tensors of which each rank keeps some rows only, as FSDP2 does.
         replicated: whether ranks hold the same parameters.
         saved_at: Unix seconds.
+        metrics: what was measured of it.
     """
     folder, files = storage.folder(step, generation), []
     for rank, content in enumerate(ranks):
@@ -55,6 +57,7 @@ def store(
             files=tuple(files),
             saved_at=saved_at,
             pieces=bool(sharded),
+            metrics=dict(metrics or {}),
         )
     )
 

@@ -17,6 +17,7 @@ from rover_kf import errors
 from rover_kf.checkpoint import manifest
 from rover_kf.checkpoint.location import open_storage
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.retention import Best, Spare
 from rover_kf.checkpoint.storage import Storage
 
 # The first fixture may compile the server: that has a limit of its own.
@@ -196,6 +197,23 @@ def test_retention_keeps_the_newest_good_ones(place):
     left = [(folder.generation, folder.step) for folder in place.storage.folders()]
     assert left == [(1, 2), (1, 3), (2, 5)]
     assert [folder.step for folder in place.storage.whole()] == [2, 3]
+
+
+def test_retention_spares_the_best_and_every_so_many(place):
+    """As manifests tell; decided anew each time, so a new best one takes an old one's place."""
+    spare = Spare(every=10, best=Best("accuracy", highest=True, count=1))
+    accuracies = {4: 0.5, 10: 0.1, 12: 0.9, 15: 0.9, 16: 0.2, 17: None}
+    for step, accuracy in accuracies.items():
+        content = _write(place.storage, step)
+        metrics = {} if accuracy is None else {"accuracy": accuracy}
+        place.storage.write_manifest(dataclasses.replace(content, metrics=metrics))
+        place.storage.collect(1, generation=1, spare=spare)
+        left = [folder.step for folder in place.storage.whole()]
+        best = {4: 4, 10: 4, 12: 12}.get(step, 15)
+        assert left == sorted({best, step} | ({10} if step >= 10 else set()))
+    place.file(place.storage.folder(15, 1), "rank-00000.safetensors").write_bytes(b"cut")
+    place.storage.collect(1, generation=1, spare=spare)
+    assert [folder.step for folder in place.storage.folders()] == [10, 17]
 
 
 def test_retention_leaves_all_when_nothing_is_good(place):

@@ -19,6 +19,7 @@ from job_manifests import (
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.checkpoint.retention import Best, Spare
 from rover_kf.injection.differences import diff
 from rover_kf.injection.inject import inject, is_injected, remove
 from rover_kf.injection.settings import InjectionSettings
@@ -64,6 +65,20 @@ def test_the_sidecar_is_told_everything_it_reads():
     assert (found.auth, str(found.token_home)) == ("serviceaccount", "/var/run/rover")
     assert found.controller_account == "rover-kf-system:controller"
     assert str(found.home) == "/rover"
+
+
+def test_the_sidecar_knows_which_checkpoints_to_spare():
+    """As the policy says; nothing is spared without it, and a wrong variable is named."""
+    rules = {"checkpoint.keep-every": "100", "checkpoint.keep-best": "accuracy:max:2"}
+    job = make_job(policy=rules)
+    variables = environment_of(container_of(injected(job), names.SIDECAR_CONTAINER))
+    variables[names.ENV_REPLICA_INDEX] = "0"  # the pod's own label says so
+    found = sidecar_settings.read(variables)
+    assert found.checkpoint_spare == Spare(100, Best("accuracy", highest=True, count=2))
+    del variables[names.ENV_CHECKPOINT_KEEP_EVERY], variables[names.ENV_CHECKPOINT_KEEP_BEST]
+    assert sidecar_settings.read(variables).checkpoint_spare == Spare()
+    with pytest.raises(errors.InputError, match=r"KEEP_BEST: 'x' is not of the form"):
+        sidecar_settings.read(variables | {names.ENV_CHECKPOINT_KEEP_BEST: "x"})
 
 
 def test_without_a_master_the_first_worker_coordinates():

@@ -39,7 +39,8 @@ def three(tmp_path_factory):
     job = Job(tmp_path_factory.mktemp("storage") / "demo")
     ranks = [stored_states.training(1, rank=rank) for rank in range(3)]
     stored_states.store(job.storage, 1, ranks[:1], saved_at=1_700_000_000)
-    stored_states.store(job.storage, 2, ranks, saved_at=1_700_000_060)
+    metrics = {"accuracy": 0.75, "loss": 0.5}
+    stored_states.store(job.storage, 2, ranks, saved_at=1_700_000_060, metrics=metrics)
     stored_states.store(job.storage, 3, ranks[:2], 2, SHARDED, saved_at=1_700_000_120)
     return job
 

@@ -41,7 +41,9 @@ def test_ls_tells_what_each_checkpoint_is(three, call):
     code, out, _ = call("ls", three.path)
     lines = [line.split() for line in out.splitlines()]
     assert code == 0
-    assert lines[0] == ["step", "generation", "ranks", "state", "files", "bytes", "age"]
+    columns = ["step", "generation", "ranks", "state", "files", "bytes", "age", "metrics"]
+    assert lines[0] == columns
+    assert "accuracy 0.75, loss 0.5" in out
     assert [line[:5] for line in lines[1:]] == [
         ["1", "1", "1", "replicated", "1"],
         ["2", "1", "3", "replicated", "3"],
@@ -54,6 +56,7 @@ def test_ls_tells_what_each_checkpoint_is(three, call):
     ]
     assert [item["bytes"] for item in found] == sizes
     assert [item["saved_at"] for item in found] == [1_700_000_000, 1_700_000_060, 1_700_000_120]
+    assert [item["metrics"] for item in found] == [{}, {"accuracy": 0.75, "loss": 0.5}, {}]
     assert all(item["whole"] for item in found)
     assert call("ls", three.folder(2))[1].splitlines()[1].split()[:2] == ["2", "1"]
 

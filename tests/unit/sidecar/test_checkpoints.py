@@ -28,6 +28,7 @@ from rover_kf.api.messages import (
     RestoreRequest,
     Sealed,
 )
+from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
 from rover_kf.sidecar.restorer import Restorer
@@ -66,6 +67,12 @@ class Trainer:
 
     def flush(self) -> Acknowledged:
         return self.link.ask(names.PATH_FLUSH, Acknowledged(), Acknowledged, timeout=60)
+
+
+def _state(content: bytes) -> bytes:
+    """A snapshot of one tensor: what goes to storage has a header."""
+    layout = snapshot.plan([snapshot.Entry("content", "U8", (len(content),), 1)], {})
+    return snapshot.header(layout, {}) + content
 
 
 def _content(reply: RestoreReply) -> bytes:
@@ -115,10 +122,10 @@ def test_flush_makes_the_newest_step_durable(tmp_path):
         trainer = Trainer(pod)
         assert trainer.flush() == Acknowledged(reason="nothing was saved")
         for step in (1, 2, 3):
-            trainer.save(step, b"%d" % step)
+            trainer.save(step, _state(b"%d" % step))
         assert trainer.flush() == Acknowledged()
         file = storage / "demo" / "step-000000000003-1" / "rank-00000.safetensors"
-        assert file.read_bytes() == b"3"
+        assert file.read_bytes() == _state(b"3")
         assert trainer.flush() == Acknowledged()
 
 
@@ -137,7 +144,7 @@ def test_flush_tells_why_storage_refused_once(tmp_path):
     storage.write_text("in the way")
     with checkpoint_pod.pods(tmp_path, 1, storage=storage, persist_seconds=3600.0) as (pod,):
         trainer = Trainer(pod)
-        trainer.save(1, b"x")
+        trainer.save(1, _state(b"x"))
         for _ in range(3):
             reply = trainer.flush()
             assert not reply.done
@@ -153,7 +160,7 @@ def test_a_restored_step_that_is_not_durable_is_persisted_by_the_new_rank_0(tmp_
     storage = tmp_path / "pvc"
     with checkpoint_pod.pods(tmp_path, 2, storage=storage, persist_seconds=0.0) as (first, second):
         trainers = [Trainer(first, 0, 2), Trainer(second, 1, 2)]
-        trainers[1].save(7, b"state")
+        trainers[1].save(7, _state(b"state"))
         survivor = Trainer(second, 0, 1)
         reply = survivor.restore(2)
         assert (reply.step, reply.source) == (7, "memory")
@@ -168,14 +175,14 @@ def test_what_a_failure_left_in_memory_alone_is_persisted_at_once(tmp_path):
         trainer = Trainer(pod)
         assert trainer.restore(1).step is None
         folders = storage / "demo"
-        trainer.save(1, b"first")
+        trainer.save(1, _state(b"first"))
         eventually((folders / "step-000000000001-1" / "manifest.json").exists)
-        trainer.save(2, b"second")
+        trainer.save(2, _state(b"second"))
         reply = trainer.restore(2)
         assert (reply.step, reply.source) == (2, "memory")
         eventually((folders / "step-000000000002-2" / "manifest.json").exists)
         assert trainer.restore(3).step == 2
-        trainer.save(3, b"third")
+        trainer.save(3, _state(b"third"))
         assert trainer.flush().done
         assert sorted(folder.name for folder in folders.iterdir()) == [
             "step-000000000001-1", "step-000000000002-2", "step-000000000003-3",

@@ -17,6 +17,7 @@ from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 
@@ -339,3 +340,31 @@ def test_wrong_variables_are_named(variable):
         trainer_settings.read({variable: "many"})
     with pytest.raises(errors.InputError, match="every"):
         Checkpointer(every=0, settings=trainer_settings.read({}))
+
+
+def test_the_best_checkpoint_stays_over_restarts(tmp_path):
+    """By what the script measured; those divided by a number stay, too; a restarted coordinator
+    decides the same from what is on storage."""
+    rules = {"checkpoint_keep": 1, "checkpoint_keep_best": "accuracy:max:1"}
+    rules |= {"checkpoint_keep_every": 4, "checkpoint_every": 1}
+    accuracy = {1: 0.2, 2: 0.9, 3: 0.5, 4: float("nan"), 5: torch.tensor(0.1), 6: 0.3}
+    with checkpoint_pod.pods(tmp_path / "pods", 1, storage=tmp_path / "pvc", **rules) as (pod,):
+        for begin in (1, 4):
+            if begin > 1:
+                pod.kill()
+                pod.start()
+            state = _fresh(1)
+            with _checkpointer(pod, round_=begin) as checkpointer:
+                assert checkpointer.restore(state) == begin - 1
+                for step in range(begin, begin + 3):
+                    checkpointer.step(step, state, metrics={"accuracy": accuracy[step]})
+                    assert checkpointer.wait(step, timeout=30)
+        storage = DirectoryStorage(tmp_path / "pvc" / "demo")
+        left = eventually(lambda: _stored(storage, {2, 4, 6}))
+    assert left == {2: {"accuracy": 0.9}, 4: {}, 6: {"accuracy": 0.3}}
+
+
+def _stored(storage: DirectoryStorage, steps: set[int]) -> dict[int, dict[str, float]]:
+    """What was measured, by step, once these steps are all that is left."""
+    found = {folder.step: storage.load(folder).metrics for folder in storage.whole()}
+    return found if found.keys() == steps else {}
