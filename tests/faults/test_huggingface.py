@@ -29,10 +29,11 @@ def _run(folder: pathlib.Path, world: list[dict], *, plain: bool = False, kill_a
 def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
     """Parameters, moments, learning rates, random numbers, losses and evaluations are those of
     transformers' own Trainer without any kill: alone and in a world of two; killed in the first
-    epoch after a step with an evaluation, and between the epochs."""
+    epoch after a step with an evaluation, and between the epochs. What two have begun, one ends."""
     with (
         checkpoint_pod.pods(tmp_path / "one", 1, checkpoint_every=1) as one,
         checkpoint_pod.pods(tmp_path / "two", 2, checkpoint_every=1) as two,
+        checkpoint_pod.pods(tmp_path / "less", 2, checkpoint_every=1) as less,
     ):
         runs = []
         for pods, epoch in ((one, 8), (two, 4)):
@@ -46,6 +47,12 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
                 ]
                 runs.append(_run(folder / f"round-{round_}", world, kill_at=kill_at))
             runs.append(_run(folder / "plain", world, plain=True))
+        worlds = [
+            [pod.environment(rank=rank, world_size=size, round_=3 - size) for rank, pod in pods]
+            for size, pods in ((2, list(enumerate(less))), (1, list(enumerate(less[:1]))))
+        ]
+        runs.append(_run(tmp_path / "by-two", worlds[0], kill_at=3))
+        runs.append(_run(tmp_path / "by-one", worlds[1]))
         subprocess.run(
             [sys.executable, SCRIPT, json.dumps(runs)],
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
@@ -61,4 +68,8 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
         del plain["source"]
         assert resumed == plain
         assert plain["steps"] == 2 * epoch == len(set(plain["losses"]))
-        print(f"a world of {size}: {plain['steps']} steps, two kills, the same bits")
+        print(f"\na world of {size}: {plain['steps']} steps, two kills, the same bits")
+    alone = json.loads((tmp_path / "by-one" / "result.json").read_text())
+    assert (alone["source"], alone["steps"], len(alone["losses"])) == ("memory", 16, 16)
+    # Two steps of four an epoch, then nine batches of 23: the third step of eight.
+    assert alone["epochs"][:3] == [1 / 4, 2 / 4, 9 / 23]

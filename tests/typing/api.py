@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import torch
 
 import rover_kf
@@ -19,6 +21,14 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         safe: bool = checkpointer.wait(100, "durable")
         source: str = checkpointer.restored_from
         print(safe, source)
+
+
+def files(folder: str) -> int:
+    """A framework that writes a folder."""
+    checkpointer = rover_kf.DirectoryCheckpointer(replicated=True)
+    start: int = checkpointer.restore(folder)
+    checkpointer.save(start + 1, pathlib.Path(folder))
+    return start
 
 
 def key() -> str:

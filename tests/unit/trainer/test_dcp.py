@@ -11,6 +11,9 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
+from rover_kf import errors
+from rover_kf.checkpoint.kinds import Box
+from rover_kf.trainer import planned
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.dcp import Reader, Writer
@@ -87,3 +90,13 @@ def test_outside_a_job_there_is_nothing_to_load():
     checkpointer = Checkpointer(settings=trainer_settings.read({}))
     assert Reader(checkpointer, _state(1)).find() == 0
     dcp.save(_state(1), storage_writer=Writer(checkpointer, 1))
+
+
+def test_a_box_that_lacks_something_is_no_box_to_load():
+    """torch's planner would leave the rest of the tensor as it was, and say nothing."""
+    held = Box((2, 0), (2, 3))
+    for needed in (Box((2, 0), (2, 3)), Box((3, 1), (1, 2)), Box((9, 0), (0, 3))):
+        planned.check("weight", needed, held)
+    for needed in (Box((1, 0), (2, 3)), Box((4, 0), (1, 3)), Box((0, 0), (4, 3))):
+        with pytest.raises(errors.CheckpointError, match=r"weight came as .* another number of"):
+            planned.check("weight", needed, held)
