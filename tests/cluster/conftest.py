@@ -24,7 +24,17 @@ from collections.abc import Iterator
 
 import pytest
 from testcluster import cluster as clusters
-from testcluster import deployment, host_python, logs, options, packages, settings, storage, trainer
+from testcluster import (
+    deployment,
+    host_python,
+    jobs,
+    logs,
+    options,
+    packages,
+    settings,
+    storage,
+    trainer,
+)
 from testcluster.cluster import Cluster
 from testcluster.deployment import ProjectImages
 from testcluster.faults import NodeFaults, ProcessFaults
@@ -236,7 +246,7 @@ def with_trainer(cluster, namespace, request) -> trainer.Trainer:
 def shared_claim(cluster, namespace, request):
     """Make a claim that every pod of the namespace may write."""
 
-    def make(claim: str = storage.CHECKPOINT_CLAIM) -> None:
+    def make(claim: str) -> None:
         if isinstance(cluster, ForeignCluster):
             chosen = request.config.getoption("--storage-class")
             apply(cluster, [storage.provided(namespace, claim, chosen)])
@@ -249,11 +259,11 @@ def shared_claim(cluster, namespace, request):
 
 @pytest.fixture
 def checkpoints(cluster, namespace, shared_claim) -> pathlib.Path:
-    """The folder behind the claim ``checkpoints``."""
+    """The folder behind the claim of the digits job."""
     if isinstance(cluster, ForeignCluster):
         pytest.skip("the storage of --kubeconfig is not ours: the folder behind a claim is unknown")
-    shared_claim()
-    return _shared_folder(cluster, namespace) / storage.CHECKPOINT_CLAIM
+    shared_claim(jobs.CLAIM)
+    return _shared_folder(cluster, namespace) / jobs.CLAIM
 
 
 def _shared_folder(cluster: Cluster, namespace: str) -> pathlib.Path:

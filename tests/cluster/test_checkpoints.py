@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from testcluster import jobs
+from testcluster import jobs, objects, training_operator
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from tests_support import eventually
@@ -13,21 +13,44 @@ from tests_support import eventually
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("controller")]
 
 SAFE = 20
+_ONE_A_NODE = {
+    "requiredDuringSchedulingIgnoredDuringExecution": [
+        {
+            "labelSelector": {"matchLabels": {"training.kubeflow.org/job-name": "digits"}},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+    ]
+}
 
 
 @pytest.fixture
-def job(cluster, namespace, with_trainer, shared_claim) -> RunningJob:
-    """FSDP2 training by two pods, running."""
+def start(cluster, namespace, with_trainer, shared_claim):
+    """Starts FSDP2 training by two pods on two nodes, others than the one to avoid if possible."""
     shared_claim(jobs.CLAIM)
-    manifest = jobs.digits(namespace)
-    manifest["metadata"]["annotations"] |= {
-        "rover-kf.io/checkpoint.persist-seconds": "0",
-        "rover-kf.io/scaling.mode": "off",
+
+    def begin(avoided: str = "") -> RunningJob:
+        manifest = jobs.digits(namespace)
+        manifest["metadata"]["annotations"] |= {
+            "rover-kf.io/checkpoint.persist-seconds": "0",
+            "rover-kf.io/scaling.mode": "off",
+        }
+        pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+        pod["containers"][0]["command"] = ["torchrun", "/tools/sharded.py"]
+        pod["affinity"] = {"podAntiAffinity": _ONE_A_NODE, "nodeAffinity": _rather_not(avoided)}
+        apply(cluster, [with_trainer(manifest, scripts=jobs.SAMPLES, tools=jobs.TOOLS)])
+        return RunningJob(cluster, namespace, manifest["metadata"]["name"])
+
+    return begin
+
+
+def _rather_not(node: str) -> dict:
+    other = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [node]}
+    preference = {"matchExpressions": [other]}
+    return {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 100, "preference": preference}
+        ]
     }
-    pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    pod["containers"][0]["command"] = ["torchrun", "/tools/sharded.py"]
-    apply(cluster, [with_trainer(manifest, scripts=jobs.SAMPLES, tools=jobs.TOOLS)])
-    return RunningJob(cluster, namespace, manifest["metadata"]["name"])
 
 
 def _safe(job: RunningJob) -> dict[str, str]:
@@ -45,25 +68,57 @@ def _safe(job: RunningJob) -> dict[str, str]:
     [(("worker-1",), "peer"), (("worker-0",), "peer"), (("worker-0", "worker-1"), "storage")],
     ids=["a pod", "the first pod", "both"],
 )
-def test_a_lost_pods_pieces_come_back(cluster, job, lost, source):
+def test_a_lost_pods_pieces_come_back(cluster, start, lost, source):
     """A pod that is deleted at once is replaced, and the new one has the lost one's very bits: from
     its partner's memory, or from storage where the partner is lost as well. The story tells it."""
+    job = start()
     digests = _safe(job)
     pods = [f"{job.name}-{name}" for name in lost]
     before = {pod: job.pods()[pod]["metadata"]["uid"] for pod in pods}
-    cluster.kubectl(
-        "-n", job.namespace, "delete", "pod", *pods, "--grace-period=0", "--force", "--wait=false"
-    )
+    _delete_at_once(cluster, job, pods)
     for pod in pods:
-        step, digest, came_from = eventually(
-            lambda pod=pod: (
-                job.pods().get(pod, {}).get("metadata", {}).get("uid") not in (None, before[pod])
-                and job.traces(pod, "restored")
-            ),
-            within=180, every=0.5, what=f"{pod} is replaced and restores",
-        )[0]  # fmt: skip
-        assert (step, came_from) == (SAFE, source)
-        assert digest == digests[pod]
+        assert _restored(job, pod, before[pod]) == (SAFE, digests[pod], source)
+    _ends_well(job, source)
+
+
+def test_a_lost_nodes_pieces_come_back(cluster, controller, start, node_faults):
+    """A node loses power and its pod is given up: the new pod, on another node, has its bits from
+    the partner's memory."""
+    # The operator has to live to make a new pod, the controller to tell of it.
+    needed = {
+        pod["spec"]["nodeName"]
+        for namespace in (training_operator.NAMESPACE, controller)
+        for pod in objects.get(cluster, namespace, "pods")["items"]
+    }
+    job = start(avoided=min(needed))
+    digests = _safe(job)
+    nodes = {name: pod["spec"]["nodeName"] for name, pod in job.pods().items()}
+    victim = next(name for name in sorted(nodes, reverse=True) if nodes[name] not in needed)
+    before, node = job.pods()[victim]["metadata"]["uid"], nodes[victim]
+    with node_faults.node_stopped(node):
+        eventually(lambda: node not in cluster.ready_nodes(), within=90, what=f"{node} NotReady")
+        _delete_at_once(cluster, job, [victim])
+        assert _restored(job, victim, before) == (SAFE, digests[victim], "peer")
+        assert job.pods()[victim]["spec"]["nodeName"] not in nodes.values()
+        _ends_well(job, "peer")
+
+
+def _delete_at_once(cluster, job: RunningJob, pods: list[str]) -> None:
+    at_once = ("--grace-period=0", "--force", "--wait=false")
+    cluster.kubectl("-n", job.namespace, "delete", "pod", *pods, *at_once)
+
+
+def _restored(job: RunningJob, pod: str, before: str) -> tuple[int, str, str]:
+    """Step, digest and source of what the pod that took the place of another started from."""
+
+    def told() -> list[tuple[int, str, str]]:
+        uid = job.pods().get(pod, {}).get("metadata", {}).get("uid")
+        return job.traces(pod, "restored") if uid not in (None, before) else []
+
+    return eventually(told, within=180, every=0.5, what=f"{pod} is replaced and restores")[0]
+
+
+def _ends_well(job: RunningJob, source: str) -> None:
     assert eventually(job.verdict, within=240, every=1, what="the job's end") == "Succeeded"
     told = eventually(
         lambda: [e["message"] for e in job.events() if e["reason"] == "CheckpointRestored"],

@@ -15,6 +15,8 @@ from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from tests_support import eventually
 
+from rover_kf.checkpoint import manifest
+
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("controller")]
 
 
@@ -73,6 +75,11 @@ def _with_master(job: dict) -> dict:
     spec["pytorchReplicaSpecs"] = {"Master": copy.deepcopy(worker), "Worker": worker}
     annotations = job["metadata"]["annotations"] | {"rover-kf.io/scaling.mode": "off"}
     return job | {"metadata": job["metadata"] | {"annotations": annotations}, "spec": spec}
+
+
+def _without_saves(job: dict) -> dict:
+    annotations = job["metadata"]["annotations"] | {"rover-kf.io/checkpoint.every": "100000"}
+    return job | {"metadata": job["metadata"] | {"annotations": annotations}}
 
 
 def _same_bits(job: RunningJob, pod: str) -> int:
@@ -213,6 +220,17 @@ def test_deleting_an_injected_job_without_the_controller(cluster, controller_dow
     _reaches(job, step=1)
     controller_down()
     _delete_leaves_nothing(cluster, job)
+
+
+def test_a_deleted_job_leaves_its_last_step(cluster, checkpoints, submit):
+    """Its pods, told to end, agree on a step, save it, and make it durable before they go."""
+    job = submit("--samples-per-second", "150", change=_without_saves)
+    seen = _reaches(job, nodes=2, step=10)["step"]
+    _delete_leaves_nothing(cluster, job)
+    (written,) = checkpoints.rglob("manifest.json")
+    folder = manifest.parse_folder(written.parent.name)
+    assert folder
+    assert folder.step > seen
 
 
 def test_applying_the_same_manifest_again_changes_nothing(

@@ -10,7 +10,6 @@ from typing import Any
 
 from testcluster.trainer import USER
 
-CHECKPOINT_CLAIM = "checkpoints"
 NAMESPACE_LABEL = "rover-kf.test/namespace"
 """On what the tests themselves put beside a job, and on PersistentVolumes: for which namespace."""
 
