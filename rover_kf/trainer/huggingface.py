@@ -58,14 +58,10 @@ class Trainer(transformers.Trainer):
         """As transformers' own; a state that rover-kf has goes before ``resume_from_checkpoint``.
 
         Raises:
-            UnsupportedState: DeepSpeed holds the optimizer.
+            UnsupportedState: DeepSpeed or the first FSDP holds parameters and optimizer.
             CheckpointError: there is a state that this training cannot take.
         """
-        if self.is_deepspeed_enabled:
-            raise errors.UnsupportedState(
-                "DeepSpeed keeps optimizer state that Trainer cannot name; use transformers' "
-                "Trainer, and rover_kf.DirectoryCheckpointer on the folders that it saves"
-            )
+        _check(self)
         position = self.flash.position()
         if position is None:
             return super().train(resume_from_checkpoint, *args, **kwargs)
@@ -192,6 +188,20 @@ class _Later(Generators):
         kept, self._kept = self._kept, None
         if kept is not None:
             super().load_state_dict(kept)
+
+
+def _check(trainer: Trainer) -> None:
+    """Refuse what has no names for its parts."""
+    if trainer.is_deepspeed_enabled:
+        raise errors.UnsupportedState(
+            "DeepSpeed keeps optimizer state that Trainer cannot name; use transformers' Trainer, "
+            "and rover_kf.DirectoryCheckpointer on the folders that it saves"
+        )
+    if trainer.is_fsdp_enabled and not trainer.accelerator.is_fsdp2:
+        raise errors.UnsupportedState(
+            "FSDP of version 1 keeps flat parts that belong to no parameter; set version 2 in "
+            "fsdp_config"
+        )
 
 
 def _text(trainer: Trainer) -> str:

@@ -19,17 +19,18 @@ ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "support" / "huggingface_training.py"
 
 
-def _run(folder: pathlib.Path, world: list[dict], *, plain: bool = False, kill_at: int = 0) -> dict:
+def _run(folder: pathlib.Path, world: list[dict], **options: object) -> dict:
     folder.mkdir(exist_ok=True)
     local = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(checkpoint_pod.free_port())}
     ranks = [{**environment, **local} for environment in world]
-    return {"folder": str(folder), "ranks": ranks, "plain": plain, "kill_at": kill_at}
+    return {"folder": str(folder), "ranks": ranks, "plain": False, "kill_at": 0, **options}
 
 
 def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
     """Parameters, moments, learning rates, random numbers, losses and evaluations are those of
     transformers' own Trainer without any kill: alone and in a world of two; killed in the first
-    epoch after a step with an evaluation, and between the epochs. What two have begun, one ends."""
+    epoch after a step with an evaluation, and between the epochs. What two have begun, one ends; a
+    second training of its begins anew. What Trainer's state is not all of is refused."""
     with (
         checkpoint_pod.pods(tmp_path / "one", 1, checkpoint_every=1) as one,
         checkpoint_pod.pods(tmp_path / "two", 2, checkpoint_every=1) as two,
@@ -52,7 +53,8 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
             for size, pods in ((2, list(enumerate(less))), (1, list(enumerate(less[:1]))))
         ]
         runs.append(_run(tmp_path / "by-two", worlds[0], kill_at=3))
-        runs.append(_run(tmp_path / "by-one", worlds[1]))
+        runs.append(_run(tmp_path / "by-one", worlds[1], twice=True))
+        runs.append(_run(tmp_path / "refused", worlds[1], refused=True))
         subprocess.run(
             [sys.executable, SCRIPT, json.dumps(runs)],
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
@@ -71,5 +73,6 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
         print(f"\na world of {size}: {plain['steps']} steps, two kills, the same bits")
     alone = json.loads((tmp_path / "by-one" / "result.json").read_text())
     assert (alone["source"], alone["steps"], len(alone["losses"])) == ("memory", 16, 16)
+    assert alone["losses again"] == 16
     # Two steps of four an epoch, then nine batches of 23: the third step of eight.
     assert alone["epochs"][:3] == [1 / 4, 2 / 4, 9 / 23]

@@ -5,8 +5,9 @@
     huggingface_training.py RUNS
 
 RUNS is JSON: [{"ranks": [environment, …], "folder": …, "plain": transformers' own Trainer?,
-"kill_at": step at whose logging every rank is killed by SIGKILL; 0: none}, …]. Rank 0 of a run that
-ends leaves ``result.json`` in the folder: digests of all that was trained.
+"kill_at": step at whose logging every rank is killed by SIGKILL; 0: none, "twice": train again?,
+"refused": only see what is?}, …]. Rank 0 of a run that ends leaves ``result.json`` in the folder:
+digests of all that was trained.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import signal
 import sys
 
 import forked_ranks
+import pytest
 import torch
 import transformers
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
 
 import rover_kf.trainer.huggingface
+from rover_kf.errors import UnsupportedState
 
 WIDTH = 16
 SAMPLES = (
@@ -109,6 +112,9 @@ def train(run: dict) -> None:
         eval_dataset=Text(),
         callbacks=[Kill(run["kill_at"])],
     )
+    if run.get("refused"):
+        refused(trainer)
+        return
     trainer.train()
     if int(os.environ["RANK"]) == 0:
         told = {
@@ -122,7 +128,19 @@ def train(run: dict) -> None:
             "epochs": [entry["epoch"] for entry in trainer.state.log_history if "loss" in entry],
             "source": "" if run["plain"] else trainer.flash.checkpointer.restored_from,
         }
+        if run.get("twice"):
+            trainer.train()
+            told["losses again"] = sum("loss" in entry for entry in trainer.state.log_history)
         pathlib.Path(run["folder"], "result.json").write_text(json.dumps(told))
+
+
+def refused(trainer: rover_kf.trainer.huggingface.Trainer) -> None:
+    """What Trainer finds out about its accelerator, told to it here, where there is none."""
+    for flag, word in (("is_deepspeed_enabled", "DeepSpeed"), ("is_fsdp_enabled", "version 2")):
+        setattr(trainer, flag, True)
+        with pytest.raises(UnsupportedState, match=word):
+            trainer.train()
+        setattr(trainer, flag, False)
 
 
 def main() -> None:

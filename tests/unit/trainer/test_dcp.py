@@ -7,6 +7,7 @@ from __future__ import annotations
 import checkpoint_pod
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -59,6 +60,23 @@ def test_any_state_dict_comes_back(tmp_path):
         assert torch.equal(loaded["half"], saved["half"])
         for name, tensor in saved["odd"].items():
             assert torch.equal(loaded["odd"][name], tensor), name
+
+
+def test_an_asynchronous_save_has_what_was_there_when_it_began(tmp_path):
+    """torch stages the state dict; what changes afterwards is not of this step."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+            state = {"weight": torch.arange(5.0)}
+            with _checkpointer(pod) as checkpointer:
+                saving = dcp.async_save(state, storage_writer=Writer(checkpointer, 3))
+                state["weight"].zero_()
+                saving.result()
+            with _checkpointer(pod, round_=2) as checkpointer:
+                dcp.load(state, storage_reader=Reader(checkpointer, state))
+            assert torch.equal(state["weight"], torch.arange(5.0))
+    finally:
+        dist.destroy_process_group()
 
 
 def test_what_cannot_be_taken_is_told(tmp_path):
