@@ -124,9 +124,10 @@ def diff(a: str, b: str, as_json: bool) -> int:  # noqa: FBT001 - click passes f
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["safetensors", "torch", "dcp"]),
+    type=click.Choice(["safetensors", "torch", "dcp", "folder"]),
     required=True,
-    help="One file of tensors by name, torch.save's file, or torch's distributed checkpoint.",
+    help="One file of tensors by name, torch.save's file, torch's distributed checkpoint, or the "
+    "files that a DirectoryCheckpointer has saved.",
 )
 @STEP
 @RANK

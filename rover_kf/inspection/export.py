@@ -8,10 +8,10 @@ import pathlib
 from typing import Literal
 
 from rover_kf import errors
-from rover_kf.inspection import output, safetensors_file
+from rover_kf.inspection import output, safetensors_file, saved_folder
 from rover_kf.inspection.whole_state import WholeState
 
-Format = Literal["safetensors", "torch", "dcp"]
+Format = Literal["safetensors", "torch", "dcp", "folder"]
 _DCP_MARK = ".metadata"
 
 
@@ -21,18 +21,29 @@ def export(state: WholeState, form: Format, out: pathlib.Path, *, force: bool = 
     Args:
         state: of the rank whose own tensors and plain values are wanted.
         form: ``safetensors`` (one file, tensors by name), ``torch`` (one file, nested dicts) or
-            ``dcp`` (a folder of torch.distributed.checkpoint).
+            ``dcp`` (a folder of torch.distributed.checkpoint); or ``folder``: the files that a
+            DirectoryCheckpointer has saved.
         out: file or folder to make.
         force: replace what stands there, if it is of that kind.
 
     Raises:
-        InputError: OUT may not be replaced, or torch is needed and not installed.
+        InputError: OUT may not be replaced, the format is not for this state, or torch is needed
+            and not installed.
         TornSnapshot: the checkpoint is damaged.
         StorageFailed: the storage cannot be read, or OUT cannot be written.
     """
     if form == "safetensors":
         with output.whole_file(out, force=force) as path:
             safetensors_file.write(state, path)
+        return
+    is_folder = saved_folder.is_one(state)
+    if is_folder != (form == "folder"):
+        allowed = "folder or safetensors" if is_folder else "safetensors, torch or dcp"
+        raise errors.InputError(f"--format {form} is not for what this script saved: {allowed} is")
+    if form == "folder":
+        # Whose files they are nothing tells: no folder that stands there is replaced.
+        with output.whole_folder(out, mark="", force=False) as path:
+            saved_folder.write(state, path)
         return
     try:
         # Slow to import, and not everybody who looks at checkpoints has it.

@@ -8,8 +8,10 @@ The only module here that needs torch; it is imported when one of these formats 
 from __future__ import annotations
 
 import contextlib
+import io
 import mmap
 import pathlib
+import pickle
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -17,7 +19,9 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.planner import WriteItem
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from rover_kf import errors
@@ -25,6 +29,7 @@ from rover_kf.checkpoint.snapshot import Placed
 from rover_kf.inspection import safetensors_file
 from rover_kf.inspection.values import replaced
 from rover_kf.inspection.whole_state import WholeState
+from rover_kf.trainer import planned
 from rover_kf.trainer.state import dtype_of
 
 
@@ -41,8 +46,9 @@ def write_file(state: WholeState, path: pathlib.Path) -> None:
         StorageFailed: the storage cannot be read, or the file cannot be written.
     """
     with _live(state, path.parent) as tree, path.open("xb") as file:
+        named = tree.get(planned.KEY)
         try:
-            torch.save(tree, file)
+            torch.save(tree if named is None else _decoded(named), file)
         except RuntimeError as cause:
             raise errors.StorageFailed(f"{path} cannot be written: {cause}") from cause
 
@@ -62,10 +68,32 @@ def write_folder(state: WholeState, path: pathlib.Path) -> None:
     with _live(state, path.parent) as tree, warnings.catch_warnings():
         # One process is what is meant.
         warnings.filterwarnings("ignore", message="torch.distributed is (disabled|unavailable)")
+        writer, named = FileSystemWriter(path, overwrite=False), tree.get(planned.KEY)
         try:
-            save(tree, storage_writer=FileSystemWriter(path, overwrite=False))
+            if named is None:
+                save(tree, storage_writer=writer)
+            else:
+                save(named, storage_writer=writer, planner=_AlreadyEncoded())
         except CheckpointException as cause:
             raise errors.StorageFailed(f"{path} cannot be written: {cause}") from cause
+
+
+class _AlreadyEncoded(DefaultSavePlanner):
+    """Takes what another planner has encoded as it is; nothing is unpickled here."""
+
+    def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002, ARG002 - their names
+        """A value's bytes stand for themselves."""
+        return io.BytesIO(object) if isinstance(object, bytes) else object
+
+
+def _decoded(named: dict[str, Any]) -> dict[str, Any]:
+    """What a planner has encoded, as far as it is plain; else its bytes."""
+    found = dict(named)
+    for name, value in named.items():
+        if isinstance(value, bytes):
+            with contextlib.suppress(pickle.UnpicklingError):
+                found[name] = torch.load(io.BytesIO(value), weights_only=True)
+    return found
 
 
 @contextlib.contextmanager

@@ -131,7 +131,7 @@ class DirectoryCheckpointer:
             with tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as aside:
                 made = pathlib.Path(aside) / root.name
                 made.mkdir()
-                _put(listed, found, buffer, made)
+                put(listed, found, buffer, made)
                 made.rename(root)
         self.restored_from = reply.source
         return reply.step
@@ -225,7 +225,18 @@ def _take(root: pathlib.Path, file: folders.File, slot: int) -> None:
         )
 
 
-def _put(listed: Folder, found: Snapshot, buffer: mmap.mmap, root: pathlib.Path) -> None:
+def put(listed: Folder, found: Snapshot, buffer: mmap.mmap, root: pathlib.Path) -> None:
+    """Write a snapshot's files into an empty folder.
+
+    Args:
+        listed: what the snapshot's state says of them.
+        found: the snapshot's header.
+        buffer: its bytes.
+        root: the folder.
+
+    Raises:
+        OSError: the file system refused.
+    """
     for path in listed.folders:
         (root / path).mkdir()
     with memoryview(buffer) as view:

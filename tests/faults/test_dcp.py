@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pathlib
@@ -12,8 +13,15 @@ import sys
 
 import checkpoint_pod
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from sharded_training import digest_of
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from rover_kf.checkpoint.arena import Arena
+from rover_kf.inspection.export import export
+from rover_kf.inspection.place import locate
+from rover_kf.inspection.whole_state import open_state
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -53,6 +61,30 @@ class Runs:
         return [json.loads(pathlib.Path(run["result"]).read_text()) for run in self._planned]
 
 
+def check_tools_export(job: pathlib.Path, stock: pathlib.Path) -> None:
+    """What rover-kf checkpoint export makes of the stored step is what torch's own save made of the
+    same state: loaded over it, it changes nothing."""
+    place = locate(str(job))
+    state = open_state(place.storage, place.checkpoint(6))
+    ours, file = job.parent / "ours", job.parent / "ours.pt"
+    export(state, "dcp", ours)
+    export(state, "torch", file)
+    dcp_to_torch_save(stock, job.parent / "stock.pt")
+    nested = torch.load(job.parent / "stock.pt", weights_only=True)
+    loaded = copy.deepcopy(nested)
+    for tensor in loaded["model"].values():
+        tensor.zero_()
+    loaded["progress"]["step"] = 0
+    dcp.load(loaded, checkpoint_id=ours)
+    assert loaded["progress"] == nested["progress"] == {"step": 6}
+    assert digest_of(loaded) == digest_of(nested)
+    flat = torch.load(file, weights_only=True)
+    assert flat["progress.step"] == 6
+    for name, tensor in nested["model"].items():
+        assert torch.equal(flat[f"model.{name}"], tensor)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_states_travel_between_worlds_storage_and_stock_folders(tmp_path):
     """FSDP2 saved by two is loaded by three and by two again from memory, then by one unwrapped
     process from storage alone; DDP by two, then one. A folder of torch's own starts a job, and one
@@ -73,6 +105,7 @@ def test_states_travel_between_worlds_storage_and_stock_folders(tmp_path):
         told = runs.told()
         slots = [Arena(pods[0].settings.home / "arena" / "0") for pods in (first, second)]
         kinds = [(slot.sealed()[0].replicated, slot.sealed()[0].pieces) for slot in slots]
+    check_tools_export(storage / "demo", pathlib.Path(exported))
     again = Runs(tmp_path)
     with checkpoint_pod.pods(tmp_path / "c", 1, storage=storage, **some) as third:
         again.add("alone", third, "memory")

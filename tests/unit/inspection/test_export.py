@@ -133,6 +133,8 @@ def test_what_is_not_an_export_is_never_replaced(three, tmp_path, call):
     for out, form in ((folder, "dcp"), (file, "dcp"), (folder, "torch"), (folder, "safetensors")):
         assert call("export", three.path, out, "--format", form, "--force")[0] == 2
     assert call("export", three.path, tmp_path / "none" / "x", "--format", "torch")[0] == 2
+    code, _, err = call("export", three.path, tmp_path / "new", "--format", "folder")
+    assert (code, "safetensors, torch or dcp is" in err) == (2, True)
     assert (names_in(folder), file.stat().st_size) == (["precious"], 0)
 
 

@@ -17,6 +17,9 @@ import checkpoint_pod
 import pytest
 
 from rover_kf import DirectoryCheckpointer, errors
+from rover_kf.inspection.export import export
+from rover_kf.inspection.place import locate
+from rover_kf.inspection.whole_state import open_state
 from rover_kf.trainer import folder as folders
 from rover_kf.trainer import settings as trainer_settings
 
@@ -105,6 +108,15 @@ def test_each_ranks_own_files_come_back_from_storage(tmp_path):
         assert [it.restored_from for it in again] == ["storage", "storage"]
     for rank in range(2):
         assert _content(restored[rank]) == _content(tmp_path / f"written-{rank}")
+        out = tmp_path / f"exported-{rank}"
+        place = locate(str(storage / "demo"))
+        state = open_state(place.storage, place.checkpoint(), rank)
+        with pytest.raises(errors.InputError, match="folder or safetensors is"):
+            export(state, "torch", out)
+        export(state, "folder", out)
+        assert _content(out) == _content(restored[rank])
+        with pytest.raises(errors.InputError, match="it stays"):
+            export(state, "folder", out, force=True)
 
 
 @pytest.mark.parametrize("replicated", [True, False])
