@@ -139,6 +139,8 @@ class Commits:
             # A restored slot keeps the round that it was sealed in, its replica would have another.
             if not (sealed.replicated or sealed.restored):
                 await self._replication.sealed(key, self._seals.holdings(key))
+            elif sealed.replicated and self._seals.pods(key) > 1:
+                await self._replication.held_by_all(sealed.step)
             await self._poll.notify()
         return reply(Acknowledged())
 

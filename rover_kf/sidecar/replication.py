@@ -47,11 +47,12 @@ class Replication:
         self._peers, self._persisting = peers, persisting
         self._ring = Ring()
         self._poll = LongPoll()
+        self._held_by_all: int | None = None
 
     @property
     def step(self) -> int | None:
         """Newest step that a peer of every pod holds."""
-        return self._ring.replicated[1] if self._ring.replicated else None
+        return self._ring.replicated[1] if self._ring.replicated else self._held_by_all
 
     @property
     def under_way(self) -> Key | None:
@@ -70,9 +71,15 @@ class Replication:
         self._ring.sealed(key, holdings)
         await self._poll.notify()
 
+    async def held_by_all(self, step: int) -> None:
+        """Every rank has sealed the step, all of them the same, in several pods."""
+        self._held_by_all = step
+        await self._poll.notify()
+
     def restart(self) -> None:
         """A new round begins."""
         self._ring.restart()
+        self._held_by_all = None
 
     async def wait(self, step: int, seconds: float) -> Acknowledged:
         """Wait until the step or a newer one has replicas."""

@@ -46,6 +46,14 @@ class SealAccount:
             del self._steps[next(iter(self._steps))]
         return complete
 
+    def pods(self, key: tuple[int, int]) -> int:
+        """How many pods have sealed a step.
+
+        Args:
+            key: round and step.
+        """
+        return len({sealed.pod for sealed in self._steps[key].ranks.values()})
+
     def holdings(self, key: tuple[int, int]) -> tuple[Holding, ...]:
         """Where the slots of a step are, in rank order; only those with a checksum.
 

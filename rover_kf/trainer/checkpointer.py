@@ -270,8 +270,8 @@ class Checkpointer:
 
         Args:
             step: that was saved.
-            level: ``memory``, ``replica`` (in another pod's memory; of DTensors alone, since of a
-                replicated state every pod has all) or ``durable`` (on storage, committed).
+            level: ``memory``, ``replica`` (in another pod's memory as well) or ``durable`` (on
+                storage, committed).
             timeout: seconds.
 
         Returns:

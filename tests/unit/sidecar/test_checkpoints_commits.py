@@ -197,6 +197,21 @@ def test_unreadable_storage_is_a_warning_and_memory_goes_on(tmp_path):
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize(("second", "done"), [("other", True), ("first", False)])
+def test_a_replicated_step_in_two_pods_has_its_replica(tmp_path, second, done):
+    """Two ranks in one pod are lost together; in two pods each has what the other would lose."""
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path) as coordinator:
+            for rank, pod in enumerate(("first", second)):
+                sealed = Sealed(0, rank, 2, 1, 10, 0, 99, replicated=True, pod=pod)
+                await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
+            waited = WaitRequest(10, "replica", 0.0)
+            assert (await coordinator.ask(names.PATH_COMMIT_WAIT, waited)).done is done
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("replicated", [True, False])
 def test_seals_are_counted_by_steps_with_the_slowest_rank(tmp_path, replicated):
     """Two ranks of one step are one save; one that is not replicated counts when all sealed it.
