@@ -68,7 +68,7 @@ def write_folder(state: WholeState, path: pathlib.Path) -> None:
     with _live(state, path.parent) as tree, warnings.catch_warnings():
         # One process is what is meant.
         warnings.filterwarnings("ignore", message="torch.distributed is (disabled|unavailable)")
-        writer, named = FileSystemWriter(path, overwrite=False), tree.get(planned.KEY)
+        writer, named = FileSystemWriter(path), tree.get(planned.KEY)
         try:
             if named is None:
                 save(tree, storage_writer=writer)
