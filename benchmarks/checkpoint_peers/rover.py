@@ -19,7 +19,7 @@ from peer import Peer, serve
 from workload import Loop
 
 from rover_kf.api import names
-from rover_kf.api.messages import Acknowledged
+from rover_kf.api.status import Acknowledged
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.link import Link

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from rover_kf import errors
-from rover_kf.api.messages import Wanted
+from rover_kf.api.checkpoints import Wanted
 from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.kinds import KEY, Box, Kinds, Piece, kinds_of
 from rover_kf.checkpoint.snapshot import Entry, Placed, Snapshot

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from rover_kf.api.messages import Durable
+from rover_kf.api.checkpoints import Durable
 from rover_kf.checkpoint.manifest import Manifest, RankFile
 
 Key = tuple[int, int]

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from rover_kf import errors
-from rover_kf.api.messages import Holding, ResolveReply, ResolveRequest
+from rover_kf.api.checkpoints import Holding, ResolveReply, ResolveRequest
 
 Key = tuple[int, int]
 """Step, round."""

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from rover_kf.api.jobs import Event, ObservedJob, Pod
-from rover_kf.api.messages import CoordinatorStatus
+from rover_kf.api.status import CoordinatorStatus
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

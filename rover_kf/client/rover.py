@@ -19,8 +19,8 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.decisions import Recommendation
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob
-from rover_kf.api.messages import CoordinatorStatus, ScaleRequest
 from rover_kf.api.records import RunRecord
+from rover_kf.api.status import CoordinatorStatus, ScaleRequest
 from rover_kf.client import admission, manifests, outcome, settings
 from rover_kf.client.progress import Progress, carried, progress_of
 from rover_kf.client.reconciling import Background

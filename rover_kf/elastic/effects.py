@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeAlias
 
-from rover_kf.api.messages import JoinReply, Round, WatchReply
+from rover_kf.api.membership import JoinReply, Round, WatchReply
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class Evidence:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """The same fields as api.messages.Failure, without who and where."""
+    """The same fields as api.membership.Failure, without who and where."""
 
     kind: str
     scope: str

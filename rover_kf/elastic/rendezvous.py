@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import (
+from rover_kf.api.membership import (
     Failure,
     FinishRequest,
     JoinReply,

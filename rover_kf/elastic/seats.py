@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from rover_kf.api.messages import JoinRequest, Member
+from rover_kf.api.membership import JoinRequest, Member
 
 
 class State(enum.Enum):

@@ -8,7 +8,7 @@ Used by rendezvous.py only, which turns requests into the calls here and then ca
 from __future__ import annotations
 
 from rover_kf.api import names
-from rover_kf.api.messages import Failure, JoinReply, WatchReply
+from rover_kf.api.membership import Failure, JoinReply, WatchReply
 from rover_kf.elastic.budget import Budget
 from rover_kf.elastic.seats import Seat, State
 from rover_kf.elastic.world import World

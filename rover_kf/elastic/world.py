@@ -10,7 +10,7 @@ a rank that was lost, left or outwaited is not waited for until it joins again.
 from __future__ import annotations
 
 from rover_kf.api import names
-from rover_kf.api.messages import JoinReply, Round, WatchReply
+from rover_kf.api.membership import JoinReply, Round, WatchReply
 from rover_kf.elastic.effects import Answer, Broken, Closed, Effect, Formed, Tell
 from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.progress import Progress

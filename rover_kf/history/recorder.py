@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob
-from rover_kf.api.messages import CoordinatorStatus
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Goodput
+from rover_kf.api.status import CoordinatorStatus
 
 T = TypeVar("T")
 

@@ -18,8 +18,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import (
-    Acknowledged,
+from rover_kf.api.membership import (
     FinishRequest,
     Identity,
     JoinReply,
@@ -28,6 +27,7 @@ from rover_kf.api.messages import (
     Member,
     Round,
 )
+from rover_kf.api.status import Acknowledged
 from rover_kf.elastic.failures import Verdict
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.crew import Crew

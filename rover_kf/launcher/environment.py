@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Mapping
 
 from rover_kf.api import names
-from rover_kf.api.messages import Identity, Round
+from rover_kf.api.membership import Identity, Round
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

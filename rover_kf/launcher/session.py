@@ -11,7 +11,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.messages import Failure, Identity, Round, WatchReply, WatchRequest
+from rover_kf.api.membership import Failure, Identity, Round, WatchReply, WatchRequest
 from rover_kf.elastic import failures
 from rover_kf.launcher import drain_file, environment, memory_kills
 from rover_kf.launcher.arguments import Launch

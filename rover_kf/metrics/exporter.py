@@ -12,7 +12,7 @@ import dataclasses
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from rover_kf.api.messages import CoordinatorStatus
+from rover_kf.api.status import CoordinatorStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from rover_kf import errors
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
-from rover_kf.api.messages import CoordinatorStatus
 from rover_kf.api.records import RunRecord
+from rover_kf.api.status import CoordinatorStatus
 from rover_kf.history import recorder
 from rover_kf.history.protocol import HistoryStore
 from rover_kf.recommender import facts

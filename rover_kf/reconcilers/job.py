@@ -18,7 +18,7 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
-from rover_kf.api.messages import Acknowledged, CoordinatorStatus, ScaleRequest
+from rover_kf.api.status import Acknowledged, CoordinatorStatus, ScaleRequest
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.protocol import HistoryStore
 from rover_kf.reconcilers import policies, scaling, status, story

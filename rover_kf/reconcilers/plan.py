@@ -14,7 +14,7 @@ import dataclasses
 
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob, Pod
-from rover_kf.api.messages import CoordinatorStatus
+from rover_kf.api.status import CoordinatorStatus
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.policy import WatchPolicy
 

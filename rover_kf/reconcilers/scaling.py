@@ -13,8 +13,8 @@ import dataclasses
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob
-from rover_kf.api.messages import CoordinatorStatus
 from rover_kf.api.samples import Throughput
+from rover_kf.api.status import CoordinatorStatus
 from rover_kf.reconcilers.plan import Announce, Observed, Plan, Remember, Resize, Tell
 from rover_kf.scaling import policy as policies
 from rover_kf.scaling.decide import NOTHING_NEW, decide

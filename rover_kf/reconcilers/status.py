@@ -14,7 +14,7 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import ObservedJob
-from rover_kf.api.messages import CoordinatorStatus
+from rover_kf.api.status import CoordinatorStatus
 from rover_kf.scaling.state import ScalingState
 
 LOG = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from rover_kf import errors
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import JobKey, ObservedJob
-from rover_kf.api.messages import CoordinatorStatus
+from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.protocol import HistoryStore
 from rover_kf.reconcilers import policies

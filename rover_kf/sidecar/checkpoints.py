@@ -21,14 +21,8 @@ from aiohttp import web
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import (
-    Acknowledged,
-    ArenaRequest,
-    RestoreReply,
-    RestoreRequest,
-    Sealed,
-    WaitRequest,
-)
+from rover_kf.api.checkpoints import ArenaRequest, RestoreReply, RestoreRequest, Sealed, WaitRequest
+from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint import pieces
 from rover_kf.checkpoint.arena import Pin
 from rover_kf.checkpoint.bandwidth import Cap

@@ -17,8 +17,7 @@ from aiohttp import web
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import (
-    Acknowledged,
+from rover_kf.api.checkpoints import (
     Durable,
     GivenUp,
     Named,
@@ -28,6 +27,7 @@ from rover_kf.api.messages import (
     Sealed,
     WaitRequest,
 )
+from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint import commit
 from rover_kf.checkpoint.location import open_storage
 from rover_kf.checkpoint.manifest import Manifest

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from rover_kf import errors
-from rover_kf.api.messages import ResolveReply, ResolveRequest
+from rover_kf.api.checkpoints import ResolveReply, ResolveRequest
 
 Plan = Mapping[int, ResolveReply]
 """Each rank's answer."""

@@ -22,19 +22,17 @@ from aiohttp import web
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
-from rover_kf.api.messages import (
-    Acknowledged,
-    CoordinatorStatus,
+from rover_kf.api.membership import (
     Failure,
     FinishRequest,
     JoinReply,
     JoinRequest,
     LeaveRequest,
-    ScaleRequest,
     WatchReply,
     WatchRequest,
 )
 from rover_kf.api.samples import StepReport
+from rover_kf.api.status import Acknowledged, CoordinatorStatus, ScaleRequest
 from rover_kf.elastic.effects import Answer, Broken, Closed, Effect, Formed, Tell
 from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.rendezvous import Rendezvous

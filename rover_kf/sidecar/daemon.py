@@ -18,7 +18,8 @@ import signal
 from aiohttp import web
 
 from rover_kf.api import names
-from rover_kf.api.messages import Acknowledged, Identity
+from rover_kf.api.membership import Identity
+from rover_kf.api.status import Acknowledged
 from rover_kf.sidecar.checkpoints import Checkpoints
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.coordinator import Coordinator

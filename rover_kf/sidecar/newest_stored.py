@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import Holding, ResolveReply, ResolveRequest
+from rover_kf.api.checkpoints import Holding, ResolveReply, ResolveRequest
 from rover_kf.checkpoint.resolve import Stored, newest_in_memory, resolve
 from rover_kf.checkpoint.storage import Storage
 

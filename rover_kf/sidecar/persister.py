@@ -16,14 +16,8 @@ import time
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import (
-    Acknowledged,
-    Durable,
-    GivenUp,
-    Named,
-    NamedRequest,
-    WaitRequest,
-)
+from rover_kf.api.checkpoints import Durable, GivenUp, Named, NamedRequest, WaitRequest
+from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.storage import RankWriter
 from rover_kf.sidecar.rank_file import write

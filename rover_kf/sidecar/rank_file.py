@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator
 
 from rover_kf import errors
-from rover_kf.api.messages import Durable
+from rover_kf.api.checkpoints import Durable
 from rover_kf.checkpoint import measured, pieces
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.split import Share, share

@@ -13,13 +13,8 @@ import logging
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import (
-    Acknowledged,
-    Holding,
-    Replicated,
-    ReplicateOrder,
-    ReplicateRequest,
-)
+from rover_kf.api.checkpoints import Holding, Replicated, ReplicateOrder, ReplicateRequest
+from rover_kf.api.status import Acknowledged
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots import Slots

@@ -16,14 +16,14 @@ from aiohttp import web
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import (
-    Acknowledged,
+from rover_kf.api.checkpoints import (
     Holding,
     Replicated,
     ReplicateOrder,
     ReplicateRequest,
     ResolveRequest,
 )
+from rover_kf.api.status import Acknowledged
 from rover_kf.sidecar.long_poll import LongPoll
 from rover_kf.sidecar.ring import Key, Ring
 from rover_kf.sidecar.seams import Peers

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import (
+from rover_kf.api.checkpoints import (
     ArenaRequest,
     Holding,
     ResolveReply,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from rover_kf.api.messages import Holding
+from rover_kf.api.checkpoints import Holding
 
 Key = tuple[int, int]
 """Round, step."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.messages import Holding, Sealed
+from rover_kf.api.checkpoints import Holding, Sealed
 
 _REMEMBERED = 64
 """Steps whose reports may still come in."""

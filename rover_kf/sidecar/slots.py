@@ -15,7 +15,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.messages import ArenaReply, ArenaRequest, Holding
+from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, Holding
 from rover_kf.checkpoint import allocation, checksum
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import Holding
+from rover_kf.api.checkpoints import Holding
 from rover_kf.checkpoint import checksum, pieces, snapshot, stored
 from rover_kf.checkpoint.arena import Pin
 from rover_kf.checkpoint.assembly import Copy, scatter

@@ -14,7 +14,7 @@ import time
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
-from rover_kf.api.messages import Acknowledged
+from rover_kf.api.status import Acknowledged
 from rover_kf.sidecar.seams import Peers
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ clocks differ.
 
 from __future__ import annotations
 
-from rover_kf.api.messages import Round
+from rover_kf.api.membership import Round
 from rover_kf.api.samples import Goodput, StepReport
 from rover_kf.metrics.goodput import Account
 from rover_kf.metrics.windows import Windows

@@ -25,12 +25,7 @@ from types import TracebackType
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import (
-    ArenaReply,
-    ArenaRequest,
-    RestoreReply,
-    Wanted,
-)
+from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, Wanted
 from rover_kf.api.samples import StepSample
 from rover_kf.checkpoint import measured
 from rover_kf.checkpoint.control import Seal

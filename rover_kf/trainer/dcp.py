@@ -38,7 +38,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from rover_kf import errors
-from rover_kf.api.messages import RestoreReply, Wanted
+from rover_kf.api.checkpoints import RestoreReply, Wanted
 from rover_kf.checkpoint import kinds
 from rover_kf.checkpoint.kinds import Box, Kinds
 from rover_kf.checkpoint.snapshot import STATE_KEY

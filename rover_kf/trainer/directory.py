@@ -27,7 +27,7 @@ import time
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import ArenaReply, ArenaRequest
+from rover_kf.api.checkpoints import ArenaReply, ArenaRequest
 from rover_kf.checkpoint import kinds, plain, snapshot
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal

@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from rover_kf import errors
 from rover_kf.api import codec, names, refusals
-from rover_kf.api.messages import Acknowledged, WaitRequest
+from rover_kf.api.checkpoints import WaitRequest
+from rover_kf.api.status import Acknowledged
 from rover_kf.api.unix_connection import UnixConnection
 
 _log = logging.getLogger("rover_kf")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rover_kf import errors
-from rover_kf.api.messages import RestoreReply
+from rover_kf.api.checkpoints import RestoreReply
 from rover_kf.checkpoint import plain
 from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer.recovery import opened

@@ -17,7 +17,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import RestoreReply, RestoreRequest, Wanted
+from rover_kf.api.checkpoints import RestoreReply, RestoreRequest, Wanted
 from rover_kf.checkpoint import plain, snapshot
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.snapshot import STATE_KEY, Snapshot

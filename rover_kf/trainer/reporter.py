@@ -14,8 +14,9 @@ import threading
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import Acknowledged, Sealed
+from rover_kf.api.checkpoints import Sealed
 from rover_kf.api.samples import StepReport, StepSample
+from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.control import Seal
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.settings import TrainerSettings

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rover_kf import errors
-from rover_kf.api.messages import Wanted
+from rover_kf.api.checkpoints import Wanted
 from rover_kf.checkpoint.kinds import Piece
 
 _MODULES = ("torch.distributed.tensor", "torch.distributed._tensor")

@@ -22,7 +22,7 @@ from collections.abc import Callable
 import torch
 
 from rover_kf import errors
-from rover_kf.api.messages import ArenaReply
+from rover_kf.api.checkpoints import ArenaReply
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import SLOTS
 from rover_kf.trainer import device

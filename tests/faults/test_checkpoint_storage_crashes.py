@@ -12,7 +12,7 @@ import shutil
 import pytest
 
 from rover_kf import errors
-from rover_kf.api.messages import Durable
+from rover_kf.api.checkpoints import Durable
 from rover_kf.checkpoint import commit, pieces
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.files import Files

@@ -13,7 +13,7 @@ from pods import Job, kill, show
 from tests_support import eventually
 
 from rover_kf.api import codec, names
-from rover_kf.api.messages import Acknowledged, ScaleRequest
+from rover_kf.api.status import Acknowledged, ScaleRequest
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 

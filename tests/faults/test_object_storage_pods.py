@@ -15,7 +15,7 @@ from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import Acknowledged
+from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer

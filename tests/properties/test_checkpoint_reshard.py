@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf import errors
-from rover_kf.api.messages import Wanted
+from rover_kf.api.checkpoints import Wanted
 from rover_kf.checkpoint import assembly, snapshot, split
 from rover_kf.checkpoint.kinds import KEY, Kinds, Piece, kinds_of
 from rover_kf.checkpoint.snapshot import Entry

@@ -19,13 +19,8 @@ from known_states import Form
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import (
-    Acknowledged,
-    ArenaRequest,
-    Durable,
-    RestoreReply,
-    RestoreRequest,
-)
+from rover_kf.api.checkpoints import ArenaRequest, Durable, RestoreReply, RestoreRequest
+from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.files import Files
 from rover_kf.checkpoint.manifest import Folder, Manifest

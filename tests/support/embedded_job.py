@@ -15,7 +15,7 @@ from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
-from rover_kf.api.messages import CoordinatorStatus
+from rover_kf.api.status import CoordinatorStatus
 from rover_kf.client import RoverClient, settings
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.errors import ClusterUnavailable

@@ -12,7 +12,7 @@ import functools
 import json
 import random
 
-from rover_kf.api.messages import Wanted
+from rover_kf.api.checkpoints import Wanted
 from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.kinds import KEY, Kinds, Piece
 from rover_kf.checkpoint.snapshot import Entry

@@ -19,7 +19,7 @@ import tempfile
 from tests_support import eventually
 
 from rover_kf.api import codec, names
-from rover_kf.api.messages import CoordinatorStatus
+from rover_kf.api.status import CoordinatorStatus
 
 _networks = itertools.count()
 _STEP = re.compile(r"^step \d+ rank \d+ of \d+ pid \d+ round \d+ at [\d.]+$", re.MULTILINE)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.messages import (
+from rover_kf.api.membership import (
     Failure,
     JoinReply,
     JoinRequest,

@@ -17,7 +17,7 @@ from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Pod
-from rover_kf.api.messages import CoordinatorStatus
+from rover_kf.api.status import CoordinatorStatus
 from rover_kf.client import RoverClient
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.errors import ClusterUnavailable

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rover_kf import errors
-from rover_kf.api import codec, decisions, jobs, messages, records, samples
+from rover_kf.api import checkpoints, codec, decisions, jobs, membership, records, samples, status
 
 MESSAGES = [
     value
-    for module in (messages, samples, decisions, records, jobs)
+    for module in (membership, checkpoints, status, samples, decisions, records, jobs)
     for value in vars(module).values()
     if dataclasses.is_dataclass(value)
     and value.__module__ == module.__name__
@@ -60,7 +60,7 @@ def test_every_message_survives_the_wire(kind):
 
 def test_a_newer_writer_may_add_a_field():
     """A field that the reader does not know is ignored, so versions can be mixed in one job."""
-    assert codec.decode(messages.ScaleRequest, {"nodes": 3, "color": "blue"}).nodes == 3
+    assert codec.decode(status.ScaleRequest, {"nodes": 3, "color": "blue"}).nodes == 3
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_newer_writer_may_add_a_field():
 def test_what_is_no_message_is_refused_with_its_place(data, place):
     """Wrong bytes raise MessageError naming where and what was expected."""
     with pytest.raises(errors.MessageError, match=place.replace("[", r"\[")):
-        codec.loads(messages.ScaleRequest, data)
+        codec.loads(status.ScaleRequest, data)
 
 
 def test_the_place_of_a_wrong_leaf_is_its_path():
@@ -107,8 +107,8 @@ def test_integers_serve_as_floats():
 
 def test_a_round_knows_each_members_first_rank():
     """Ranks follow the order of members, each taking as many as it has processes."""
-    first, second = messages.Member("a", "1", 0, 2), messages.Member("b", "1", 1, 3)
-    formed = messages.Round(1, (first, second), 5, "host", 1)
+    first, second = membership.Member("a", "1", 0, 2), membership.Member("b", "1", 1, 3)
+    formed = membership.Round(1, (first, second), 5, "host", 1)
     assert [formed.rank_offset("a"), formed.rank_offset("b")] == [0, 2]
     with pytest.raises(KeyError):
         formed.rank_offset("c")

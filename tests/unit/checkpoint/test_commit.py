@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.messages import Durable
+from rover_kf.api.checkpoints import Durable
 from rover_kf.checkpoint import commit, manifest, retention
 from rover_kf.checkpoint.commit import Ledger
 from rover_kf.checkpoint.manifest import Folder

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from rover_kf import errors
-from rover_kf.api.messages import Holding, ResolveRequest
+from rover_kf.api.checkpoints import Holding, ResolveRequest
 from rover_kf.checkpoint.resolve import Stored, resolve
 
 

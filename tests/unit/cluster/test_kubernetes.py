@@ -18,7 +18,7 @@ from job_manifests import make_job
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, Pod
-from rover_kf.api.messages import ScaleRequest
+from rover_kf.api.status import ScaleRequest
 from rover_kf.cluster import kubernetes_transport
 from rover_kf.cluster.kubernetes import KubernetesCluster, from_environment
 from rover_kf.cluster.kubernetes_transport import PodNetwork

@@ -8,7 +8,7 @@ import pytest
 from simulated_job import SimulatedJob
 
 from rover_kf import errors
-from rover_kf.api.messages import Failure, FinishRequest, WatchRequest
+from rover_kf.api.membership import Failure, FinishRequest, WatchRequest
 from rover_kf.elastic.effects import Answer, Closed, Formed
 from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.rendezvous import Rendezvous

@@ -8,9 +8,9 @@ import dataclasses
 
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
-from rover_kf.api.messages import CoordinatorStatus
 from rover_kf.api.records import JobSignature
 from rover_kf.api.samples import Goodput, Throughput
+from rover_kf.api.status import CoordinatorStatus
 from rover_kf.history import recorder
 
 JOB = ObservedJob(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pathlib
 
-from rover_kf.api.messages import Identity, Member, Round
+from rover_kf.api.membership import Identity, Member, Round
 from rover_kf.launcher import drain_file, environment, memory_kills
 
 

@@ -13,8 +13,8 @@ import copy
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
-from rover_kf.api.messages import Acknowledged, CoordinatorStatus, ScaleRequest
 from rover_kf.api.samples import Goodput, Throughput
+from rover_kf.api.status import Acknowledged, CoordinatorStatus, ScaleRequest
 
 KEY = JobKey("team", "digits")
 

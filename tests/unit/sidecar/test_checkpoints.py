@@ -18,8 +18,7 @@ from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.messages import (
-    Acknowledged,
+from rover_kf.api.checkpoints import (
     ArenaReply,
     ArenaRequest,
     Holding,
@@ -28,6 +27,7 @@ from rover_kf.api.messages import (
     RestoreRequest,
     Sealed,
 )
+from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal

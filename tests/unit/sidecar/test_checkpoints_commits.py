@@ -15,8 +15,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from rover_kf.api import codec, names
-from rover_kf.api.messages import (
-    Acknowledged,
+from rover_kf.api.checkpoints import (
     Durable,
     GivenUp,
     Holding,
@@ -27,6 +26,7 @@ from rover_kf.api.messages import (
     Sealed,
     WaitRequest,
 )
+from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.manifest import Folder, folder_name
 from rover_kf.sidecar.commits import Commits

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rover_kf.api.messages import Holding
+from rover_kf.api.checkpoints import Holding
 from rover_kf.sidecar.ring import Ring, partners
 
 

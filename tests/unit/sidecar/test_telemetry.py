@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from rover_kf.api.messages import Member, Round
+from rover_kf.api.membership import Member, Round
 from rover_kf.api.samples import StepReport, StepSample
 from rover_kf.sidecar.telemetry import Telemetry
 

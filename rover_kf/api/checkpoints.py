@@ -1,0 +1,237 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where states lie and which one counts: between trainer, sidecars and coordinator."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf.api import names
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ArenaRequest:
+    """A training process asks for two slots of at least this size."""
+
+    local_rank: int
+    slot_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ArenaReply:
+    """Where the slots are; created, their memory reserved."""
+
+    directory: str
+    slot_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sealed:
+    """A slot holds a whole snapshot (trainer → sidecar → coordinator)."""
+
+    local_rank: int
+    rank: int
+    world_size: int
+    round: int
+    step: int
+    slot: int
+    snapshot_bytes: int
+    replicated: bool
+    """Every rank holds the same state (DDP): one rank's copy stands for all."""
+    copy_seconds: float = 0.0
+    pod: str = ""
+    """Filled in by the sidecar."""
+    pieces: bool = False
+    """Every rank holds boxes of larger tensors: all of them serve a world of any size."""
+    checksum: int | None = None
+    """CRC-32C of the slot; filled in by the sidecar, as the next two."""
+    address: str = ""
+    node: str = ""
+    restored: bool = False
+    """Not a save: the rank goes on from this slot in the round."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """The part of a tensor that a training process holds (FSDP2, tensor parallel)."""
+
+    name: str
+    """In the snapshot."""
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    prefix: bool = False
+    """It stands for every tensor of this shape whose name begins so: an optimizer's state, which a
+    new process does not have yet, lies as its parameter does."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RestoreRequest:
+    """A training process asks what to start from."""
+
+    local_rank: int
+    rank: int
+    world_size: int
+    round: int
+    wanted: tuple[Wanted, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RestoreReply:
+    """One sealed slot of this pod's arena that now holds the common step, or nothing."""
+
+    step: int | None
+    source: str
+    """``memory`` (this pod's own arena), ``peer``, ``storage`` or ``none``."""
+    path: str = ""
+    """Slot file; its first snapshot_bytes bytes are a safetensors file."""
+    snapshot_bytes: int = 0
+    checksum: int = 0
+    """CRC-32C of those bytes, as the sidecar computed it after the seal."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WaitRequest:
+    """Wait until a step is safe at a level."""
+
+    step: int
+    level: str
+    """``memory``, ``replica`` or ``durable``."""
+    timeout_seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holding:
+    """A sealed snapshot in some pod's arena."""
+
+    pod: str
+    address: str
+    """host:port of the sidecar that serves it."""
+    local_rank: int
+    rank: int
+    world_size: int
+    step: int
+    replicated: bool
+    snapshot_bytes: int
+    checksum: int
+    round: int = 0
+    """In which the state came to be: the same step after a rollback is another state."""
+    pieces: bool = False
+    node: str = ""
+    """Kubernetes node of the pod."""
+    replica: bool = False
+    """A copy of another pod's slot."""
+
+    @property
+    def place(self) -> str:
+        """Which slots of the pod: the last part but one of its path."""
+        return f"{names.REPLICA_PLACE}{self.rank}" if self.replica else str(self.local_rank)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResolveRequest:
+    """A rank's sidecar asks for the step that all ranks of the round restore."""
+
+    round: int
+    rank: int
+    world_size: int
+    holdings: tuple[Holding, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResolveReply:
+    """The common step, and for this rank where to take it from."""
+
+    step: int | None
+    source: str
+    """``memory``, ``peer``, ``storage`` or ``none``."""
+    holdings: tuple[Holding, ...] = ()
+    """For ``memory`` and ``peer``: the one to take as it is, or all of a world of another size,
+    first the one whose own tensors the rank takes."""
+    path: str = ""
+    """For ``storage``: the checkpoint's folder."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Durable:
+    """A rank's file of a step is on storage (sidecar → coordinator)."""
+
+    pod: str
+    rank: int
+    world_size: int
+    round: int
+    step: int
+    replicated: bool
+    file: str
+    file_bytes: int
+    checksum: int
+    persist_seconds: float = 0.0
+    pieces: bool = False
+    common: int = 0
+    """CRC-32 of what the shared tensors are (checkpoint.split); all ranks' must agree."""
+    course: int = 0
+    """Round in which the state came to be."""
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    """What the rank's script measured of the state."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NamedRequest:
+    """Long poll of a sidecar: which step shall all ranks persist?"""
+
+    after: int
+    """The number that it knows; answered when another one is named."""
+    timeout_seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Named:
+    """The step that all ranks shall persist now (coordinator → sidecar)."""
+
+    number: int
+    step: int | None
+    """None: nothing new was named in time."""
+    round: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A rank cannot persist the step that was named (sidecar → coordinator)."""
+
+    pod: str
+    rank: int
+    round: int
+    step: int
+    reason: str
+    pause_seconds: float = 0.0
+    """How long no other step shall be named."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReplicateRequest:
+    """Long poll of a sidecar: whose slots shall it copy?"""
+
+    pod: str
+    after: int
+    """The number of the order that it knows."""
+    timeout_seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReplicateOrder:
+    """Slots to copy now (coordinator → sidecar)."""
+
+    number: int
+    holdings: tuple[Holding, ...] = ()
+    """Empty: nothing new was ordered in time."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replicated:
+    """An order is carried out (sidecar → coordinator)."""
+
+    pod: str
+    number: int
+    reason: str = ""
+    """Why it could not be; empty: it was."""

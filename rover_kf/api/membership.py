@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who takes part in training, and when: between launcher and coordinator."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Identity:
+    """Which replica this pod is (sidecar → launcher and trainer)."""
+
+    job: str
+    pod: str
+    address: str
+    """IP address that other pods reach this one at."""
+    node_rank: int
+    coordinator: bool
+    """Whether this pod's sidecar has the coordinator's role."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    """A launcher that takes part, or wants to."""
+
+    pod: str
+    """Pod name; unique in the job at one time."""
+    incarnation: str
+    """Changes whenever the launcher starts anew (pod uid and process start)."""
+    node_rank: int
+    """Replica order over the job: Master-0 is 0, Worker-i follows. Stable."""
+    processes: int
+    """Training processes it will start (nproc per node)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """A launcher is ready to start its processes; answered when the round is complete."""
+
+    member: Member
+    store_host: str
+    store_port: int
+    """Of the TCPStore that this member has opened for the round; rank 0's is used."""
+    last_round: int = 0
+    """Round that it took part in before, 0 at first."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Round:
+    """A world that starts now."""
+
+    number: int
+    members: tuple[Member, ...]
+    """In rank order."""
+    world_size: int
+    store_host: str
+    store_port: int
+
+    def rank_offset(self, pod: str) -> int:
+        """Global rank of the pod's first process."""
+        offset = 0
+        for member in self.members:
+            if member.pod == pod:
+                return offset
+            offset += member.processes
+        raise KeyError(pod)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JoinReply:
+    """Either a round to start, or the order to wait or to end."""
+
+    action: str
+    """``start`` (round is set), ``wait`` (nothing yet: ask the same again), ``retry`` (run again:
+    join), ``drained`` (idle until SIGTERM), ``closed`` (end with exit_code)."""
+    round: Round | None = None
+    exit_code: int = 0
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """Long poll of a launcher whose processes run; its connection is its sign of life."""
+
+    pod: str
+    incarnation: str
+    round: int
+    drain_at: int = 0
+    """The drain step it already knows, so that the reply comes only for news."""
+    world: Round | None = None
+    """The whole round, sent only after a ``report``: a new coordinator adopts it."""
+    leaving: bool = False
+    """The pod is ending (SIGTERM): let the world drain, then go on without it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WatchReply:
+    """News for a running member."""
+
+    action: str
+    """``none`` (poll again), ``drain`` (trainers save and leave at drain_at, then join again),
+    ``restart`` (kill the processes and join again), ``closed`` (kill, end with exit_code),
+    ``report`` (the coordinator is new: send the watch again with the world)."""
+    drain_at: int = 0
+    exit_code: int = 0
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LeaveRequest:
+    """A launcher goes for good (SIGTERM, drained)."""
+
+    pod: str
+    incarnation: str
+    reason: str = ""
+    drained: bool = False
+    """Its processes have saved at the drain step: the others may finish that step in peace."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """What a launcher saw of a dead training process, classified (elastic.failures)."""
+
+    pod: str
+    incarnation: str
+    round: int
+    rank: int
+    kind: str
+    """``process_killed``, ``peer_lost``, ``user_error``, ``out_of_memory``, ``error``, …"""
+    scope: str
+    """``process``, ``pod``, ``node`` or ``job``: what has to be replaced."""
+    action: str
+    """``restart``, ``replace_pod``, ``fail_job``."""
+    exit_code: int
+    """Negative: the signal's number."""
+    reason: str
+    """One sentence; for a user error the traceback's last lines."""
+    counts: bool = True
+    """Whether it spends the budget of restarts (a lost peer does not)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FinishRequest:
+    """All processes of a member ended with 0; answered when all members' have."""
+
+    pod: str
+    incarnation: str
+    round: int
+    world: Round | None = None
+    """The whole round: a coordinator that is new adopts it."""

@@ -1,0 +1,64 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a controller asks of a coordinator, and the plain answer that everybody gives."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf.api.jobs import Event
+from rover_kf.api.samples import Goodput, Throughput
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A reply that says nothing but that it was done (or not, with the reason)."""
+
+    done: bool = True
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScaleRequest:
+    """The controller announces how many pods the job will have (before it patches the job)."""
+
+    nodes: int
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CoordinatorStatus:
+    """Everything a controller needs of a job, in one GET a window."""
+
+    job: str
+    phase: str
+    """``waiting``, ``training``, ``draining``, ``recovering``, ``finished``, ``failed``."""
+    round: int
+    nodes: int
+    """Members of the current round."""
+    expected_nodes: int
+    world_size: int
+    step: int
+    """Newest step that any rank reported."""
+    total_steps: int | None
+    sealed_step: int | None
+    durable_step: int | None
+    samples_per_second: float
+    """Over the last steps, for display; decisions use ``windows``."""
+    restarts: int
+    windows: tuple[Throughput, ...]
+    """Oldest first, at most 64."""
+    goodput: Goodput
+    events: tuple[Event, ...]
+    """With a sequence above the one asked for; at most 256."""
+    started_at: float
+    now: float
+    restart_seconds: float = 0.0
+    """Last measured time from a change of the world until every rank stepped again; 0 if none."""
+    verdict: str = ""
+    """Why the job failed, if it did."""
+    saves: int = 0
+    save_seconds: float = 0.0
+    """Summed over saves, slowest rank."""
+    snapshot_bytes: int = 0
+    """Of the newest sealed snapshot, one rank."""
