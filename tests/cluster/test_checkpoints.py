@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from testcluster import jobs, objects, training_operator
 from testcluster.jobs import RunningJob
@@ -68,13 +70,16 @@ def _safe(job: RunningJob) -> dict[str, str]:
     [(("worker-1",), "peer"), (("worker-0",), "peer"), (("worker-0", "worker-1"), "storage")],
     ids=["a pod", "the first pod", "both"],
 )
-def test_a_lost_pods_pieces_come_back(cluster, start, lost, source):
+def test_a_lost_pods_pieces_come_back(cluster, faults, start, lost, source):
     """A pod that is deleted at once is replaced, and the new one has the lost one's very bits: from
     its partner's memory, or from storage where the partner is lost as well. The story tells it."""
     job = start()
     digests = _safe(job)
     pods = [f"{job.name}-{name}" for name in lost]
     before = {pod: job.pods()[pod]["metadata"]["uid"] for pod in pods}
+    for pod in pods:
+        # Even a forced deletion begins with SIGTERM, and whoever heeds it saves a later step.
+        faults.kill(job.namespace, pod, container="pytorch", number=signal.SIGSTOP)
     _delete_at_once(cluster, job, pods)
     for pod in pods:
         assert _restored(job, pod, before[pod]) == (SAFE, digests[pod], source)
