@@ -183,6 +183,8 @@ class NamedRequest:
     after: int
     """The number that it knows; answered when another one is named."""
     timeout_seconds: float
+    holding: bool = False
+    """It keeps the slots of that number's step: answered, too, when that is under way no more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -193,6 +195,8 @@ class Named:
     step: int | None
     """None: nothing new was named in time."""
     round: int = 0
+    under_way: bool = False
+    """What was named before is neither committed nor given up yet."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class Commits:
         self._storage = open_storage(path, settings.job) if path else None
         self._ledger = commit.Ledger()
         self._seals = SealAccount()
-        self._naming = Naming(settings.persist_seconds)
+        self._naming = Naming(settings.persist_seconds, time.time_ns())
         self._replication = Replication(peers, lambda: self._naming.named)
         self._common = CommonStep(self._choose, self._begin_round, seconds=resolve_seconds)
         self._poll = LongPoll()
@@ -155,19 +155,18 @@ class Commits:
         asked = await read(request, NamedRequest)
 
         def news() -> Named | None:
-            named = self._naming.due(time.monotonic(), copying=self._replication.under_way)
-            if named is None or self._naming.number == asked.after:
-                return None
-            return Named(self._naming.number, named[1], named[0])
+            copying = self._replication.under_way
+            return self._naming.news(asked, time.monotonic(), copying=copying)
 
         found = await self._poll.answer(news, asked.timeout_seconds)
-        return reply(found or Named(asked.after, None))
+        return reply(found or Named(asked.after, None, under_way=asked.holding))
 
     async def _on_given_up(self, request: web.Request) -> web.Response:
         told = await read(request, GivenUp)
         _log.info("rank %d gives up step %d: %s", told.rank, told.step, told.reason)
         key, now = (told.round, told.step), time.monotonic()
         self._naming.given_up(key, now=now, pause=told.pause_seconds)
+        await self._poll.notify()
         return reply(Acknowledged())
 
     async def _on_wait(self, request: web.Request) -> web.Response:
@@ -247,6 +246,7 @@ class Commits:
         # What the round goes on from may be in one memory only: durable before the pace allows it.
         self._naming.hurry()
         self._replication.restart()
+        await self._poll.notify()
         if self.durable_step is not None and step is not None and step < self.durable_step:
             self._ledger = commit.forget_committed(self._ledger)
         return replies

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from rover_kf.api.checkpoints import Named, NamedRequest
+
 Key = tuple[int, int]
 """Round, step."""
 
@@ -25,7 +27,7 @@ class Naming:
 
     persist_seconds: float
     number: int = 0
-    """Counts what was named."""
+    """Counts what was named; a coordinator that restarts begins above all that it had counted."""
     named: Key | None = None
     """Under way."""
     _sealed: Key | None = None
@@ -51,6 +53,19 @@ class Naming:
             self.number += 1
             self._not_before = now + self.persist_seconds
         return self.named
+
+    def news(self, asked: NamedRequest, now: float, *, copying: Key | None) -> Named | None:
+        """The answer to a sidecar, as soon as there is one.
+
+        Args:
+            asked: by the sidecar.
+            now: monotonic seconds.
+            copying: as for ``due``.
+        """
+        named = self.due(now, copying=copying)
+        if named is not None and self.number != asked.after:
+            return Named(self.number, named[1], named[0])
+        return Named(asked.after, None) if asked.holding and named is None else None
 
     def hurry(self) -> None:
         """Somebody waits: do not keep the pace."""

@@ -10,6 +10,7 @@ and a pause; checkpoints in memory go on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import time
@@ -67,20 +68,46 @@ class Persister:
         self._busy = asyncio.Lock()
 
     async def run(self) -> None:
-        """Persist what the coordinator names, for ever."""
-        number = 0
+        """Persist what the coordinator names, for ever.
+
+        While a slot is read a save may overwrite the only newer one, and die in it. What that rank
+        falls back to, the others must have as well: no rank lets go of its slot before the step is
+        on storage or given up, however early its own file is written.
+        """
+        named = Named(0, None)
         while True:
-            request = NamedRequest(number, _LONG_POLL_SECONDS)
-            try:
-                named = await self._peers.ask_coordinator(names.PATH_COMMIT_NAMED, request, Named)
-            except errors.RoverError as error:
-                _log.warning("the coordinator names nothing: %s", error)
-                await asyncio.sleep(_RETRY_SECONDS)
-                continue
-            number = named.number
-            if named.step is not None:
-                for local_rank in await asyncio.to_thread(self._slots.local_ranks):
-                    await self._persist_named(local_rank, named.step, named.round)
+            with contextlib.ExitStack() as pins:
+                if named.step is not None:
+                    ranks = await asyncio.to_thread(self._slots.local_ranks)
+                    if not all(self._keep(pins, rank, named.step) for rank in ranks):
+                        pins.close()  # It cannot become whole.
+                    for local_rank in ranks:
+                        await self._persist_named(local_rank, named.step, named.round)
+                named = await self._next(named)
+                while named.under_way:
+                    named = await self._next(named)
+
+    async def _next(self, known: Named) -> Named:
+        """What is named after that; no step: nothing is, and the one before is finished."""
+        holding = known.step is not None or known.under_way
+        request = NamedRequest(known.number, _LONG_POLL_SECONDS, holding)
+        try:
+            return await self._peers.ask_coordinator(names.PATH_COMMIT_NAMED, request, Named)
+        except errors.RoverError as error:
+            _log.warning("the coordinator names nothing: %s", error)
+            await asyncio.sleep(_RETRY_SECONDS)
+            return Named(known.number, None)
+
+    def _keep(self, pins: contextlib.ExitStack, local_rank: int, step: int) -> bool:
+        arena = self._slots.arena(local_rank)
+        for seal in arena.sealed():
+            if seal.step == step:
+                try:
+                    pins.enter_context(arena.pin(seal))
+                except errors.TornSnapshot:
+                    return False
+                return True
+        return False
 
     async def flush(self) -> Acknowledged:
         """Make the newest sealed step of every local rank durable; says why if it could not."""

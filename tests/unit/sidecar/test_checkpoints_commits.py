@@ -244,3 +244,17 @@ def test_seals_are_counted_by_steps_with_the_slowest_rank(tmp_path, replicated):
             waiting.cancel()
 
     asyncio.run(scene())
+
+
+def test_a_restarted_coordinator_names_under_numbers_that_nobody_knows(tmp_path):
+    """A sidecar that knows the number of the life before must hear of the first step of this."""
+
+    async def scene() -> int:
+        async with Coordinator(tmp_path, persist_seconds=0.0) as coordinator:
+            sealed = Sealed(0, 0, 1, 1, 10, 0, 99, replicated=True)
+            await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
+            named = await coordinator.ask(names.PATH_COMMIT_NAMED, NamedRequest(0, 0.0), Named)
+            assert named.step == 10
+            return named.number
+
+    assert asyncio.run(scene()) < asyncio.run(scene())

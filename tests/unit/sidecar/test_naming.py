@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from rover_kf.api.checkpoints import Named, NamedRequest
 from rover_kf.sidecar.naming import Naming
 
 
@@ -73,3 +74,22 @@ def test_a_new_round_begins_with_nothing():
     assert naming.due(1.0) is None
     naming.sealed((2, 4))
     assert naming.due(1.0) == (2, 4)
+
+
+def test_who_keeps_a_steps_slots_hears_that_it_is_finished():
+    """Committed, given up or of a round that is over; others wait for the next step alone."""
+    for finish in (
+        lambda naming: naming.committed((1, 10)),
+        lambda naming: naming.given_up((1, 10), now=0.0, pause=5.0),
+        lambda naming: naming.restart(),
+    ):
+        naming = Naming(persist_seconds=1.0, number=7)
+        naming.sealed((1, 10))
+        assert naming.news(NamedRequest(7, 0.0), 0.0, copying=None) == Named(8, 10, 1)
+        holding, waiting = (NamedRequest(8, 0.0, holding=held) for held in (True, False))
+        assert naming.news(holding, 0.5, copying=None) is None
+        finish(naming)
+        assert naming.news(holding, 0.5, copying=None) == Named(8, None)
+        assert naming.news(waiting, 0.5, copying=None) is None
+        naming.sealed((2, 20))
+        assert naming.news(holding, 9.0, copying=None) == Named(9, 20, 2)
