@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-import shutil
 from collections.abc import Iterator
 
 import pytest
-from checkpoint_world import World, running
+from checkpoint_world import World, in_memory, running
 from known_states import Form
 
 from rover_kf import errors
@@ -25,12 +24,10 @@ _EVERY = 5
 
 
 @pytest.fixture
-def memory(tmp_path):
+def memory():
     """A folder in memory."""
-    folder = pathlib.Path("/dev/shm") / tmp_path.name
-    folder.mkdir()
-    yield folder
-    shutil.rmtree(folder)
+    with in_memory() as folder:
+        yield folder
 
 
 @pytest.fixture

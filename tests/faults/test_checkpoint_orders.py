@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 
 import pytest
-from checkpoint_world import World, running
+from checkpoint_world import World, in_memory, running
 from known_states import Form
 
 RANKS, STEPS = (0, 1), (1, 2, 3)
@@ -22,12 +22,10 @@ Event = tuple[int, int]
 
 
 @pytest.fixture
-def memory(tmp_path):
+def memory():
     """A folder in memory."""
-    folder = pathlib.Path("/dev/shm") / tmp_path.name
-    folder.mkdir()
-    yield folder
-    shutil.rmtree(folder)
+    with in_memory() as folder:
+        yield folder
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pathlib
 import shutil
 
 import pytest
-from checkpoint_world import World, running
+from checkpoint_world import World, in_memory, running
 from known_states import FORMS, Form
 from recorded_disk import Call, History, Recorder, Tree, key_of, materialise
 
@@ -21,12 +21,10 @@ LATER = 100
 
 
 @pytest.fixture
-def memory(tmp_path):
-    """A folder in memory: thousands of small disks are made in it."""
-    folder = pathlib.Path("/dev/shm") / tmp_path.name
-    folder.mkdir()
-    yield folder
-    shutil.rmtree(folder)
+def memory():
+    """A folder in memory."""
+    with in_memory() as folder:
+        yield folder
 
 
 @pytest.fixture

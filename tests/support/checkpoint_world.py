@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import os
 import pathlib
+import tempfile
 from collections.abc import Iterator, Sequence
 
 import checkpoint_pod
@@ -42,6 +43,13 @@ class Inline(concurrent.futures.ThreadPoolExecutor):
         except Exception as error:  # noqa: BLE001 - whatever it is, whoever waits gets it
             future.set_exception(error)
         return future
+
+
+@contextlib.contextmanager
+def in_memory() -> Iterator[pathlib.Path]:
+    """A folder in memory: thousands of small disks may be made in it."""
+    with tempfile.TemporaryDirectory(prefix="rover-", dir="/dev/shm") as folder:
+        yield pathlib.Path(folder)
 
 
 @contextlib.contextmanager

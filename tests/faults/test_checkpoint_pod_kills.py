@@ -1,0 +1,212 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""SIGKILL of a pod's trainer and sidecar at random instants while steps are saved and persisted as
+fast as they can be: what is restored is whole, and not older than what was safe."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import random
+import shutil
+
+import pytest
+from checkpoint_world import in_memory
+from forked_pod import FORM, LOG, Forks, Process
+from tests_support import eventually
+
+from rover_kf.api import names
+from rover_kf.checkpoint import manifest
+from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.directory_storage import DirectoryStorage
+
+pytestmark = pytest.mark.timeout(300)
+
+KILLS, SEED = 200, 20261121
+_SLOT_FILES = ("assignment.json", "control", "slot-0", "slot-1")
+_LONGEST_SECONDS = 0.08
+"""Of a life between what a process waits for and its death."""
+
+
+class Pod:
+    """One pod whose processes die; its memory is lost only where the test says so."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        self.home, self.storage = root / "home", DirectoryStorage(root / "pvc" / "demo")
+        self.home.mkdir(parents=True)
+        (root / "tmp").mkdir()
+        (self.home / "token").write_text("a token")
+        self.arenas = [Arena(self.home / names.ARENA_DIR / str(r)) for r in range(FORM.world_size)]
+        address = {
+            names.ENV_POD_IP: "127.0.0.1", names.ENV_COORDINATOR: "127.0.0.1",
+            names.ENV_JOB: "demo", names.ENV_NAMESPACE: "default",
+            names.ENV_POD_NAME: "demo-worker-0", names.ENV_POD_UID: "uid-0",
+            names.ENV_REPLICA_TYPE: "worker", names.ENV_REPLICA_INDEX: "0",
+            names.ENV_NODES: "1", names.ENV_MIN_NODES: "1", names.ENV_MAX_NODES: "1",
+        }  # fmt: skip
+        policy = {
+            names.ENV_HOME: str(self.home), names.ENV_ARENA_BYTES: str(64 << 20),
+            names.ENV_CHECKPOINT_PATH: str(root / "pvc"), names.ENV_CHECKPOINT_KEEP: "2",
+            names.ENV_PERSIST_SECONDS: "0", names.ENV_AUTH: "shared",
+            names.ENV_TOKEN_HOME: str(self.home), "TMPDIR": str(root / "tmp"),
+        }  # fmt: skip
+        self.forks = Forks({**address, **policy}, root / "sidecar.log")
+        self.sidecar: Process | None = None
+        self.trainer: Process | None = None
+        self.round = 0
+
+    def start(self) -> None:
+        """Start what is dead."""
+        if self.sidecar is None:
+            self.sidecar = self.forks.start("sidecar")
+        if self.trainer is None:
+            self.round += 1
+            self.log.unlink(missing_ok=True)
+            self.trainer = self.forks.start("trainer", **{names.ENV_ROUND: str(self.round)})
+
+    def kill(self, what: str) -> None:
+        """SIGKILL."""
+        process: Process = getattr(self, what)
+        process.kill()
+        setattr(self, what, None)
+
+    def close(self) -> None:
+        """End all."""
+        for what in ("trainer", "sidecar"):
+            if getattr(self, what) is not None:
+                self.kill(what)
+        self.forks.close()
+
+    @property
+    def log(self) -> pathlib.Path:
+        """Of the newest trainer."""
+        return self.home / LOG
+
+    def lines(self, kind: str) -> list[list[str]]:
+        """What the trainer has put down of a kind."""
+        text = self.log.read_text() if self.log.exists() else ""
+        found = [line.split(" ") for line in text.splitlines()]
+        failed = [line for line in found if line[0] == "failed"]
+        assert not failed, failed
+        return [line[1:] for line in found if line[0] == kind]
+
+    def sealed(self) -> int:
+        """The newest step that this trainer has in the memory of all ranks."""
+        return max((int(step) for (step,) in self.lines("sealed")), default=0)
+
+    def durable(self) -> int:
+        """The newest step on storage."""
+        return self.storage.whole()[-1].step if self.storage.whole() else 0
+
+    def is_persisting(self) -> bool:
+        """Whether a step is on its way to storage."""
+        folders, whole = self.storage.folders(), self.storage.whole()
+        return bool(folders) and folders[-1] not in whole
+
+    def is_copying(self) -> bool:
+        """Whether a slot is being filled."""
+        return any(len(arena.sealed()) < 2 for arena in self.arenas)
+
+    def lose_memory(self) -> None:
+        """As when the pod is lost and another takes its place."""
+        shutil.rmtree(self.home / names.ARENA_DIR)
+
+
+@pytest.fixture
+def pod():
+    """A pod in memory; its processes leave nothing beside its folder."""
+    shared = pathlib.Path("/dev/shm")
+    before = set(shared.iterdir())
+    with in_memory() as root:
+        pod = Pod(root)
+        yield pod
+        pod.close()
+    new = set(shared.iterdir()) - before
+    assert not [path for path in new if not path.name.startswith("rkf-")]  # embedded jobs
+
+
+class Account:
+    """What must still be there after a death."""
+
+    def __init__(self, pod: Pod) -> None:
+        self._pod, self._round = pod, 0
+        self.least, self.seen = 0, collections.Counter[str]()
+
+    def died(self, kind: str) -> None:
+        """Compare what the trainer started from; take down what was safe at the death."""
+        self.seen[kind] += 1
+        restored = self._pod.lines("restored")
+        if restored and self._round < self._pod.round:
+            ((step, source),) = restored  # Every byte of it was compared in the trainer.
+            assert int(step) >= self.least, (source, self._pod.round)
+            self.seen[f"from {source}"] += 1
+            self._round, self.least = self._pod.round, int(step)
+        if self._pod.round == self._round:
+            self.least = max(self.least, self._pod.sealed())
+            self._spare()
+        self.seen["in a persist"] += self._pod.is_persisting()
+        self.seen["in a copy"] += self._pod.is_copying()
+
+    def _spare(self) -> None:
+        """Of a rank's two sealed slots the older one was being read, and the newest was given up
+        for the next step, which came to nothing: then the other ranks may have no step with it in
+        common, and what is on storage is safe."""
+        for newest, _ in self._pod.lines("over")[-1:]:
+            if int(newest) == self.least:
+                self.least = self._pod.durable()
+                self.seen["newest given up"] += 1
+
+    def lost_memory(self) -> None:
+        """Only what is on storage is safe."""
+        self.seen["memory lost"] += 1
+        self.least = self._pod.durable()
+
+
+def test_processes_killed_at_any_instant_lose_no_step_that_was_safe(pod):
+    """Trainer, sidecar or both; sometimes with the pod's memory, sometimes while they start."""
+    chance, account = random.Random(SEED), Account(pod)
+    for number in range(KILLS):
+        pod.start()
+        if number == 0 or chance.random() < 0.8:
+            eventually(lambda: pod.lines("restored"), within=60, every=0.002)
+        assert not pod.trainer.ends_within(chance.uniform(0, _LONGEST_SECONDS)), pod.lines("")
+        kinds = ["trainer", "trainer, sidecar", "sidecar, trainer"]
+        kind = chance.choice([*kinds, "sidecar"] if pod.lines("restored") else kinds)
+        for what in kind.split(", "):
+            pod.kill(what)
+        account.died(kind)
+        if pod.trainer is pod.sidecar is None and chance.random() < 0.2:
+            pod.lose_memory()
+            account.lost_memory()
+    print(f"{KILLS} kills, {account.least} steps: {dict(sorted(account.seen.items()))}")
+    assert min(account.seen[what] for what in ("from memory", "from storage")) > 10
+    assert min(account.seen[what] for what in ("in a persist", "in a copy")) > 10
+    _check_nothing_is_left(pod, account)
+
+
+def _check_nothing_is_left(pod: Pod, account: Account) -> None:
+    """After one more life that ends with a step in the memory of both ranks: two checkpoints on
+    storage, the pod's known files, and no others."""
+    given_up = -1
+    while account.seen["newest given up"] != given_up:
+        given_up = account.seen["newest given up"]
+        pod.start()
+        eventually(lambda: pod.sealed() > account.least, within=60)
+        pod.kill("trainer")
+        account.died("trainer")
+    eventually(lambda: pod.durable() >= account.least, within=60)
+    files = {manifest.NAME, *map(manifest.file_name, range(FORM.world_size))}
+    eventually(lambda: _storage(pod) == [files] * 2, what="a tidy storage")
+    for folder in pod.storage.whole():
+        pod.storage.verify(folder)
+    pod.kill("sidecar")
+    ranks = {f"{names.ARENA_DIR}/{rank}" for rank in range(FORM.world_size)}
+    slots = {f"{rank}/{file}" for rank in ranks for file in _SLOT_FILES}
+    known = {names.ARENA_DIR, names.RUN_DIR, names.SOCKET, LOG, "token", *ranks, *slots}
+    assert {str(path.relative_to(pod.home)) for path in pod.home.rglob("*")} == known
+    assert not list((pod.home.parent / "tmp").iterdir())
+
+
+def _storage(pod: Pod) -> list[set[str]]:
+    folders = (pathlib.Path(folder.location) for folder in pod.storage.folders())
+    return [{path.name for path in folder.iterdir()} for folder in folders]
