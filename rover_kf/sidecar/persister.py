@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import logging
 import time
+from collections.abc import Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -77,15 +78,24 @@ class Persister:
         named = Named(0, None)
         while True:
             with contextlib.ExitStack() as pins:
-                if named.step is not None:
-                    ranks = await asyncio.to_thread(self._slots.local_ranks)
-                    if not all(self._keep(pins, rank, named.step) for rank in ranks):
-                        pins.close()  # It cannot become whole.
-                    for local_rank in ranks:
-                        await self._persist_named(local_rank, named.step, named.round)
-                named = await self._next(named)
-                while named.under_way:
-                    named = await self._next(named)
+                ranks = await asyncio.to_thread(self._slots.local_ranks)
+                if not all(self._keep(pins, rank, named.step) for rank in ranks):
+                    pins.close()  # It cannot become whole.
+                writing = self._persist_all(ranks, named)
+                _, named = await asyncio.gather(writing, self._finished(named, pins))
+
+    async def _persist_all(self, ranks: Sequence[int], named: Named) -> None:
+        if named.step is not None:
+            for local_rank in ranks:
+                await self._persist_named(local_rank, named.step, named.round)
+
+    async def _finished(self, named: Named, pins: contextlib.ExitStack) -> Named:
+        """Let go of the slots when the step is finished, written here or not; what is next."""
+        named = await self._next(named)
+        while named.under_way:
+            named = await self._next(named)
+        pins.close()
+        return named
 
     async def _next(self, known: Named) -> Named:
         """What is named after that; no step: nothing is, and the one before is finished."""
@@ -98,7 +108,7 @@ class Persister:
             await asyncio.sleep(_RETRY_SECONDS)
             return Named(known.number, None)
 
-    def _keep(self, pins: contextlib.ExitStack, local_rank: int, step: int) -> bool:
+    def _keep(self, pins: contextlib.ExitStack, local_rank: int, step: int | None) -> bool:
         arena = self._slots.arena(local_rank)
         for seal in arena.sealed():
             if seal.step == step:
