@@ -15,6 +15,7 @@ from rich.console import Console
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
 from rover_kf.cli import show
+from rover_kf.cli.interrupts import Interrupts
 from rover_kf.cli.place import Place
 from rover_kf.client import Progress, RoverClient
 
@@ -36,12 +37,12 @@ def run(place: Place, file: pathlib.Path, inject: bool, report: pathlib.Path | N
     signal.signal(signal.SIGTERM, _terminated)
     with place.embedded() as rover:
         _recommend(rover, file, console)
-        key = rover.submit(file, inject=inject).key
-        try:
-            last = _follow(rover, key, console)
-        except (KeyboardInterrupt, SystemExit):
-            _drain(rover, key)
-            raise
+        with Interrupts() as interrupts:
+            key = rover.submit(file, inject=inject).key
+            last = _follow(rover, key, console, interrupts)
+            if interrupts.code:
+                _drain(rover, key)
+                return interrupts.code
         if report is not None and inject:
             console.print(f"report: {rover.report(key, report)}", soft_wrap=True)
         if last.phase != "Succeeded":
@@ -58,10 +59,12 @@ def _recommend(rover: RoverClient, file: pathlib.Path, console: Console) -> None
         click.echo("\n".join(show.recommendation_lines(found)))
 
 
-def _follow(rover: RoverClient, key: JobKey, console: Console) -> Progress:
+def _follow(rover: RoverClient, key: JobKey, console: Console, interrupts: Interrupts) -> Progress:
     with show.Display(console) as display:
         for progress in rover.watch(key):
             display.show(progress)
+            if interrupts.code:
+                break
     return progress
 
 

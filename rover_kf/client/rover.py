@@ -245,7 +245,7 @@ class RoverClient:
     def scale(self, key: JobKey | str, workers: int) -> ObservedJob:
         """Set Worker replicas; the world re-forms.
 
-        Growing loses no step; shrinking may cost the steps since the last save.
+        No step is lost where one ends within seconds: a pod that goes lets the world drain first.
 
         Raises:
             InputError: outside of what the job allows.
