@@ -49,7 +49,8 @@ programs: packages venv
 	@if command -v go >/dev/null; then cd tests/cluster && $(PY) -m testcluster build; fi
 
 # tests/gpu, compat and soak have targets of their own.
-HERE := $(addprefix tests/,unit properties faults components notebooks)
+# The longest come first, so that no worker is alone with them at the end.
+HERE := $(addprefix tests/,faults components notebooks properties unit)
 
 # In CI nothing may skip: a test that finds a prerequisite missing fails there instead.
 # What promises times comes alone, and so does the cluster.
