@@ -115,7 +115,7 @@ class Restorer:
             first = choice.holdings[0]
             here = choice.source == "memory" and not first.replica
             if here and len(choice.holdings) == 1:
-                return await asyncio.to_thread(self._own, first)
+                return await asyncio.to_thread(self._own_verified, first)
             return await self._again(request, choice.holdings)
         raise errors.CheckpointError(
             f"the coordinator chose {choice.source!r}, which this pod cannot reach "
@@ -143,6 +143,18 @@ class Restorer:
             if same:
                 return seal
         raise errors.TornSnapshot(f"step {holding.step} was overwritten while it was being chosen")
+
+    def _own_verified(self, holding: Holding) -> Seal:
+        """The slot to be taken as it is; the newest one was verified when it was offered."""
+        seal, arena = self._own(holding), self._slots.arena(holding.place)
+        if seal != arena.sealed()[0]:
+            try:
+                self._slots.verify(holding.place, seal)
+            except errors.TornSnapshot as damage:
+                arena.discard(seal)
+                self._story.record(names.EVENT_CHECKPOINT_WARNING, str(damage), warning=True)
+                raise
+        return seal
 
     async def _again(self, request: RestoreRequest, holdings: tuple[Holding, ...]) -> Seal:
         for attempt in range(1, _ATTEMPTS + 1):

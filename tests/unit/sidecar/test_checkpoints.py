@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import pathlib
@@ -48,15 +49,16 @@ class Trainer:
     def allocate(self, size: int) -> ArenaReply:
         return self.link.ask(names.PATH_ARENA, ArenaRequest(0, size), ArenaReply, timeout=30)
 
-    def save(self, step: int, content: bytes) -> Seal:
+    def save(self, step: int, content: bytes, *, replicated: bool = True) -> Seal:
         self.allocate(len(content))
         with self.arena.fill() as filling:
             os.pwrite(filling.descriptor, content, 0)
             seal = filling.seal(
                 step=step, length=len(content), rank=self.rank, world_size=self.world,
-                round_=self.round, replicated=True,
+                round_=self.round, replicated=replicated,
             )  # fmt: skip
-        message = Sealed(0, self.rank, self.world, self.round, step, seal.slot, len(content), True)  # noqa: FBT003
+        place = (0, self.rank, self.world, self.round)
+        message = Sealed(*place, step, seal.slot, len(content), replicated)
         self.link.ask(names.PATH_SEALED, message, Acknowledged, timeout=30)
         return seal
 
@@ -113,6 +115,25 @@ def test_damaged_memory_is_never_restored(tmp_path):
         (warning,) = pod.told(names.EVENT_CHECKPOINT_WARNING)
         assert "step 2" in warning
         assert "CRC-32C" in warning
+
+
+def test_an_older_step_is_verified_when_it_is_wanted(tmp_path):
+    """Only the newest slot is read for the choice; an older one that is damaged is never taken."""
+    with checkpoint_pod.pods(tmp_path, 2) as (first, second):
+        trainers = [Trainer(first, 0, 2), Trainer(second, 1, 2)]
+        older, _ = (trainer.save(1, b"older", replicated=False) for trainer in trainers)
+        newer = trainers[0].save(2, b"newer", replicated=False)
+        control = trainers[0].arena.control
+        eventually(lambda: None not in map(control.read_checksum, (older, newer)))
+        with trainers[0].arena.slot_path(older.slot).open("r+b") as slot:
+            slot.write(b"X")
+        with concurrent.futures.ThreadPoolExecutor() as ranks:
+            answers = [ranks.submit(trainer.restore, 2) for trainer in trainers]
+            with pytest.raises(errors.TornSnapshot, match="step 1 "):
+                answers[0].result()
+            assert _content(answers[1].result()) == b"older"
+        assert any("step 1 " in message for message in first.told(names.EVENT_CHECKPOINT_WARNING))
+        assert older not in trainers[0].arena.sealed()
 
 
 def test_flush_makes_the_newest_step_durable(tmp_path):
