@@ -100,6 +100,9 @@ class NodeFaults:
         finally:
             self.start_node(name)
             self.cluster.wait_nodes()
+            # What ran on it may be the Training Operator or the controller: the next test needs it.
+            waiting = ("--all-namespaces", "--all", "--for=condition=Available", "--timeout=180s")
+            self.cluster.kubectl("wait", "deployments", *waiting, timeout=200)
 
     @contextlib.contextmanager
     def partitioned(self, name: str, *, peers: Sequence[str] = ()) -> Iterator[None]:
