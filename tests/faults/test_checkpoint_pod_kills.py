@@ -151,10 +151,14 @@ class Account:
         """Of a rank's two sealed slots the older one was being read, and the newest was given up
         for the next step, which came to nothing: then the other ranks may have no step with it in
         common, and what is on storage is safe."""
-        for newest, _ in self._pod.lines("over")[-1:]:
-            if int(newest) == self.least:
-                self.least = self._pod.durable()
-                self.seen["newest given up"] += 1
+        given_up = [int(newest) for newest, _ in self._pod.lines("over")[-1:]]
+        for rank, newest in self._pod.lines("fills")[-FORM.world_size :]:
+            # It may have died before it could tell over which slot.
+            left = {seal.step for seal in self._pod.arenas[int(rank)].sealed()}
+            given_up += {int(newest)} - left
+        if self.least in given_up:
+            self.least = self._pod.durable()
+            self.seen["newest given up"] += 1
 
     def lost_memory(self) -> None:
         """Only what is on storage is safe."""

@@ -93,6 +93,8 @@ class Trainer:
         data = memoryview(FORM.bytes_of(step, self._round, rank))
         facts = {"rank": rank, "world_size": FORM.world_size, "step": step, "replicated": False}
         before = self._arenas[rank].sealed()
+        if len(before) > 1:
+            self.tell(f"fills {rank} {before[0].step}")
         with self._arenas[rank].fill() as filling:
             if len(before) > 1 and filling.slot == before[0].slot:
                 self.tell(f"over {before[0].step} {before[1].step}")
