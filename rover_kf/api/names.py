@@ -171,6 +171,7 @@ EXIT_RETRY = 138
 # -- Event reasons ---------------------------------------------------------------------------------
 
 EVENT_INJECTED = "RoverInjected"
+EVENT_NOT_INJECTED = "NotInjected"
 EVENT_NOT_REWRITTEN = "CommandNotRewritten"
 EVENT_WORLD_FORMED = "WorldFormed"
 EVENT_PROCESS_FAILED = "TrainingProcessFailed"

@@ -19,7 +19,7 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
     """The plan with what is new told, each thing once as far as the annotation remembers."""
     memory = made.status
     effects: list[Tell] = []
-    told = [*_admission(seen.job, now), *failures.seen(seen.pods, now), *_policy(seen, now)]
+    told = [*_admission(seen, now), *failures.seen(seen.pods, now), *_policy(seen, now)]
     for key, event in told:
         if not memory.has_told(key):
             effects.append(Tell(event))
@@ -47,11 +47,18 @@ def _end(job: ObservedJob, now: float) -> Iterator[Event]:
         yield Event(names.EVENT_JOB_FAILED, message, warning=True, at=now)
 
 
-def _admission(job: ObservedJob, now: float) -> Iterator[tuple[str, Event]]:
+def _admission(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:
     """A webhook must not write Events (sideEffects None): what it did is told here."""
+    job = seen.job
     if names.INJECTED_ANNOTATION in job.annotations:
         message = "runtime, sidecar and arena are in the job's pods"
         yield "injected", Event(names.EVENT_INJECTED, message, at=now)
+    elif seen.status is None and job.labels.get(names.INJECT_LABEL) == "true":
+        message = (
+            "it was created or labelled while the webhook could not see to it and runs as it was "
+            "written; delete it and create it again for checkpoints, recovery and scaling"
+        )
+        yield "plain", Event(names.EVENT_NOT_INJECTED, message, warning=True, at=now)
     reasons = job.annotations.get(names.NOT_REWRITTEN_ANNOTATION)
     if reasons:
         message = f"checkpoints only, neither recovery nor scaling: {reasons}"

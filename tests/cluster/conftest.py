@@ -44,7 +44,6 @@ from testcluster.objects import apply
 from testcluster.pod_processes import ByExec, OnMachine
 from testcluster.trainer_image import TrainerImage
 
-CONTROLLER_NAMESPACE = "rover-kf-system"
 _USED = pytest.StashKey[list[str]]()
 
 
@@ -83,7 +82,7 @@ def pytest_runtest_makereport(item, call):
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", item.nodeid.removeprefix("tests/cluster/"))
         folder = settings.REPOSITORY / "build" / "cluster-logs" / name
         daemons = cluster.root / "log" if isinstance(cluster, Cluster) else None
-        used = [*item.stash.get(_USED, []), CONTROLLER_NAMESPACE]
+        used = [*item.stash.get(_USED, []), deployment.NAMESPACE]
         logs.collect(cluster.kubectl, used, folder, daemons)
         report.sections.append(("cluster logs", f"collected in {folder}"))
     return report
@@ -165,10 +164,10 @@ def controller(cluster, project_images, tmp_path_factory) -> Iterator[str]:
     if project_images is not None:
         overlay = deployment.overlay(tmp_path_factory.mktemp("overlay"), overlay, project_images)
     objects = cluster.kubectl("kustomize", str(overlay))
-    had = cluster.kubectl("get", "namespace", CONTROLLER_NAMESPACE, "--ignore-not-found")
+    had = deployment.is_there(cluster)
     cluster.kubectl("apply", "-f", "-", text=objects)
-    deployment.wait(cluster, CONTROLLER_NAMESPACE)
-    yield CONTROLLER_NAMESPACE
+    deployment.wait(cluster)
+    yield deployment.NAMESPACE
     if isinstance(cluster, ForeignCluster) and not had:
         cluster.kubectl("delete", "-f", "-", "--timeout=180s", text=objects, timeout=200)
 
@@ -180,11 +179,11 @@ def controller_down(cluster, controller):
 
     def take() -> None:
         taken.append(controller)
-        deployment.scale(cluster, controller, 0)
+        deployment.scale(cluster, 0)
 
     yield take
     if taken:
-        deployment.scale(cluster, controller, 1)
+        deployment.scale(cluster, 1)
 
 
 @pytest.fixture(scope="session")

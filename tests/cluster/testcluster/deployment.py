@@ -12,9 +12,11 @@ from collections.abc import Sequence
 
 import yaml
 
+from testcluster import admission
 from testcluster.commands import Kubectl
 from testcluster.layout import Image
 
+NAMESPACE = "rover-kf-system"
 DEPLOYMENT = "rover-kf-controller"
 _SIDECAR = "rover-kf-sidecar"
 
@@ -76,18 +78,28 @@ def overlay(folder: pathlib.Path, base: pathlib.Path, images: ProjectImages) -> 
     return folder
 
 
-def wait(cluster: Kubectl, namespace: str) -> None:
-    """Wait until the deployment is rolled out."""
-    words = ("-n", namespace, "rollout", "status", f"deploy/{DEPLOYMENT}", "--timeout=180s")
+def wait(cluster: Kubectl) -> None:
+    """Wait until the deployment is rolled out and jobs are injected.
+
+    Raises:
+        ClusterError: neither in three minutes, or no injected job in two more.
+    """
+    words = ("-n", NAMESPACE, "rollout", "status", f"deploy/{DEPLOYMENT}", "--timeout=180s")
     cluster.kubectl(*words, timeout=200)
+    admission.wait(cluster, injected=True)
 
 
-def scale(cluster: Kubectl, namespace: str, replicas: int) -> None:
+def is_there(cluster: Kubectl) -> bool:
+    """Whether the controller is deployed."""
+    return bool(cluster.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found"))
+
+
+def scale(cluster: Kubectl, replicas: int) -> None:
     """Set the controller's replicas; returns when they are there, or gone."""
-    cluster.kubectl("-n", namespace, "scale", f"deploy/{DEPLOYMENT}", f"--replicas={replicas}")
+    cluster.kubectl("-n", NAMESPACE, "scale", f"deploy/{DEPLOYMENT}", f"--replicas={replicas}")
     if replicas:
-        wait(cluster, namespace)
+        wait(cluster)
         return
     selector = "app.kubernetes.io/component=controller"
-    words = ("-n", namespace, "wait", "pod", "-l", selector, "--for=delete", "--timeout=120s")
+    words = ("-n", NAMESPACE, "wait", "pod", "-l", selector, "--for=delete", "--timeout=120s")
     cluster.kubectl(*words, timeout=140)

@@ -14,7 +14,7 @@ import re
 import signal
 from collections.abc import Iterator, Sequence
 
-from testcluster import network
+from testcluster import admission, deployment, network
 from testcluster.cluster import Cluster
 from testcluster.commands import run
 from testcluster.errors import ClusterError
@@ -103,6 +103,7 @@ class NodeFaults:
             # What ran on it may be the Training Operator or the controller: the next test needs it.
             waiting = ("--all-namespaces", "--all", "--for=condition=Available", "--timeout=180s")
             self.cluster.kubectl("wait", "deployments", *waiting, timeout=200)
+            admission.wait(self.cluster, injected=deployment.is_there(self.cluster))
 
     @contextlib.contextmanager
     def partitioned(self, name: str, *, peers: Sequence[str] = ()) -> Iterator[None]:

@@ -8,6 +8,7 @@ cluster at a time; cluster.py's lock sees to that.
 
 from __future__ import annotations
 
+import json
 import pathlib
 
 from testcluster.commands import run, succeeds
@@ -79,6 +80,29 @@ def _create_namespace(index: int, nodes: int) -> None:
             "net.bridge.bridge-nf-call-iptables=1",
         ]
     )
+
+
+def unplug(index: int) -> None:
+    """Cut a node off at once: what its processes still say as they end is not heard."""
+    run(f"ip link set ve{namespace(index)} down")
+
+
+def plug(index: int) -> None:
+    """Connect an unplugged node again."""
+    run(f"ip link set ve{namespace(index)} up")
+
+
+def forget_pods(index: int) -> None:
+    """Remove the links of a node's pods, whose processes have ended.
+
+    The kernel keeps a network namespace as long as one of its connections waits for an answer; the
+    address of a pod that is gone would go on to answer for minutes, and no other pod could have it.
+    """
+    name = namespace(index)
+    for link in json.loads(run(f"ip -n {name} -json link show type veth")):
+        if "master" in link:
+            # The kernel may be removing it along with its peer just now.
+            succeeds(f"ip -n {name} link delete {link['ifname']}")
 
 
 def existing() -> list[str]:

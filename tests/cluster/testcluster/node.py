@@ -75,6 +75,7 @@ class Node:
         """Start its namespaces and containerd; returns when containerd answers."""
         self.home.mkdir(parents=True, exist_ok=True)
         cgroups.create(self.name)
+        network.plug(self.index)
         self._start_init()
         self._write_containerd_config()
         self.registry.start(
@@ -137,15 +138,17 @@ class Node:
         run(["ctr", "-a", self.socket, "-n", "k8s.io", "images", "import", archive])
 
     def power_off(self) -> None:
-        """End every process of the node at once, as a power failure would."""
+        """End every process of the node at once, as a power failure would: nobody says goodbye."""
         init = self.registry.get(f"{self.name}-init")
         if init is None or not init.alive():
             raise ClusterError(f"{self.name} does not run")
         outside = [daemon for daemon in self.registry.all() if self._is_ours(daemon.name)]
+        network.unplug(self.index)
         init.signal(signal.SIGKILL)
         if not wait_ended([init, *outside], 30):
             raise ClusterError(f"processes of {self.name} survive the end of their namespace")
         self.registry.stop([init, *outside])
+        network.forget_pods(self.index)
 
     def _is_ours(self, daemon: str) -> bool:
         return daemon.startswith(f"{self.name}-") or daemon == f"proxy{self.index}"

@@ -379,3 +379,15 @@ def test_admission_is_told_once(clock, history):
     look(cluster, history, times=4)
     assert cluster.reasons().count(names.EVENT_INJECTED) == 1
     assert cluster.reasons().count(names.EVENT_NOT_REWRITTEN) == 1
+
+
+def test_a_labelled_job_that_was_not_injected_is_told_of_once(clock, history):
+    """Admitted while no webhook answered, it runs as a plain job: its owner is told, and how."""
+    cluster = MemoryCluster(clock, manifest())
+    cluster.reachable = False
+    look(cluster, history, times=4)
+    assert cluster.reasons().count(names.EVENT_NOT_INJECTED) == 1
+    plain = MemoryCluster(clock, manifest(labels={names.INJECT_LABEL: "false"}))
+    plain.reachable = False
+    look(plain, history, times=4)
+    assert names.EVENT_NOT_INJECTED not in plain.reasons()
