@@ -24,7 +24,8 @@ from rover_kf import errors
 from rover_kf.checkpoint.snapshot import Entry, Snapshot
 
 KEY = "rover.pieces"
-"""Metadata: JSON of {"own": [names], "pieces": {name: [shape, offsets, copy]}}."""
+"""Metadata: JSON of {"own": [names], "pieces": {name: [shape, offsets, copy]}}, and "alike": false
+where shared tensors need not be bit-equal."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,11 +69,16 @@ class Kinds:
 
     own: frozenset[str] = frozenset()
     pieces: Mapping[str, Piece] = dataclasses.field(default_factory=dict)
+    alike: bool = True
+    """Shared tensors are bit-equal on every rank; False: any rank's will do (torch's DCP)."""
 
     def to_text(self) -> str:
         """As it stands in the metadata."""
         pieces = {name: [p.shape, p.offsets, p.copy] for name, p in self.pieces.items()}
-        return json.dumps({"own": sorted(self.own), "pieces": pieces}, separators=(",", ":"))
+        tree: dict[str, object] = {"own": sorted(self.own), "pieces": pieces}
+        if not self.alike:
+            tree["alike"] = False
+        return json.dumps(tree, separators=(",", ":"))
 
     def box(self, entry: Entry) -> Box:
         """Which part of its tensor an entry is; the whole one unless it is a piece."""
@@ -101,11 +107,12 @@ def kinds_of(snapshot: Snapshot) -> Kinds:
             str(name): Piece(tuple(map(int, shape)), tuple(map(int, offsets)), int(copy))
             for name, (shape, offsets, copy) in parsed["pieces"].items()
         }
+        alike = bool(parsed.get("alike", True))
     except (ValueError, KeyError, TypeError, AttributeError) as cause:
         raise errors.TornSnapshot(f"a snapshot's pieces cannot be read: {cause!r}") from cause
     for name, piece in pieces.items():
         _check(name, piece, snapshot)
-    return Kinds(own, pieces)
+    return Kinds(own, pieces, alike)
 
 
 def _check(name: str, piece: Piece, snapshot: Snapshot) -> None:

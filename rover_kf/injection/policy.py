@@ -69,6 +69,11 @@ class CheckpointPolicy(_Section):
         default=60.0, ge=0, description="seconds (60) or a duration (5s, 2m), 0 or more"
     )
     """Least time between two persists; 0 persists whenever the last one has finished."""
+    check_every: int = Field(
+        default=10, ge=0, description="a whole number of saves, 1 or more; 0 compares nothing"
+    )
+    """Saves from one comparison of the ranks' replicas to the next. The sidecar reads each save
+    once for its checksum; every tenth save once more adds a tenth to that."""
     arena: Bytes | None = Field(
         default=None, ge=1 << 20, description="a quantity of memory such as 4Gi, 1Mi or more"
     )

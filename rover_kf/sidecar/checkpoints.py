@@ -22,6 +22,7 @@ from aiohttp import web
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaRequest, RestoreReply, RestoreRequest, Sealed, WaitRequest
+from rover_kf.api.replica_checks import SealTaken
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint import pieces
 from rover_kf.checkpoint.arena import Pin
@@ -30,6 +31,7 @@ from rover_kf.checkpoint.capped_writer import CappedWriter
 from rover_kf.checkpoint.location import open_storage
 from rover_kf.sidecar import background
 from rover_kf.sidecar.persister import Persister
+from rover_kf.sidecar.replica_check import ReplicaCheck
 from rover_kf.sidecar.replicas import Replicas
 from rover_kf.sidecar.restorer import Restorer
 from rover_kf.sidecar.seams import Peers, Story
@@ -66,6 +68,7 @@ class Checkpoints:
             else None
         )
         self._replicas = Replicas(settings, self._slots, peers, story)
+        self._check = ReplicaCheck(settings, self._slots, peers)
         self._restorer = Restorer(settings, self._slots, storage, peers, story)
         self._allocating = asyncio.Lock()
         self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_WAITING)
@@ -89,6 +92,7 @@ class Checkpoints:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self._tasks.clear()
+        await self._check.stop()
 
     def local_routes(self) -> list[web.RouteDef]:
         """For the Unix socket."""
@@ -214,9 +218,13 @@ class Checkpoints:
         except (errors.TornSnapshot, OSError) as overwritten:
             _log.info("no checksum of step %d: %s", sealed.step, overwritten)
         try:
-            await self._peers.ask_coordinator(names.PATH_COMMIT_SEALED, sealed, Acknowledged)
+            path = names.PATH_COMMIT_SEALED
+            taken = await self._peers.ask_coordinator(path, sealed, SealTaken)
         except errors.RoverError as error:
             _log.warning("the coordinator does not know of step %d: %s", sealed.step, error)
+            return
+        if taken.check:
+            self._check.begin(sealed)
 
     def _completed(self, sealed: Sealed) -> Sealed:
         """With what the trainer does not know."""

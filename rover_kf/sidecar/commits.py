@@ -27,6 +27,7 @@ from rover_kf.api.checkpoints import (
     Sealed,
     WaitRequest,
 )
+from rover_kf.api.replica_checks import SealTaken
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint import commit
 from rover_kf.checkpoint.location import open_storage
@@ -36,6 +37,7 @@ from rover_kf.sidecar import first_look, newest_stored
 from rover_kf.sidecar.common_step import CommonStep
 from rover_kf.sidecar.long_poll import LongPoll
 from rover_kf.sidecar.naming import Naming
+from rover_kf.sidecar.replica_verdicts import ReplicaVerdicts
 from rover_kf.sidecar.replication import Replication
 from rover_kf.sidecar.seal_account import SealAccount
 from rover_kf.sidecar.seams import Peers, Story
@@ -74,6 +76,7 @@ class Commits:
         self._seals = SealAccount()
         self._naming = Naming(settings.persist_seconds, time.time_ns())
         self._replication = Replication(peers, lambda: self._naming.named)
+        self._verdicts = ReplicaVerdicts(settings.checkpoint_check_every, story)
         self._common = CommonStep(self._choose, self._begin_round, seconds=resolve_seconds)
         self._poll = LongPoll()
         self._writing = asyncio.Lock()
@@ -128,6 +131,7 @@ class Commits:
             web.post(names.PATH_COMMIT_NAMED, self._on_named),
             web.post(names.PATH_COMMIT_GIVEN_UP, self._on_given_up),
             *self._replication.routes(),
+            *self._verdicts.routes(),
         ]
 
     async def _on_sealed(self, request: web.Request) -> web.Response:
@@ -142,7 +146,7 @@ class Commits:
             elif sealed.replicated and self._seals.pods(key) > 1:
                 await self._replication.held_by_all(sealed.step)
             await self._poll.notify()
-        return reply(Acknowledged())
+        return reply(SealTaken(check=self._verdicts.is_due(sealed)))
 
     async def _on_durable(self, request: web.Request) -> web.Response:
         durable = await read(request, Durable)
@@ -246,6 +250,7 @@ class Commits:
         # What the round goes on from may be in one memory only: durable before the pace allows it.
         self._naming.hurry()
         self._replication.restart()
+        await self._verdicts.restart(step)
         await self._poll.notify()
         if self.durable_step is not None and step is not None and step < self.durable_step:
             self._ledger = commit.forget_committed(self._ledger)

@@ -55,6 +55,8 @@ class SidecarSettings:
     """Checkpoints whose step it divides are never removed; 0: none are."""
     checkpoint_keep_best: str = ""
     """``metric:max:count``; empty: none are kept for being good."""
+    checkpoint_check_every: int = 0
+    """Saves from one comparison of the ranks' replicas to the next; 0 makes none."""
     node: str = ""
     """Kubernetes node of the pod; empty: not known."""
     port: int = names.PORT
@@ -119,6 +121,7 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         checkpoint_bandwidth=int(_number(environment, names.ENV_CHECKPOINT_BANDWIDTH, "0")),
         checkpoint_keep_every=int(_number(environment, names.ENV_CHECKPOINT_KEEP_EVERY, "0")),
         checkpoint_keep_best=_best(environment),
+        checkpoint_check_every=int(_number(environment, names.ENV_CHECKPOINT_CHECK_EVERY, "10")),
     )
 
 

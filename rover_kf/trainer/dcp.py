@@ -109,7 +109,8 @@ class Writer(StorageWriter):
         }
         metadata = {
             STATE_KEY: planned.to_text(values),
-            kinds.KEY: Kinds(pieces=pieces).to_text(),
+            # Among what torch saves of one rank for all are running figures, which differ.
+            kinds.KEY: Kinds(pieces=pieces, alike=False).to_text(),
         }
         self._checkpointer.save_parts(self._step, Parts(tensors, metadata, boxes=bool(pieces)))
         done: Future[list[WriteResult]] = Future()

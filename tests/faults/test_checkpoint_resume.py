@@ -90,8 +90,9 @@ def _start_world(
 
 
 def test_a_replicated_state_restores_at_any_world_size(tmp_path):
-    """One rank, then DDP of two, going on where the last world ended."""
-    with checkpoint_pod.pods(tmp_path / "pods", 2, checkpoint_every=5) as two:
+    """One rank, then DDP of two, going on where the last world ended; both hold the same bits."""
+    changes = {"checkpoint_every": 5, "checkpoint_check_every": 1}
+    with checkpoint_pod.pods(tmp_path / "pods", 2, **changes) as two:
         result = tmp_path / "result.json"
         found = []
         for round_, size in enumerate((1, 2), 1):
@@ -102,3 +103,6 @@ def test_a_replicated_state_restores_at_any_world_size(tmp_path):
         assert found == [(1, 0, "none"), (2, 10, "memory")]
         (newcomer,) = two[1].told(names.EVENT_RESTORED)
         assert "rank 1 of 2 resumes at step 10 from peer" in newcomer
+        log = two[0].settings.home / checkpoint_pod.LOG
+        eventually(lambda: "step 20: 2 ranks hold the same" in log.read_text())
+        assert two[0].told(names.EVENT_REPLICA_MISMATCH) == []

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 import signal
@@ -30,6 +31,8 @@ from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.web import application
 
 HERE = pathlib.Path(__file__).parent
+LOG = "log"
+"""Below the pod's home: what its sidecar logs."""
 
 
 def settings_of(home: pathlib.Path, **changes: object) -> SidecarSettings:
@@ -200,12 +203,23 @@ def pods(
             pod.kill()
 
 
+def _log_into(path: pathlib.Path) -> None:
+    """Everything into a file, warnings to standard error as well."""
+    log = logging.getLogger("rover_kf")
+    log.setLevel(logging.INFO)
+    errors = logging.StreamHandler()
+    errors.setLevel(logging.WARNING)
+    for handler in (errors, logging.FileHandler(path)):
+        log.addHandler(handler)
+
+
 def main() -> None:
     """Serve the pod that the command line describes."""
     spec = json.loads(sys.argv[1])
     for key in ("home", "token_home"):
         spec[key] = pathlib.Path(spec[key]) if spec[key] else None
     settings = SidecarSettings(**spec)
+    _log_into(settings.home / LOG)
     asyncio.run(serve(settings, Told(settings.home / "events")))
 
 

@@ -31,6 +31,7 @@ from rover_kf import Checkpointer
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 last, pace = int(sys.argv[1]), float(sys.argv[2])
+torch.manual_seed(0)  # as under DistributedDataParallel, all ranks begin alike
 state = {"model": torch.nn.Linear(4, 4), "seen": 0}
 checkpointer = Checkpointer()
 step = checkpointer.restore(state)

@@ -81,6 +81,16 @@ def test_the_sidecar_knows_which_checkpoints_to_spare():
         sidecar_settings.read(variables | {names.ENV_CHECKPOINT_KEEP_BEST: "x"})
 
 
+@pytest.mark.parametrize(("rules", "saves"), [({}, 10), ({"checkpoint.check-every": "0"}, 0)])
+def test_the_sidecar_knows_how_often_replicas_are_compared(rules, saves):
+    """Every tenth save if nothing is said; 0 reaches it as 0."""
+    variables = environment_of(
+        container_of(injected(make_job(policy=rules)), names.SIDECAR_CONTAINER)
+    )
+    variables[names.ENV_REPLICA_INDEX] = "0"  # the pod's own label says so
+    assert sidecar_settings.read(variables).checkpoint_check_every == saves
+
+
 def test_without_a_master_the_first_worker_coordinates():
     """Worker-only jobs name worker 0; a job without checkpoint path keeps them in memory."""
     variables = environment_of(container_of(injected(make_job()), names.SIDECAR_CONTAINER))

@@ -38,6 +38,7 @@ def test_every_key_is_read():
         "checkpoint.keep-every": "1000",
         "checkpoint.keep-best": "val/loss:min:2",
         "checkpoint.persist-seconds": "0",
+        "checkpoint.check-every": "4",
         "checkpoint.arena": "2Gi",
         "scaling.mode": "auto",
         "scaling.min": "2",
@@ -59,6 +60,7 @@ def test_every_key_is_read():
         "keep_every": 1000,
         "keep_best": "val/loss:min:2",
         "persist_seconds": 0.0,
+        "check_every": 4,
         "arena": 2 << 30,
     }
     assert found.scaling.model_dump() == {
@@ -94,6 +96,7 @@ def test_every_key_is_read():
         ("checkpoint.keep-best", "accuracy:most:2", "max or min"),
         ("checkpoint.keep-best", "accuracy:max:0", "how many"),
         ("checkpoint.persist-seconds", "-1", "0 or more"),
+        ("checkpoint.check-every", "-1", "0 compares nothing"),
         ("checkpoint.arena", "4Gb", "quantity"),
         ("checkpoint.arena", "1Ki", "1Mi or more"),
         ("scaling.mode", "on", "off, recommend or auto"),

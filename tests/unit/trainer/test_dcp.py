@@ -13,7 +13,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from rover_kf import errors
+from rover_kf.checkpoint import snapshot
+from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.kinds import Box
+from rover_kf.sidecar import tensor_sums
 from rover_kf.trainer import planned
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
@@ -51,6 +54,11 @@ def test_any_state_dict_comes_back(tmp_path):
         loaded["odd"]["view"] = loaded["odd"]["view"].long()
         with _checkpointer(pod) as checkpointer:
             dcp.save(saved, storage_writer=Writer(checkpointer, 7))
+        arena = Arena(pod.settings.home / "arena" / "0")
+        (seal,) = arena.sealed()
+        found = snapshot.read(arena.slot_path(seal.slot).read_bytes()[: seal.length])
+        assert "half" in found.tensors
+        assert tensor_sums.alike(found) == []  # any rank's will do, though they may differ
         with _checkpointer(pod, round_=2) as checkpointer:
             reader = Reader(checkpointer, loaded)
             assert reader.find() == 7

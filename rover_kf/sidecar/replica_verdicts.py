@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator's half of the check of replicas: which steps, and who differs in what.
+
+All it remembers is bounded and of one round: a rank that never reports, or a coordinator that is
+started anew, costs a check.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+from aiohttp import web
+
+from rover_kf.api import names
+from rover_kf.api.checkpoints import Sealed
+from rover_kf.api.replica_checks import DigestTaken, ReplicaDigest, TensorSum
+from rover_kf.checkpoint import divergence
+from rover_kf.checkpoint.divergence import Division
+from rover_kf.sidecar import mismatch_text
+from rover_kf.sidecar.long_poll import LongPoll
+from rover_kf.sidecar.seams import Story
+from rover_kf.sidecar.web import read, reply
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 30.0
+"""How long the first rank that reports waits for the last one."""
+_MOST_OPEN = 4
+"""Steps that are compared at one time; beyond it the oldest is given up."""
+_MOST_TOLD = 16
+"""Sets of ranks that are told of in one round: who differs anew at each check fills no story."""
+
+Key = tuple[int, int]
+"""Round and step."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Check:
+    """One step."""
+
+    digests: dict[int, ReplicaDigest] = dataclasses.field(default_factory=dict)
+    division: Division | None = None
+    """None: not all have reported, and it is still waited for them."""
+    listings: dict[int, tuple[TensorSum, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """Ranks whose listings are needed."""
+        return self.division.witnesses if self.division and not self.division.is_one else ()
+
+
+class ReplicaVerdicts:
+    """One a coordinator.
+
+    Args:
+        every: saves from one check to the next; 0: none is made.
+        story: where ranks that differ are told.
+        patience_seconds: how long a rank's report waits for the others'.
+    """
+
+    def __init__(
+        self, every: int, story: Story, *, patience_seconds: float = _PATIENCE_SECONDS
+    ) -> None:
+        self._every, self._story, self._patience = every, story, patience_seconds
+        self._poll = LongPoll()
+        self._newest: Key = (0, 0)
+        self._saves = 0
+        self._due: tuple[Key, ...] = ()
+        self._open: dict[Key, _Check] = {}
+        self._told: set[tuple[int, ...]] = set()
+        self._equal_step: int | None = None
+
+    def routes(self) -> list[web.RouteDef]:
+        """For the coordinator's TCP port."""
+        return [web.post(names.PATH_REPLICA_DIGEST, self._on_digest)]
+
+    def is_due(self, sealed: Sealed) -> bool:
+        """Whether the step that a rank has sealed is to be checked; the same for all its ranks.
+
+        The first save that this coordinator hears of, and every so many after it.
+        """
+        alone = sealed.world_size == 1 or not sealed.replicated
+        if not self._every or alone or sealed.restored:
+            return False
+        key = (sealed.round, sealed.step)
+        if key > self._newest:
+            self._newest = key
+            if self._saves % self._every == 0:
+                self._due = (*self._due, key)[-_MOST_OPEN:]
+            self._saves += 1
+        return key in self._due
+
+    async def restart(self, step: int | None) -> None:
+        """A new round begins at that step: what was open is of the old one."""
+        if self._equal_step is not None:
+            self._equal_step = None if step is None else min(step, self._equal_step)
+        for check in self._open.values():
+            check.division = Division(())
+        self._open.clear()
+        self._told.clear()
+        await self._poll.notify()
+
+    async def _on_digest(self, request: web.Request) -> web.Response:
+        told = await read(request, ReplicaDigest)
+        key = (told.round, told.step)
+        if told.listing:
+            self._take_listing(key, told)
+            return reply(DigestTaken())
+        check = self._opened(key)
+        if check.division is None:
+            check.digests[told.rank] = told
+        if len(check.digests) >= told.world_size:
+            self._divide(key, check)
+            await self._poll.notify()
+        if await self._poll.answer(lambda: check.division, self._patience) is None:
+            self._divide(key, check)  # Those who have reported are compared.
+        return reply(DigestTaken(listing_wanted=told.rank in check.wanted))
+
+    def _opened(self, key: Key) -> _Check:
+        check = self._open.setdefault(key, _Check())
+        while len(self._open) > _MOST_OPEN:
+            del self._open[min(self._open)]
+        return check
+
+    def _divide(self, key: Key, check: _Check) -> None:
+        if check.division is not None:
+            return
+        found = {r: told.digest for r, told in check.digests.items() if told.digest is not None}
+        check.division = divergence.divide(found)
+        if not check.division.is_one:
+            return
+        self._open.pop(key, None)
+        if all(len(found) >= told.world_size for told in check.digests.values()):
+            self._equal_step = key[1]
+            _log.info("step %d: %d ranks hold the same", key[1], len(found))
+
+    def _take_listing(self, key: Key, told: ReplicaDigest) -> None:
+        check = self._open.get(key)
+        if check is None or check.division is None or told.rank not in check.wanted:
+            return
+        check.listings[told.rank] = told.listing
+        if len(check.listings) == len(check.wanted):
+            del self._open[key]
+            self._tell(key[1], check, check.division)
+
+    def _tell(self, step: int, check: _Check, division: Division) -> None:
+        if division.suspects in self._told or len(self._told) >= _MOST_TOLD:
+            _log.info("step %d: ranks still differ: %s", step, division.suspects)
+            return
+        self._told.add(division.suspects)
+        first = check.digests[division.witnesses[0]]
+        message = mismatch_text.of(
+            step,
+            division,
+            pods={rank: told.pod for rank, told in check.digests.items()},
+            tensors=divergence.differing([check.listings[rank] for rank in check.wanted]),
+            count=first.tensors,
+            equal_step=self._equal_step,
+        )
+        self._story.record(names.EVENT_REPLICA_MISMATCH, message, warning=True)
