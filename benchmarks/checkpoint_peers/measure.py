@@ -109,6 +109,7 @@ def take(session: Session, course: Course, figures: Figures) -> None:
     for _ in range(size.repeats):
         restored = session.ask("restore")
         figures.restore.append(restored["ms"])
+        figures.facts["restored_views"] = restored["views"]
         if not restored["equal"]:
             figures.skipped = "what came back is not what was saved"
 

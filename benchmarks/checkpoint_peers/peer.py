@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import memory
+import possession
 import torch
 from workload import Loop
 
@@ -155,7 +156,7 @@ class Worker:
         return {"steps_ms": [self._train(compute_ms)[0] for _ in range(count)]}
 
     def do_restore(self) -> dict[str, Any]:
-        """Save, and bring it back into a fresh module and optimizer."""
+        """Save, and bring it back into a fresh module and optimizer, in memory of their own."""
         self._step += 1
         self._peer.save(self._step)
         self._peer.before_step()
@@ -163,9 +164,11 @@ class Worker:
         fresh = Loop(*self._size, seed=2)
         begun = time.perf_counter()
         self._peer.restore(fresh)
+        views = possession.take(fresh.tensors())
         spent = (time.perf_counter() - begun) * 1e3
         pairs = zip(self._loop.tensors(), fresh.tensors(), strict=True)
-        return {"ms": spent, "equal": all(torch.equal(here, there) for here, there in pairs)}
+        equal = all(torch.equal(here, there) for here, there in pairs)
+        return {"ms": spent, "equal": equal, "views": views}
 
     def do_facts(self) -> dict[str, Any]:
         """What else the system tells."""

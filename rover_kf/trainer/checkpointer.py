@@ -29,7 +29,7 @@ from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, Wan
 from rover_kf.api.samples import StepSample
 from rover_kf.checkpoint import measured
 from rover_kf.checkpoint.control import Seal
-from rover_kf.trainer import load
+from rover_kf.trainer import cores, load
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer import state as states
 from rover_kf.trainer.drain import Drain
@@ -117,7 +117,8 @@ class Checkpointer:
         shards = states.take_apart(state, replicated=self._replicated).shards
         reply = self._recovery.bring(shards.wanted())
         if reply.step is not None:
-            load.from_slot(reply, state, shards)
+            threads = cores.share(self._settings.local_world_size)
+            load.from_slot(reply, state, shards, threads)
             self.restored_from = reply.source
         self._saver.prepare(state)
         self._last_step_at = time.monotonic()

@@ -7,6 +7,9 @@ from __future__ import annotations
 import os
 import pathlib
 
+MOST_THREADS = 4
+"""Of one copy; more find no more bandwidth."""
+
 _ROOT = pathlib.Path("/sys/fs/cgroup")
 _OWN = pathlib.Path("/proc/self/cgroup")
 
@@ -19,6 +22,15 @@ def usable(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> float:
         own: the file that names this process's groups.
     """
     return min(float(len(os.sched_getaffinity(0))), *_quotas(root, own))
+
+
+def share(processes: int) -> int:
+    """Threads that one of so many training processes may copy with while none of them computes.
+
+    Args:
+        processes: training processes of this pod.
+    """
+    return max(min(int(usable() / processes), MOST_THREADS), 1)
 
 
 def has_spare(processes: int, threads: int) -> bool:

@@ -100,6 +100,32 @@ class Overlap:
         os.kill(os.getpid(), number)
 
 
+class Owned:
+    """Which tensors nothing but an optimizer of the state should change.
+
+    Asked at each save; looked up anew when another tensor is there.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[int, list[int]] | None = None
+        self._names: frozenset[str] = frozenset()
+
+    def names(
+        self, era: int, state: Mapping[str, object], tensors: Mapping[str, torch.Tensor]
+    ) -> frozenset[str]:
+        """Their names.
+
+        Args:
+            era: of the names, shapes and types (rover_kf.trainer.recall).
+            state: as it was given to save.
+            tensors: of it.
+        """
+        seen = era, [tensor.data_ptr() for tensor in tensors.values()]
+        if seen != self._seen:
+            self._seen, self._names = seen, left_to_optimizers(state, tensors)
+        return self._names
+
+
 def left_to_optimizers(
     state: Mapping[str, object], tensors: Mapping[str, torch.Tensor]
 ) -> frozenset[str]:

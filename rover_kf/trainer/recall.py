@@ -150,6 +150,9 @@ def _inner(value: object) -> object:
     if isinstance(target, (torch.Tensor, dict, list, tuple, int, float, str, bytes)):
         return target
     if isinstance(target, Stateful) and not isinstance(target, type):
+        stock = type(target).state_dict is torch.nn.Module.state_dict
+        if stock and isinstance(target, torch.nn.Module):
+            return target.state_dict(keep_vars=True)  # parameters themselves cost less than views
         return target.state_dict()
     return target
 
@@ -168,15 +171,10 @@ def _flatten(value: object, outline: list[object], tensors: list[torch.Tensor]) 
     elif isinstance(value, dict):
         outline.append(kind)
         outline.extend(value)
-        for key, item in value.items():
-            if type(key) is not str:
-                outline.append(type(key))
-            # Tensors are most of a state: no call for each.
-            if type(item) in _EXACT:
-                tensors.append(item)
-                outline.append(item.shape)
-                outline.append(item.dtype)
-            else:
+        outline += [type(key) for key in value if type(key) is not str]
+        items = list(value.values())
+        if not (_tensors(items, outline, tensors) or _tables(items, outline, tensors)):
+            for item in items:
                 _flatten(item, outline, tensors)
         outline.append(len(value))
     elif isinstance(value, (list, tuple)):
@@ -189,6 +187,32 @@ def _flatten(value: object, outline: list[object], tensors: list[torch.Tensor]) 
         outline += (kind, repr(value) if kind is complex else value)
     else:
         raise _Unplain
+
+
+def _tensors(items: list[Any], outline: list[object], tensors: list[torch.Tensor]) -> bool:
+    """Take nothing but tensors: most of a state, so no call for each."""
+    if not _EXACT.issuperset(map(type, items)):
+        return False
+    tensors += items
+    outline += [item.shape for item in items]
+    outline += [item.dtype for item in items]
+    return True
+
+
+def _tables(items: list[Any], outline: list[object], tensors: list[torch.Tensor]) -> bool:
+    """Take nothing but dicts of tensors, as an optimizer keeps one for each parameter."""
+    if {*map(type, items)} != {dict}:
+        return False
+    try:
+        keys = ["\0".join(item) for item in items]
+    except TypeError:  # a key that is no text
+        return False
+    inner = [value for item in items for value in item.values()]
+    if not _tensors(inner, outline, tensors):
+        return False
+    outline += keys
+    outline += [len(item) for item in items]
+    return True
 
 
 def _mark(value: Any, outline: list[object], tensors: list[torch.Tensor]) -> None:

@@ -25,7 +25,7 @@ from rover_kf.checkpoint.snapshot import Layout
 from rover_kf.trainer import cores, foresight, transfer
 from rover_kf.trainer.device import Streams
 from rover_kf.trainer.hands import Hands
-from rover_kf.trainer.overlap import Overlap, left_to_optimizers
+from rover_kf.trainer.overlap import Overlap, Owned
 from rover_kf.trainer.recall import Recall
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.slots import AskArena, Slots
@@ -36,9 +36,6 @@ from rover_kf.trainer.work import Work
 
 Told = Callable[[Seal, float], None]
 """Takes a seal and the seconds that its copy took, in whatever thread ended it."""
-
-_MOST_THREADS = 4
-"""Of one copy; more find no more bandwidth."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,7 +82,8 @@ class Saver:
             Recall(replicated=replicated),
             Streams(),
         )
-        self._overlap, self._hands = Overlap(), Hands(_helpers(settings))
+        self._overlap, self._owned = Overlap(), Owned()
+        self._hands = Hands(_helpers(settings))
         self._plan: _Plan | None = None
         self.issued, self.sealed = 0, 0
         """Saves that were asked for, and those that were sealed; the others raised."""
@@ -121,9 +119,12 @@ class Saver:
         parts = self._recall.take_apart(state)
         if measured:
             parts = dataclasses.replace(parts, metadata={**parts.metadata, **measured})
-        overlaps = self.overlaps(on_device=_on_device(parts))
-        late = left_to_optimizers(state, parts.tensors) if overlaps else frozenset[str]()
-        self._begin(step, parts, late)
+        on_device = _on_device(parts)
+        overlaps = self.overlaps(on_device=on_device)
+        late = frozenset[str]()
+        if overlaps:
+            late = self._owned.names(self._recall.era, state, parts.tensors)
+        self._begin(step, parts, late, on_device=on_device)
         if not overlaps:
             self._overlap.finish()
 
@@ -138,12 +139,11 @@ class Saver:
         self.finish()
         self.issued += 1
         self._recall.forget()
-        self._begin(step, parts, frozenset())
+        self._begin(step, parts, frozenset(), on_device=_on_device(parts))
         self._overlap.finish()
 
-    def _begin(self, step: int, parts: Parts, late: frozenset[str]) -> None:
+    def _begin(self, step: int, parts: Parts, late: frozenset[str], *, on_device: bool) -> None:
         plan, head = self._fit(parts, late)
-        on_device = _on_device(parts)
         begun = time.perf_counter()
         filling = self._slots.arena.fill()
         seal = functools.partial(self._seal, filling, plan.layout.length, parts.in_pieces, begun)
@@ -275,5 +275,4 @@ def _on_device(parts: Parts) -> bool:
 
 
 def _helpers(settings: TrainerSettings) -> int:
-    share = int(cores.usable() / settings.local_world_size)
-    return max(min(torch.get_num_threads(), share, _MOST_THREADS), 1) - 1
+    return min(torch.get_num_threads(), cores.share(settings.local_world_size)) - 1

@@ -31,8 +31,16 @@ DTYPES: Mapping[torch.dtype, str] = {
 }  # fmt: skip
 """Those that the file format knows; others are stored as bytes under torch's own name."""
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor))
+PLAIN = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor))
 """Classes whose values are their bytes and nothing else; Buffer is new in torch 2.5."""
+
+_SUB_BYTE = frozenset(
+    getattr(torch, f"{kind}{bits}")
+    for kind in ("int", "uint")
+    for bits in range(1, 8)
+    if hasattr(torch, f"{kind}{bits}")
+)
+"""Integers of 1 to 7 bits in a byte each: torch has their names, but no copy of them."""
 
 _BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
@@ -88,6 +96,11 @@ def dtype_of(name: str) -> torch.dtype:
             f"a tensor of type {name} was saved; torch {torch.__version__} does not know it"
         )
     return found
+
+
+def copyable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or its bytes where torch cannot copy its type."""
+    return tensor.view(torch.uint8) if tensor.dtype in _SUB_BYTE else tensor
 
 
 def unwrap(value: object) -> object:
@@ -175,7 +188,7 @@ def checked(tensor: torch.Tensor, path: str) -> torch.Tensor:
         UnsupportedState: it is more than that, or has no bytes; the message has its path.
     """
     reason = ""
-    if type(tensor) not in _PLAIN:
+    if type(tensor) not in PLAIN:
         reason = f"of class {type(tensor).__name__}; pass its local or full tensor"
     elif tensor.layout is not torch.strided or tensor.is_quantized:
         reason = f"of layout {tensor.layout}; pass it dense and not quantized"

@@ -13,6 +13,7 @@ import torch
 from rover_kf import errors
 from rover_kf.checkpoint.snapshot import Placed
 from rover_kf.trainer.device import Pair
+from rover_kf.trainer.state import copyable
 
 BATCH_BYTES = 4 << 20
 """A millisecond: what a thread may hold up that waits for the whole."""
@@ -34,7 +35,9 @@ class Watch:
     """Counters of in-place changes of the tensors that are still being copied."""
 
     step: int
-    watched: tuple[tuple[str, torch.Tensor, int], ...]
+    names: tuple[str, ...]
+    tensors: list[torch.Tensor]
+    before: list[int]
 
     def check(self) -> None:
         """Make sure that nothing changed under the copy.
@@ -42,19 +45,24 @@ class Watch:
         Raises:
             CheckpointError: something did; the message names it.
         """
-        touched = [name for name, tensor, before in self.watched if _changes(tensor) != before]
-        if touched:
-            raise errors.CheckpointError(
-                f"step {self.step} is not saved: {', '.join(touched[:3])} changed in place, by "
-                "something else than an optimizer's step, before the copy was done "
-                f"({len(touched)} of {len(self.watched)} tensors); change them before save(), or "
-                "pass overlap=False to Checkpointer"
-            )
+        now = _changes(self.tensors)
+        if now == self.before:
+            return
+        counts = zip(self.names, now, self.before, strict=True)
+        touched = [name for name, count, before in counts if count != before]
+        raise errors.CheckpointError(
+            f"step {self.step} is not saved: {', '.join(touched[:3])} changed in place, by "
+            "something else than an optimizer's step, before the copy was done "
+            f"({len(touched)} of {len(self.names)} tensors); change them before save(), or "
+            "pass overlap=False to Checkpointer"
+        )
 
 
 def watch(step: int, tensors: Mapping[str, torch.Tensor], names: Iterable[str]) -> Watch:
     """Begin to watch tensors of a step."""
-    return Watch(step, tuple((name, tensors[name], _changes(tensors[name])) for name in names))
+    named = tuple(names)
+    watched = [tensors[name] for name in named]
+    return Watch(step, named, watched, _changes(watched))
 
 
 def batches(
@@ -92,7 +100,7 @@ def copies(
     """What copies those batches' tensors on the host, a call each."""
     found: list[Callable[[], None]] = []
     for batch in chosen:
-        sources = [tensors[name] for name in batch.names]
+        sources = [copyable(tensors[name]) for name in batch.names]
         targets = batch.targets[slot]
         if any(source.is_cuda for source in sources):
             pairs = [p for p in zip(targets, sources, strict=True) if not p[1].is_cuda]
@@ -116,12 +124,12 @@ def device_pairs(
     ]
 
 
-def _changes(tensor: torch.Tensor) -> int:
-    return tensor._version  # noqa: SLF001 - torch's documented name for it
+def _changes(tensors: Iterable[torch.Tensor]) -> list[int]:
+    return [tensor._version for tensor in tensors]  # noqa: SLF001 - torch's documented name for it
 
 
 def _batch(names: list[str], views: Sequence[Mapping[str, torch.Tensor]], *, late: bool) -> Batch:
-    targets = tuple([slot[name] for name in names] for slot in views)
+    targets = tuple([copyable(slot[name]) for name in names] for slot in views)
     return Batch(tuple(names), targets, late)
 
 

@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Copies that all cores make which a restoring process may use: nobody trains meanwhile.
+
+Fresh memory costs more than the copy into it: the kernel clears it page by page as it is touched.
+Large tensors ask for huge pages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+
+import torch
+
+from rover_kf.trainer.hands import Hands
+from rover_kf.trainer.state import PLAIN, copyable
+from rover_kf.trainer.work import Work
+
+_MADV_HUGEPAGE = 14
+_HUGE_BYTES = 2 << 20
+_PIECE_BYTES = 4 << 20
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class Copies:
+    """Asked for one by one, made together.
+
+    Args:
+        hands: threads that help.
+    """
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands = hands
+        self._pairs: list[Pair] = []
+
+    def of(self, source: torch.Tensor) -> torch.Tensor:
+        """A tensor that will have the source's values after ``fill``.
+
+        Args:
+            source: contiguous, on the host; read by ``fill``.
+        """
+        copy = torch.empty_like(source)
+        _ask_for_huge_pages(copy)
+        self._pairs.append((copyable(copy), copyable(source)))
+        return copy
+
+    def into(self, target: torch.Tensor, source: torch.Tensor) -> bool:
+        """Have ``fill`` overwrite a live tensor; False if it has to be done another way.
+
+        Args:
+            target: any.
+            source: as for ``of``.
+        """
+        alike = (target.shape, target.dtype) == (source.shape, source.dtype)
+        if not alike or type(target) not in PLAIN or target.is_cuda or not target.is_contiguous():
+            return False
+        self._pairs.append((copyable(target.detach()), copyable(source)))
+        return True
+
+    def fill(self) -> None:
+        """Copy the values into all that were asked for."""
+        work = Work(_pieces(self._pairs))
+        self._pairs = []
+        self._hands.lend(work)
+        work.wait()
+        if work.error is not None:
+            raise work.error
+
+
+def _pieces(pairs: list[Pair]) -> list[Callable[[], None]]:
+    found: list[Callable[[], None]] = []
+    batch: list[Pair] = []
+    size = 0
+    for copy, source in pairs:
+        if source.nbytes > _PIECE_BYTES:
+            found += [functools.partial(_copy, [cut]) for cut in _cuts(copy, source)]
+            continue
+        batch.append((copy, source))
+        size += source.nbytes
+        if size >= _PIECE_BYTES:
+            found.append(functools.partial(_copy, batch))
+            batch, size = [], 0
+    return [*found, functools.partial(_copy, batch)] if batch else found
+
+
+def _cuts(copy: torch.Tensor, source: torch.Tensor) -> list[Pair]:
+    width = _PIECE_BYTES // source.element_size()
+    there, here = copy.view(-1), source.view(-1)
+    begins = range(0, here.numel(), width)
+    return [(there[begin : begin + width], here[begin : begin + width]) for begin in begins]
+
+
+def _copy(pairs: list[Pair]) -> None:
+    with torch.no_grad():
+        for copy, source in pairs:
+            copy.copy_(source)
+
+
+def _ask_for_huge_pages(tensor: torch.Tensor) -> None:
+    """Advice: where the kernel has no such pages, nothing changes."""
+    begin = -(-tensor.data_ptr() // _HUGE_BYTES) * _HUGE_BYTES
+    end = (tensor.data_ptr() + tensor.nbytes) // _HUGE_BYTES * _HUGE_BYTES
+    if begin < end:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_HUGEPAGE)
