@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import numbers as kinds
 from collections.abc import Mapping
 
 from rover_kf import errors
@@ -39,6 +40,15 @@ def to_metadata(metrics: Mapping[str, float] | None) -> Mapping[str, str]:
         if math.isfinite(number):
             finite[str(name)] = number
     return {KEY: json.dumps(finite, sort_keys=True)} if finite else {}
+
+
+def numbers(found: Mapping[str, object] | None) -> dict[str, float]:
+    """What a framework has measured, without what is no number: nobody chose to tell that."""
+    return {
+        str(name): float(value)
+        for name, value in (found or {}).items()
+        if isinstance(value, kinds.Real) and not isinstance(value, bool)
+    }
 
 
 def of(snapshot: Snapshot) -> dict[str, float]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ from torch.futures import Future
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import RestoreReply, Wanted
-from rover_kf.checkpoint import kinds
+from rover_kf.checkpoint import kinds, measured
 from rover_kf.checkpoint.kinds import Box, Kinds
 from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer import planned
@@ -55,10 +56,17 @@ class Writer(StorageWriter):
     Args:
         checkpointer: of the process.
         step: that the state dict stands for.
+        metrics: what was measured of it, as for ``Checkpointer.save``.
+
+    Raises:
+        InputError: a metric is no number.
     """
 
-    def __init__(self, checkpointer: Checkpointer, step: int) -> None:
+    def __init__(
+        self, checkpointer: Checkpointer, step: int, *, metrics: Mapping[str, float] | None = None
+    ) -> None:
         self._checkpointer, self._step = checkpointer, step
+        self._measured = measured.to_metadata(metrics)
         self._items: tuple[WriteItem, ...] = ()
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -111,6 +119,7 @@ class Writer(StorageWriter):
             STATE_KEY: planned.to_text(values),
             # Among what torch saves of one rank for all are running figures, which differ.
             kinds.KEY: Kinds(pieces=pieces, alike=False).to_text(),
+            **self._measured,
         }
         self._checkpointer.save_parts(self._step, Parts(tensors, metadata, boxes=bool(pieces)))
         done: Future[list[WriteResult]] = Future()

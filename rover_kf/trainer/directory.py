@@ -24,11 +24,12 @@ import os
 import pathlib
 import tempfile
 import time
+from collections.abc import Mapping
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaReply, ArenaRequest
-from rover_kf.checkpoint import kinds, plain, snapshot
+from rover_kf.checkpoint import kinds, measured, plain, snapshot
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.kinds import Kinds
@@ -74,26 +75,36 @@ class DirectoryCheckpointer:
         if self._reporter is not None:
             atexit.register(self.close)
 
-    def save(self, step: int, folder: str | os.PathLike[str]) -> None:
+    def save(
+        self,
+        step: int,
+        folder: str | os.PathLike[str],
+        *,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
         """Take a folder's files into memory as one step; every rank must save the step.
 
         Args:
             step: its number, from 1 on.
             folder: nobody writes to it meanwhile.
+            metrics: what was measured of this state, such as ``{"accuracy": 0.9}``; rank 0's go to
+                the checkpoint on storage, where ``checkpoint.keep-best`` reads them. One that is
+                not finite counts as not measured.
 
         Raises:
-            InputError: there is no such folder, or no file in it.
+            InputError: there is no such folder, or no file in it, or a metric is no number.
             UnsupportedState: it has links that lead out of it, or what is neither file nor folder.
             CheckpointError: a file changed while it was read.
             ArenaTooSmall: the files do not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
         """
+        told = measured.to_metadata(metrics)
         if self._link is None or self._reporter is None:
             self._say_outside()
             return
         begun, root = time.perf_counter(), pathlib.Path(folder)
         try:
-            seal = self._taken(step, root, folders.look(root))
+            seal = self._taken(step, root, folders.look(root), told)
         except OSError as cause:
             raise errors.CheckpointError(
                 f"step {step} is not saved: {root} cannot be read to its end ({cause}); nobody may "
@@ -162,12 +173,13 @@ class DirectoryCheckpointer:
         if self._reporter is not None:
             self._reporter.close()
 
-    def _taken(self, step: int, root: pathlib.Path, found: Folder) -> Seal:
+    def _taken(self, step: int, root: pathlib.Path, found: Folder, told: Mapping[str, str]) -> Seal:
         """Copy the files into a slot and seal it."""
         files = {_BEFORE + file.path: file for file in found.files}
         metadata = {
             STATE_KEY: json.dumps(plain.encode({"folder": found.to_plain()})),
             kinds.KEY: Kinds(frozenset(() if self._replicated else files)).to_text(),
+            **told,
         }
         entries = (Entry(name, "U8", (file.size,), 1) for name, file in files.items())
         layout = snapshot.plan(entries, metadata)
@@ -177,7 +189,7 @@ class DirectoryCheckpointer:
             os.pwrite(filling.descriptor, head, 0)
             for place in layout.placed:
                 os.lseek(filling.descriptor, place.begin, os.SEEK_SET)
-                _take(root, files[place.entry.name], filling.descriptor)
+                folders.take(root, files[place.entry.name], filling.descriptor)
             return filling.seal(
                 step=step,
                 length=layout.length,
@@ -203,26 +215,6 @@ class DirectoryCheckpointer:
         if not self._warned:
             _log.warning("rover-kf: %s is not set, so nothing is saved", names.ENV_HOME)
         self._warned = True
-
-
-def _take(root: pathlib.Path, file: folders.File, slot: int) -> None:
-    """A file's bytes to where the slot's descriptor stands; the kernel copies them."""
-    source = os.open(root / file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        left = file.size
-        while left:
-            moved = os.sendfile(slot, source, None, left)
-            if not moved:
-                break
-            left -= moved
-        status = os.fstat(source)
-    finally:
-        os.close(source)
-    if left or (status.st_size, status.st_mtime_ns) != (file.size, file.changed):
-        raise errors.CheckpointError(
-            f"{root / file.path} changed while it was being saved; save after the framework has "
-            "finished writing"
-        )
 
 
 def put(listed: Folder, found: Snapshot, buffer: mmap.mmap, root: pathlib.Path) -> None:

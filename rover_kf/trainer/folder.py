@@ -79,6 +79,36 @@ def look(root: pathlib.Path) -> Folder:
     return Folder(tuple(files), tuple(folders), tuple(links))
 
 
+def take(root: pathlib.Path, file: File, slot: int) -> None:
+    """Have the kernel copy a file's bytes to where a slot's descriptor stands.
+
+    Args:
+        root: the folder.
+        file: as ``look`` has found it.
+        slot: descriptor of the slot.
+
+    Raises:
+        CheckpointError: it changed since, or meanwhile.
+        OSError: it cannot be read.
+    """
+    source = os.open(root / file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        left = file.size
+        while left:
+            moved = os.sendfile(slot, source, None, left)
+            if not moved:
+                break
+            left -= moved
+        status = os.fstat(source)
+    finally:
+        os.close(source)
+    if left or (status.st_size, status.st_mtime_ns) != (file.size, file.changed):
+        raise errors.CheckpointError(
+            f"{root / file.path} changed while it was being saved; save after the framework has "
+            "finished writing"
+        )
+
+
 def from_plain(tree: Any) -> Folder:
     """What a snapshot lists; nothing in it leads out of the folder.
 

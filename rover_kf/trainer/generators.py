@@ -50,5 +50,22 @@ class Generators:
             torch.cuda.set_rng_state(saved, device)
 
 
+class HeldGenerators(Generators):
+    """Generators that are set when told to: data loaders use some on their way to the next step."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Any] | None = None
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep it for ``apply``."""
+        self._held = state_dict
+
+    def apply(self) -> None:
+        """Set them, once."""
+        held, self._held = self._held, None
+        if held is not None:
+            super().load_state_dict(held)
+
+
 def _numpy() -> Any:
     return sys.modules["numpy"].random

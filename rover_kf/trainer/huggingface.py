@@ -31,8 +31,9 @@ from transformers.trainer_callback import ExportableState, TrainerControl, Train
 from transformers.training_args import TrainingArguments
 
 from rover_kf import errors
+from rover_kf.checkpoint import measured
 from rover_kf.trainer.checkpointer import Checkpointer
-from rover_kf.trainer.generators import Generators
+from rover_kf.trainer.generators import HeldGenerators
 
 _log = logging.getLogger("rover_kf")
 
@@ -90,8 +91,9 @@ class FlashCallback(transformers.TrainerCallback):
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self.checkpointer = Checkpointer()
-        self._generators = _Later()
+        self._generators = HeldGenerators()
         self._done = 0
+        self._measured: tuple[int, dict[str, float]] = (0, {})
         self._resumes = self._over = False
 
     def position(self) -> str | None:
@@ -134,6 +136,20 @@ class FlashCallback(transformers.TrainerCallback):
         self._generators.apply()
         self._finished(args, state)
 
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Keep what was measured of this step; several data sets are told one after the other."""
+        del args, control
+        step, before = self._measured
+        known = before if step == state.global_step else {}
+        self._measured = (state.global_step, {**known, **measured.numbers(metrics)})
+
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
@@ -152,12 +168,16 @@ class FlashCallback(transformers.TrainerCallback):
     def _finished(self, args: TrainingArguments, state: TrainerState) -> None:
         if self._over or state.global_step <= self._done:
             return
-        self._done = state.global_step
+        step = self._done = state.global_step
+        found, metrics = self._state(), dict(self._measured[1] if self._measured[0] == step else {})
+        if metrics and step % self.checkpointer.every and step < state.max_steps:
+            self.checkpointer.save(step, found, metrics=metrics)  # it would not be due
         self.checkpointer.step(
-            state.global_step,
-            self._state(),
+            step,
+            found,
             samples=args.train_batch_size * args.gradient_accumulation_steps,
             total_steps=state.max_steps,
+            metrics=metrics,
         )
 
     def _state(self) -> dict[str, object]:
@@ -172,22 +192,6 @@ class FlashCallback(transformers.TrainerCallback):
         }
         scaler = getattr(trainer.accelerator, "scaler", None)
         return found if scaler is None else {**found, "scaler": scaler}
-
-
-class _Later(Generators):
-    """Generators that are set when told to: data loaders use some on their way to the next step."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Any] | None = None
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._kept = state_dict
-
-    def apply(self) -> None:
-        """Set them, once."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            super().load_state_dict(kept)
 
 
 def _check(trainer: Trainer) -> None:

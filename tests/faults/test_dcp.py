@@ -63,9 +63,10 @@ class Runs:
 
 def check_tools_export(job: pathlib.Path, stock: pathlib.Path) -> None:
     """What rover-kf checkpoint export makes of the stored step is what torch's own save made of the
-    same state: loaded over it, it changes nothing."""
+    same state: loaded over it, it changes nothing. What rank 0 measured stands in the manifest."""
     place = locate(str(job))
     state = open_state(place.storage, place.checkpoint(6))
+    assert place.storage.load(place.checkpoint(6)).metrics == {"loss": 6 / 8, "rank": 0}
     ours, file = job.parent / "ours", job.parent / "ours.pt"
     export(state, "dcp", ours)
     export(state, "torch", file)

@@ -30,11 +30,12 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
     """Parameters, moments, learning rates, random numbers, losses and evaluations are those of
     transformers' own Trainer without any kill: alone and in a world of two; killed in the first
     epoch after a step with an evaluation, and between the epochs. What two have begun, one ends; a
-    second training of its begins anew. What Trainer's state is not all of is refused."""
+    second training of its begins anew. A step that was evaluated is saved with what was measured,
+    due or not. What Trainer's state is not all of is refused."""
     with (
         checkpoint_pod.pods(tmp_path / "one", 1, checkpoint_every=1) as one,
         checkpoint_pod.pods(tmp_path / "two", 2, checkpoint_every=1) as two,
-        checkpoint_pod.pods(tmp_path / "less", 2, checkpoint_every=1) as less,
+        checkpoint_pod.pods(tmp_path / "less", 2, checkpoint_every=100) as less,
     ):
         runs = []
         for pods, epoch in ((one, 8), (two, 4)):
@@ -61,6 +62,7 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
             check=True,
             timeout=240,
         )
+        step, measured = less[0].measured()
     for size, epoch in ((1, 8), (2, 4)):
         folder = tmp_path / f"of-{size}"
         plain, resumed = (
@@ -74,5 +76,6 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
     alone = json.loads((tmp_path / "by-one" / "result.json").read_text())
     assert (alone["source"], alone["steps"], len(alone["losses"])) == ("memory", 16, 16)
     assert alone["losses again"] == 16
+    assert (step, measured["eval_loss"]) == (16, alone["judged"][-1])
     # Two steps of four an epoch, then nine batches of 23: the third step of eight.
     assert alone["epochs"][:3] == [1 / 4, 2 / 4, 9 / 23]

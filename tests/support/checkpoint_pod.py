@@ -24,6 +24,8 @@ from aiohttp import web
 from tests_support import eventually
 
 from rover_kf.api import names
+from rover_kf.checkpoint import measured, snapshot
+from rover_kf.checkpoint.arena import Arena
 from rover_kf.sidecar.checkpoints import Checkpoints
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.peers import SidecarPeers
@@ -152,6 +154,13 @@ class Pod:
         path = self.settings.home / "events"
         lines = path.read_text().splitlines() if path.exists() else []
         return [line[1] for line in map(json.loads, lines) if line[0] == reason]
+
+    def measured(self) -> tuple[int, dict[str, float]]:
+        """The newest step in the pod's memory, and what was measured of it."""
+        arena = Arena(self.settings.home / "arena" / "0")
+        newest = max(arena.sealed(), key=lambda seal: seal.step)
+        with arena.slot_path(newest.slot).open("rb") as file:
+            return newest.step, measured.of(snapshot.read(file.read(newest.length)))
 
     def environment(self, *, rank: int = 0, world_size: int = 1, round_: int = 1) -> dict[str, str]:
         """Variables of a training process in the pod."""

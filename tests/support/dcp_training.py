@@ -76,7 +76,8 @@ def train(run: dict) -> None:
             optimizer.zero_grad()
             model(torch.randn(12, 7)[rank::size]).square().mean().backward()
             optimizer.step()
-            dcp.save(state_of(model, optimizer, step), storage_writer=Writer(checkpointer, step))
+            writer = Writer(checkpointer, step, metrics={"loss": step / 8, "rank": rank})
+            dcp.save(state_of(model, optimizer, step), storage_writer=writer)
         if run["export"]:
             dcp.save(state_of(model, optimizer, step), checkpoint_id=run["export"])
         told["ended"] = sharded_training.digest(model, optimizer)

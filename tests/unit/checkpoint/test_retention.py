@@ -86,6 +86,13 @@ def test_another_form_is_refused(text):
         Best.parse(text)
 
 
+def test_of_a_frameworks_metrics_numbers_alone_are_told():
+    """What else it logs was not given for this, and is no error."""
+    logged = {"loss": 0.5, "epoch": 2, "table": [1, 2], "note": "good", "done": True, "nothing": None}
+    assert measured.numbers(logged) == {"loss": 0.5, "epoch": 2.0}
+    assert measured.numbers(None) == {}
+
+
 def test_metrics_travel_in_a_snapshots_metadata():
     """Numbers by name; what is not finite counts as not measured, nothing is no entry at all."""
     told = {"accuracy": 1, "loss": float("nan"), "top": float("inf"), "lr": 1e-3}

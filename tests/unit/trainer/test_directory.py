@@ -91,12 +91,14 @@ def test_a_killed_process_without_torch_has_its_files_again(tmp_path):
 
 
 def test_each_ranks_own_files_come_back_from_storage(tmp_path):
-    """All pods and their memory are lost; the same ranks get the same files from storage."""
+    """All pods and their memory are lost; the same ranks get the same files from storage, where
+    rank 0's metrics stand as well."""
     storage = tmp_path / "pvc"
     with checkpoint_pod.pods(tmp_path / "old", 2, storage=storage) as pods:
         for rank, pod in enumerate(pods):
             first = _checkpointer(pod, rank=rank, world_size=2)
-            first.save(3, _written(tmp_path / f"written-{rank}", seed=rank))
+            measured = {"accuracy": 0.5 + rank, "loss": float("nan")}
+            first.save(3, _written(tmp_path / f"written-{rank}", seed=rank), metrics=measured)
             first.close()
         assert first.wait(3, timeout=60)
     with checkpoint_pod.pods(tmp_path / "new", 2, storage=storage) as pods:
@@ -110,6 +112,7 @@ def test_each_ranks_own_files_come_back_from_storage(tmp_path):
         assert _content(restored[rank]) == _content(tmp_path / f"written-{rank}")
         out = tmp_path / f"exported-{rank}"
         place = locate(str(storage / "demo"))
+        assert place.storage.load(place.checkpoint()).metrics == {"accuracy": 0.5}
         state = open_state(place.storage, place.checkpoint(), rank)
         with pytest.raises(errors.InputError, match="folder or safetensors is"):
             export(state, "torch", out)
@@ -186,7 +189,7 @@ def test_a_file_that_changes_meanwhile_is_no_snapshot(tmp_path):
         with pytest.raises(
             errors.CheckpointError, match=r"latest changed while it was being saved"
         ):
-            checkpointer._taken(2, written, listed)
+            checkpointer._taken(2, written, listed, {})
         assert _checkpointer(pod, round_=2).restore(tmp_path / "restored") == 1
 
 
