@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import collections
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api import codec
@@ -22,6 +22,7 @@ def _sums(state: dict[str, int]) -> tuple[TensorSum, ...]:
     return tuple(TensorSum(name, value) for name, value in state.items())
 
 
+@settings(deadline=None)
 @given(ranks)
 def test_ranks_are_suspects_unless_they_hold_what_most_hold(held):
     """Each rank is in one group with its equals; the largest group is right if it is one of two or
@@ -41,6 +42,7 @@ def test_ranks_are_suspects_unless_they_hold_what_most_hold(held):
     assert len({held[rank] for rank in found.witnesses}) == len(found.witnesses)
 
 
+@settings(deadline=None)
 @given(states, st.lists(states, min_size=1, max_size=3))
 def test_tensors_are_named_where_listings_differ(first, others):
     """Exactly those of another checksum than in the first listing, or that one of the two lacks;
