@@ -91,6 +91,8 @@ ENV_CHECKPOINT_PATH = "ROVER_CHECKPOINT_PATH"
 OBJECT_SCHEMES = ("s3://", "gs://", "az://")
 ENV_CHECKPOINT_BANDWIDTH = "ROVER_CHECKPOINT_BANDWIDTH"
 """Most bytes a second that a pod persists; 0 is no cap."""
+ENV_CHECKPOINT_REPLICA_BANDWIDTH = "ROVER_CHECKPOINT_REPLICA_BANDWIDTH"
+"""Most bytes a second that a pod copies of another pod's slots to keep them; 0 is no cap."""
 ENV_CHECKPOINT_EVERY = "ROVER_CHECKPOINT_EVERY"
 """Steps between two saves to memory; also in the trainer container."""
 ENV_CHECKPOINT_CHECK_EVERY = "ROVER_CHECKPOINT_CHECK_EVERY"
@@ -157,6 +159,10 @@ PATH_STATUS, PATH_SCALE = "/v1/status", "/v1/scale"
 # sidecar to sidecar: PATH_SLOTS/<place>/<step> gives a sealed slot's bytes; the place is a local
 # rank, or REPLICA_PLACE<rank>
 PATH_SLOTS = "/v1/slots"
+SLOT_HEAD = "head"
+"""PATH_SLOTS/<place>/<step>/head gives the snapshot's header alone."""
+CHECKSUM_HEADER = "X-Rover-Checksum"
+"""Of an answer to PATH_SLOTS: CRC-32C of the whole slot, in decimal."""
 REPLICA_PLACE = "replica-"
 """Before the rank of another pod whose slot is kept here; also in the arena's folders."""
 

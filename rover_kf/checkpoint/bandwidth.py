@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A cap on bytes a second that a persist may take from the network; a token bucket, pure."""
+"""A cap on bytes a second that a persist or a replica may take from the network; a token bucket."""
 
 from __future__ import annotations
 
@@ -78,7 +78,20 @@ class Cap:
     def paced(self, content: Iterable[memoryview]) -> Iterator[memoryview]:
         """The same pieces, each when its time has come; blocks."""
         for piece in content:
-            if self._rate and not self._lifted.is_set():
-                self._tokens, pause = take(self._tokens, len(piece), now=time.monotonic())
+            if pause := self.spend(len(piece)):
                 self._lifted.wait(pause)
             yield piece
+
+    def spend(self, count: int) -> float:
+        """Count bytes that are to be passed on now; for whoever waits in a way of its own.
+
+        Args:
+            count: bytes.
+
+        Returns:
+            Seconds to wait before they are.
+        """
+        if not self._rate or self._lifted.is_set():
+            return 0.0
+        self._tokens, pause = take(self._tokens, count, now=time.monotonic())
+        return pause

@@ -52,6 +52,10 @@ class CheckpointPolicy(_Section):
         default=0, ge=0, description="bytes a second such as 100Mi, 1 or more; 0 is no cap"
     )
     """Most bytes a second that a pod persists; a flush before the pod ends is not held back."""
+    replica_bandwidth: Bytes = Field(
+        default=0, ge=0, description="bytes a second such as 100Mi, 1 or more; 0 is no cap"
+    )
+    """Most bytes a second that a pod copies of another's state; a restore is not held back."""
     every: int = Field(default=50, ge=1, description="a whole number of steps, 1 or more")
     """Steps between two saves to memory."""
     keep: int = Field(default=3, ge=1, description="a whole number, 1 or more")

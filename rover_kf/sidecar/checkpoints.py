@@ -14,7 +14,6 @@ import collections
 import contextlib
 import dataclasses
 import logging
-import os
 import time
 
 from aiohttp import web
@@ -24,8 +23,6 @@ from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaRequest, RestoreReply, RestoreRequest, Sealed, WaitRequest
 from rover_kf.api.replica_checks import SealTaken
 from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint import pieces
-from rover_kf.checkpoint.arena import Pin
 from rover_kf.checkpoint.bandwidth import Cap
 from rover_kf.checkpoint.capped_writer import CappedWriter
 from rover_kf.checkpoint.location import open_storage
@@ -36,8 +33,8 @@ from rover_kf.sidecar.replicas import Replicas
 from rover_kf.sidecar.restorer import Restorer
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.slot_server import SlotServer
 from rover_kf.sidecar.slots import Assignment, Slots, describe
-from rover_kf.sidecar.sources import CHECKSUM_HEADER, HEAD, head_of
 from rover_kf.sidecar.web import read, reply
 
 _log = logging.getLogger(__name__)
@@ -106,11 +103,7 @@ class Checkpoints:
 
     def peer_routes(self) -> list[web.RouteDef]:
         """For the TCP port."""
-        slot = names.PATH_SLOTS + rf"/{{place:(?:{names.REPLICA_PLACE})?\d+}}/{{step:\d+}}"
-        return [
-            web.get(slot, self._on_slot),
-            web.get(f"{slot}/{{part:{HEAD}}}", self._on_slot),
-        ]
+        return SlotServer(self._slots).routes()
 
     async def _on_arena(self, request: web.Request) -> web.Response:
         wanted = await read(request, ArenaRequest)
@@ -154,41 +147,6 @@ class Checkpoints:
             )
         reason = "no checkpoint path is set: checkpoints stay in memory"
         return reply(Acknowledged(done=False, reason=reason))
-
-    async def _on_slot(self, request: web.Request) -> web.StreamResponse:
-        place, step = request.match_info["place"], int(request.match_info["step"])
-        pin, found = await asyncio.to_thread(self._pin, place, step, request.query.get("checksum"))
-        seal = pin.seal
-        headers = {CHECKSUM_HEADER: str(found)}
-        with pin:
-            if "part" in request.match_info:
-                head = await asyncio.to_thread(head_of, pin.descriptor, seal.length)
-                return web.Response(body=head, headers=headers)
-            response = web.StreamResponse(headers=headers)
-            response.content_length = seal.length
-            response.content_type = "application/octet-stream"
-            await response.prepare(request)
-            for offset in range(0, seal.length, pieces.PIECE_BYTES):
-                size = min(pieces.PIECE_BYTES, seal.length - offset)
-                piece = await asyncio.to_thread(os.pread, pin.descriptor, size, offset)
-                await response.write(piece)
-            await response.write_eof()
-        return response
-
-    def _pin(self, place: str, step: int, checksum: str | None) -> tuple[Pin, int]:
-        """A slot that holds the step, and its checksum: the one that is asked for, if any is."""
-        arena, why = self._slots.arena(place), f"step {step} is not in the slots of {place}"
-        for seal in arena.sealed():
-            if seal.step != step:
-                continue
-            try:
-                found = self._slots.checksum(place, seal)
-                if checksum in (None, str(found)):
-                    return arena.pin(seal), found
-                why = f"step {step} has CRC-32C {found}, not {checksum}"
-            except errors.TornSnapshot as torn:
-                why = str(torn)
-        raise web.HTTPNotFound(text=why)
 
     async def _wait_sealed(self, wanted: WaitRequest) -> Acknowledged:
         deadline = time.monotonic() + wanted.timeout_seconds

@@ -29,6 +29,10 @@ T = TypeVar("T")
 PATIENCE = 60.0
 """Seconds that a request to the coordinator is tried again."""
 CONNECT_SECONDS = 3.0
+SILENCE_SECONDS = 30.0
+"""A peer that sends nothing for so long is taken for gone."""
+BUFFER_BYTES = 1 << 20
+"""Of a peer's bytes, held until they are taken; what comes beyond it waits on the network."""
 TOKEN_SECONDS = 5.0
 """How long a token that was read is used: the kubelet replaces it long before it ends."""
 
@@ -43,7 +47,7 @@ class _Stream:
         try:
             async for chunk in self.response.content.iter_chunked(size):
                 yield chunk
-        except aiohttp.ClientError as cause:
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
             raise errors.ClusterUnavailable(f"{self.response.url} broke off: {cause}") from cause
 
 
@@ -100,11 +104,17 @@ class SidecarPeers:
             delay = min(delay * 1.5, 2.0)
 
     @contextlib.asynccontextmanager
-    async def get(self, address: str, path: str) -> AsyncIterator[Stream]:
+    async def get(self, address: str, path: str, *, offset: int = 0) -> AsyncIterator[Stream]:
         """See seams.Peers."""
         url = f"http://{address}{path}"
+        headers = self._headers() | ({"Range": f"bytes={offset}-"} if offset else {})
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
+        )
         try:
-            async with self._open().get(url, headers=self._headers()) as response:
+            async with self._open().get(
+                url, headers=headers, timeout=timeout, read_bufsize=BUFFER_BYTES
+            ) as response:
                 yield _Stream(response.status, dict(response.headers), response)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
             raise errors.ClusterUnavailable(f"{url} cannot be reached: {cause}") from cause

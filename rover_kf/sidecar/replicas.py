@@ -15,10 +15,13 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import Holding, Replicated, ReplicateOrder, ReplicateRequest
 from rover_kf.api.status import Acknowledged
+from rover_kf.checkpoint.bandwidth import Cap
+from rover_kf.sidecar.capped_source import CappedSource
+from rover_kf.sidecar.peer_source import PeerSource
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots import Slots
-from rover_kf.sidecar.sources import PeerSource, copy_into
+from rover_kf.sidecar.sources import copy_into
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +42,7 @@ class Replicas:
     def __init__(self, settings: SidecarSettings, slots: Slots, peers: Peers, story: Story) -> None:
         self._settings, self._slots = settings, slots
         self._peers, self._story = peers, story
+        self._cap = Cap(settings.checkpoint_replica_bandwidth)
         self._told: type[Exception] | None = None
 
     async def run(self) -> None:
@@ -74,7 +78,8 @@ class Replicas:
             self._slots.allocate_replica, holding.rank, holding.snapshot_bytes
         )
         with await asyncio.to_thread(arena.fill, only=0) as filling:
-            await copy_into(PeerSource(self._peers, holding), filling.descriptor)
+            source = CappedSource(PeerSource(self._peers, holding), self._cap)
+            await copy_into(source, filling.descriptor)
             seal = filling.seal(
                 step=holding.step,
                 length=holding.snapshot_bytes,

@@ -25,9 +25,9 @@ from rover_kf.api.checkpoints import (
 )
 from rover_kf.api.status import Acknowledged
 from rover_kf.sidecar.long_poll import LongPoll
+from rover_kf.sidecar.peer_source import PeerSource
 from rover_kf.sidecar.ring import Key, Ring
 from rover_kf.sidecar.seams import Peers
-from rover_kf.sidecar.sources import PeerSource
 from rover_kf.sidecar.web import read, reply
 
 _log = logging.getLogger(__name__)

@@ -32,10 +32,11 @@ from rover_kf.checkpoint.assembly import Assembly
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.manifest import Folder
 from rover_kf.checkpoint.storage import Storage
+from rover_kf.sidecar.peer_source import PeerSource
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots import Assignment, Slots
-from rover_kf.sidecar.sources import FileSource, PeerSource, SlotSource, Source, copy_into, move
+from rover_kf.sidecar.sources import FileSource, SlotSource, Source, copy_into, move
 
 _log = logging.getLogger(__name__)
 

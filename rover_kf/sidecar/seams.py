@@ -39,8 +39,15 @@ class Peers(Protocol):
             RoverError: of the class that the coordinator answered with.
         """
 
-    def get(self, address: str, path: str) -> contextlib.AbstractAsyncContextManager[Stream]:
+    def get(
+        self, address: str, path: str, *, offset: int = 0
+    ) -> contextlib.AbstractAsyncContextManager[Stream]:
         """GET from the sidecar at host:port.
+
+        Args:
+            address: host:port.
+            path: with its query.
+            offset: first byte of the body that is wanted; above 0 it is asked for as a range.
 
         Raises:
             ClusterUnavailable: it cannot be reached.

@@ -51,6 +51,8 @@ class SidecarSettings:
     """``namespace:name``; empty: none."""
     checkpoint_bandwidth: int = 0
     """Most bytes a second that are persisted; 0 is no cap."""
+    checkpoint_replica_bandwidth: int = 0
+    """Most bytes a second of replicas that are copied; 0 is no cap."""
     checkpoint_keep_every: int = 0
     """Checkpoints whose step it divides are never removed; 0: none are."""
     checkpoint_keep_best: str = ""
@@ -119,6 +121,9 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         controller_account=environment.get(names.ENV_CONTROLLER_ACCOUNT, ""),
         node=environment.get(names.ENV_NODE_NAME, ""),
         checkpoint_bandwidth=int(_number(environment, names.ENV_CHECKPOINT_BANDWIDTH, "0")),
+        checkpoint_replica_bandwidth=int(
+            _number(environment, names.ENV_CHECKPOINT_REPLICA_BANDWIDTH, "0")
+        ),
         checkpoint_keep_every=int(_number(environment, names.ENV_CHECKPOINT_KEEP_EVERY, "0")),
         checkpoint_keep_best=_best(environment),
         checkpoint_check_every=int(_number(environment, names.ENV_CHECKPOINT_CHECK_EVERY, "10")),

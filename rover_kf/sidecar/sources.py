@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where a snapshot's bytes are read from at restore: a slot here, a slot of a peer, a stored file.
+"""Where a snapshot's bytes are read from: a slot here, a stored file, a peer (peer_source.py).
 
 Whoever reads all blocks of a source has bytes of the promised length and checksum, or an error.
 """
@@ -10,26 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import http
 import mmap
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Protocol
 
 from rover_kf import errors
-from rover_kf.api import names
-from rover_kf.api.checkpoints import Holding
 from rover_kf.checkpoint import checksum, pieces, snapshot, stored
 from rover_kf.checkpoint.arena import Pin
 from rover_kf.checkpoint.assembly import Copy, scatter
 from rover_kf.checkpoint.manifest import Folder, RankFile
 from rover_kf.checkpoint.snapshot import Snapshot
 from rover_kf.checkpoint.storage import Storage
-from rover_kf.sidecar.seams import Peers
-
-CHECKSUM_HEADER = "X-Rover-Checksum"
-"""Of an answer to PATH_SLOTS: CRC-32C of the whole slot, in decimal."""
-HEAD = "head"
-"""PATH_SLOTS/<local rank>/<step>/head gives the snapshot's header alone."""
 
 
 class Source(Protocol):
@@ -76,52 +67,6 @@ class SlotSource:
         """See Source."""
         async for block in _in_thread(pieces.read(self.pin.descriptor, 0, self.length)):
             yield block
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PeerSource:
-    """A slot of another pod, over its sidecar's port."""
-
-    peers: Peers
-    holding: Holding
-
-    @property
-    def length(self) -> int:
-        """Bytes."""
-        return self.holding.snapshot_bytes
-
-    @property
-    def checksum(self) -> int:
-        """See Source."""
-        return self.holding.checksum
-
-    async def head(self) -> Snapshot:
-        """See Source."""
-        found = bytearray()
-        async for block in self._get(f"/{HEAD}"):
-            found += block
-        return snapshot.read(bytes(found), self.length)
-
-    async def blocks(self) -> AsyncGenerator[memoryview, None]:
-        """See Source."""
-        async for block in self._get(""):
-            yield memoryview(block)
-
-    async def _get(self, what: str) -> AsyncIterator[bytes]:
-        holding = self.holding
-        path = f"{names.PATH_SLOTS}/{holding.place}/{holding.step}{what}"
-        # After a change of size both slots may hold the step, in the pieces of two worlds.
-        path += f"?checksum={holding.checksum}"
-        async with self.peers.get(holding.address, path) as stream:
-            headers = {key.lower(): value for key, value in stream.headers.items()}
-            stated = headers.get(CHECKSUM_HEADER.lower())
-            if stream.status != http.HTTPStatus.OK or stated != str(holding.checksum):
-                raise errors.TornSnapshot(
-                    f"{holding.pod} no longer serves step {holding.step} of rank {holding.rank} "
-                    f"(status {stream.status}, checksum {stated})"
-                )
-            async for chunk in stream.chunks(pieces.PIECE_BYTES):
-                yield chunk
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

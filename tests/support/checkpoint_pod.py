@@ -18,7 +18,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from aiohttp import web
 from tests_support import eventually
@@ -85,8 +86,8 @@ async def _acknowledge(_: web.Request) -> web.Response:
     return web.json_response({"done": True})
 
 
-async def serve(settings: SidecarSettings, story: Told) -> None:
-    """Serve a pod until the task is cancelled."""
+async def serve(settings: SidecarSettings, story: Told, port: int) -> None:
+    """Serve a pod, its peers on this port, until the task is cancelled."""
     peers = SidecarPeers(settings)
     await peers.start()
     checkpoints = Checkpoints(settings, peers, story)
@@ -108,7 +109,7 @@ async def serve(settings: SidecarSettings, story: Told) -> None:
             if routes is local:
                 await web.UnixSite(runner, str(socket_path)).start()
             else:
-                await web.TCPSite(runner, settings.address, settings.port).start()
+                await web.TCPSite(runner, settings.address, port).start()
         await checkpoints.start()
         stack.push_async_callback(checkpoints.stop)
         (settings.home / "ready").touch()
@@ -128,6 +129,8 @@ class Pod:
 
     settings: SidecarSettings
     process: subprocess.Popen[bytes] | None = None
+    behind: int | None = None
+    """Port where it listens, if on its own there is a proxy."""
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -137,10 +140,13 @@ class Pod:
         (home / "token").write_text("a token")
         spec = {key: _plain(value) for key, value in dataclasses.asdict(self.settings).items()}
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", __file__, json.dumps(spec)],
+            [sys.executable, "-W", "error", __file__, json.dumps(spec), self._port()],
             env={**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parents[1]}"},
         )
         eventually((home / "ready").exists, within=60, what="the pod's sidecar is up")
+
+    def _port(self) -> str:
+        return str(self.behind or self.settings.port)
 
     def kill(self) -> None:
         """SIGKILL it."""
@@ -184,9 +190,13 @@ def pods(
     count: int,
     *,
     storage: pathlib.Path | str | None = None,
+    behind: Mapping[int, int] = MappingProxyType({}),
     **changes: object,
 ) -> Iterator[list[Pod]]:
-    """Start so many pods of one job, the first one with the coordinator; kill them afterwards."""
+    """Start so many pods of one job, the first one with the coordinator; kill them afterwards.
+
+    Those whose index is in ``behind`` listen on that port, and leave their own to a proxy.
+    """
     port, network = free_port(), f"127.77.{os.getpid() % 200 + 1}"
     started: list[Pod] = []
     try:
@@ -203,7 +213,7 @@ def pods(
                 max_nodes=count,
                 **changes,
             )
-            pod = Pod(settings)
+            pod = Pod(settings, behind=behind.get(index))
             started.append(pod)
             pod.start()
         yield started
@@ -229,7 +239,7 @@ def main() -> None:
         spec[key] = pathlib.Path(spec[key]) if spec[key] else None
     settings = SidecarSettings(**spec)
     _log_into(settings.home / LOG)
-    asyncio.run(serve(settings, Told(settings.home / "events")))
+    asyncio.run(serve(settings, Told(settings.home / "events"), int(sys.argv[2])))
 
 
 if __name__ == "__main__":

@@ -95,8 +95,8 @@ class Here:
         return found
 
     @contextlib.asynccontextmanager
-    async def get(self, address, path):
-        raise errors.ClusterUnavailable(address + path)
+    async def get(self, address, path, *, offset):
+        raise errors.ClusterUnavailable(f"{address}{path} from {offset}")
         yield
 
 

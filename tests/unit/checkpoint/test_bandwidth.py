@@ -68,3 +68,9 @@ def test_a_cap_holds_back_unless_it_is_lifted_or_zero():
         assert _seconds(cap, 10_000) < 5
     assert _seconds(cap, 50) > 0.1
     assert _seconds(bandwidth.Cap(0), 10_000) < 5
+
+
+def test_who_waits_in_a_way_of_its_own_is_told_for_how_long():
+    """1 MB at 200 kB/s: a burst is free, the rest is to be waited for; nothing where no cap is."""
+    assert 4.5 < bandwidth.Cap(200_000).spend(1_000_000) <= 4.75
+    assert bandwidth.Cap(0).spend(1_000_000) == 0

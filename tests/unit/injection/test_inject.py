@@ -81,6 +81,25 @@ def test_the_sidecar_knows_which_checkpoints_to_spare():
         sidecar_settings.read(variables | {names.ENV_CHECKPOINT_KEEP_BEST: "x"})
 
 
+@pytest.mark.parametrize(
+    ("rules", "caps"),
+    [
+        ({}, (0, 0)),
+        ({"checkpoint.bandwidth": "1Gi"}, (1 << 30, 0)),
+        ({"checkpoint.replica-bandwidth": "100Mi"}, (0, 100 << 20)),
+        ({"checkpoint.replica-bandwidth": "0"}, (0, 0)),
+    ],
+)
+def test_the_sidecar_knows_the_caps_on_its_network(rules, caps):
+    """Each cap is what its own annotation says; none is stated, none is set."""
+    variables = environment_of(
+        container_of(injected(make_job(policy=rules)), names.SIDECAR_CONTAINER)
+    )
+    variables[names.ENV_REPLICA_INDEX] = "0"  # the pod's own label says so
+    found = sidecar_settings.read(variables)
+    assert (found.checkpoint_bandwidth, found.checkpoint_replica_bandwidth) == caps
+
+
 @pytest.mark.parametrize(("rules", "saves"), [({}, 10), ({"checkpoint.check-every": "0"}, 0)])
 def test_the_sidecar_knows_how_often_replicas_are_compared(rules, saves):
     """Every tenth save if nothing is said; 0 reaches it as 0."""

@@ -1,0 +1,154 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Gives a pod's sealed slots to other sidecars: from the slot's file to the socket, by sendfile(2).
+
+What is under way then is not a copy: on one node even bytes that the reader has acknowledged are
+the slot's own pages until the reader takes them. So every answer ends its connection, the reader
+closes it when it has all, and until then the slot stays pinned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import socket
+import time
+
+from aiohttp import web
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.checkpoint.arena import Pin
+from rover_kf.sidecar.slots import Slots
+from rover_kf.sidecar.sources import head_of
+
+_log = logging.getLogger(__name__)
+
+_SEND_BYTES = 32 << 20
+"""At most so much at once, so that other requests get their turn on a fast network."""
+_POLL_SECONDS = 0.01
+_READER_SECONDS = 60.0
+
+
+class SlotServer:
+    """One a sidecar.
+
+    Args:
+        slots: the pod's.
+        reader_seconds: a reader that takes nothing for so long loses its connection, and so does
+            one that has not read the end so long after it was sent; the slot is free then.
+    """
+
+    def __init__(self, slots: Slots, *, reader_seconds: float = _READER_SECONDS) -> None:
+        self._slots, self._reader_seconds = slots, reader_seconds
+
+    def routes(self) -> list[web.RouteDef]:
+        """For the TCP port."""
+        slot = names.PATH_SLOTS + rf"/{{place:(?:{names.REPLICA_PLACE})?\d+}}/{{step:\d+}}"
+        return [
+            web.get(slot, self._on_slot),
+            web.get(f"{slot}/{{part:{names.SLOT_HEAD}}}", self._on_slot),
+        ]
+
+    async def _on_slot(self, request: web.Request) -> web.StreamResponse:
+        pin, found = await self._pinned(request)
+        with pin:
+            headers = {names.CHECKSUM_HEADER: str(found)}
+            length = pin.seal.length
+            if "part" in request.match_info:
+                head = await asyncio.to_thread(head_of, pin.descriptor, length)
+                return web.Response(body=head, headers=headers)
+            span = _span(request, length)
+            if span is None:
+                headers["Content-Range"] = f"bytes */{length}"
+                return web.Response(status=416, headers=headers)
+            headers |= {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
+            response = web.StreamResponse(headers=headers)
+            if "Range" in request.headers:
+                response.set_status(206)
+                response.headers["Content-Range"] = f"bytes {span[0]}-{span[-1]}/{length}"
+            await self._send(request, response, pin, span)
+            return response
+
+    async def _send(
+        self, request: web.Request, response: web.StreamResponse, pin: Pin, span: range
+    ) -> None:
+        response.content_length = len(span)
+        response.force_close()
+        transport = request.transport
+        try:
+            await response.prepare(request)
+            if transport is None:
+                raise ConnectionResetError("closed before the answer")
+            _give_up_after(self._reader_seconds, transport)
+            await _pass_on(pin, span, transport)
+            await self._read_out(transport)
+        except OSError as gone:
+            _log.info("%s took less than step %d: %s", request.remote, pin.seal.step, gone)
+
+    async def _read_out(self, transport: asyncio.Transport) -> None:
+        """Until the reader has closed the connection, or for as long as it has time for that."""
+        until = time.monotonic() + self._reader_seconds
+        while True:
+            if transport.is_closing() or time.monotonic() > until:
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _pinned(self, request: web.Request) -> tuple[Pin, int]:
+        place, step = request.match_info["place"], int(request.match_info["step"])
+        checksum = request.query.get("checksum")
+        pinning = asyncio.ensure_future(asyncio.to_thread(self._pin, place, step, checksum))
+        try:
+            return await asyncio.shield(pinning)
+        except asyncio.CancelledError:  # the client is gone; the thread goes on, and pins
+            pinning.add_done_callback(_let_go)
+            raise
+
+    def _pin(self, place: str, step: int, checksum: str | None) -> tuple[Pin, int]:
+        """A slot that holds the step, and its checksum: the one that is asked for, if any is."""
+        arena, why = self._slots.arena(place), f"step {step} is not in the slots of {place}"
+        for seal in arena.sealed():
+            if seal.step != step:
+                continue
+            try:
+                found = self._slots.checksum(place, seal)
+                if checksum in (None, str(found)):
+                    return arena.pin(seal), found
+                why = f"step {step} has CRC-32C {found}, not {checksum}"
+            except errors.TornSnapshot as torn:
+                why = str(torn)
+        raise web.HTTPNotFound(text=why)
+
+
+async def _pass_on(pin: Pin, span: range, transport: asyncio.Transport) -> None:
+    """Send a part of a slot; by reading it where a transport cannot sendfile, such as TLS."""
+    loop = asyncio.get_running_loop()
+    with io.FileIO(pin.descriptor, closefd=False) as file:
+        for begin in range(span.start, span.stop, _SEND_BYTES):
+            if transport.is_closing():
+                raise ConnectionResetError("closed before the end")
+            size = min(_SEND_BYTES, span.stop - begin)
+            await loop.sendfile(transport, file, begin, size)
+
+
+def _span(request: web.Request, length: int) -> range | None:
+    """Which bytes are asked for; None if there are none of them."""
+    try:
+        asked = request.http_range
+    except ValueError:
+        return None
+    span = range(*asked.indices(length))
+    return span if span or asked.start is None else None
+
+
+def _give_up_after(seconds: float, transport: asyncio.Transport) -> None:
+    """Of a peer whose node is lost there is never a word: the kernel shall end the connection."""
+    connection = transport.get_extra_info("socket")
+    milliseconds = int(seconds * 1000)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+def _let_go(pinning: asyncio.Future[tuple[Pin, int]]) -> None:
+    if not pinning.cancelled() and pinning.exception() is None:
+        pinning.result()[0].close()

@@ -1,0 +1,56 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A training process as its sidecar sees it, without torch."""
+
+from __future__ import annotations
+
+import os
+
+import checkpoint_pod
+
+from rover_kf.api import names
+from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, RestoreRequest, Sealed
+from rover_kf.api.status import Acknowledged
+from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.control import Seal
+from rover_kf.trainer.link import Link
+
+
+class Trainer:
+    """The messages of a training process.
+
+    Args:
+        pod: whose sidecar it talks to.
+        rank: its own.
+        world: number of ranks.
+    """
+
+    def __init__(self, pod: checkpoint_pod.Pod, rank: int = 0, world: int = 1) -> None:
+        self.link = Link(pod.settings.home)
+        self.rank, self.world = rank, world
+        self.round = 1
+        self.arena = Arena(pod.settings.home / "arena" / "0")
+
+    def allocate(self, size: int) -> ArenaReply:
+        return self.link.ask(names.PATH_ARENA, ArenaRequest(0, size), ArenaReply, timeout=30)
+
+    def save(self, step: int, content: bytes, *, replicated: bool = True) -> Seal:
+        self.allocate(len(content))
+        with self.arena.fill() as filling:
+            os.pwrite(filling.descriptor, content, 0)
+            seal = filling.seal(
+                step=step, length=len(content), rank=self.rank, world_size=self.world,
+                round_=self.round, replicated=replicated,
+            )  # fmt: skip
+        place = (0, self.rank, self.world, self.round)
+        message = Sealed(*place, step, seal.slot, len(content), replicated)
+        self.link.ask(names.PATH_SEALED, message, Acknowledged, timeout=30)
+        return seal
+
+    def restore(self, round_: int) -> RestoreReply:
+        self.round = round_
+        request = RestoreRequest(0, self.rank, self.world, round_)
+        return self.link.ask(names.PATH_RESTORE, request, RestoreReply, timeout=60)
+
+    def flush(self) -> Acknowledged:
+        return self.link.ask(names.PATH_FLUSH, Acknowledged(), Acknowledged, timeout=60)
