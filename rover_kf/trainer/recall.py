@@ -10,7 +10,6 @@ one with another plain value is encoded anew; another tensor anywhere means a ne
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
 import json
@@ -22,35 +21,8 @@ import torch
 from rover_kf.checkpoint import plain
 from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer import state as states
-from rover_kf.trainer.state import Parts, Stateful
-
-_EXACT = frozenset((torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)))
-_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
-_MOST_SECTIONS = 16
-"""Of one dict; a module's, with a parameter for each key, is one section."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Section:
-    """One value of the state as it was encoded last."""
-
-    path: tuple[object, ...]
-    outline: list[object]
-    """Everything but the tensors' values, flat."""
-    tensors: list[torch.Tensor]
-    value: object = None
-    text: str = ""
-    names: tuple[str, ...] = ()
-    """Of its tensors, in order."""
-
-    def shape(self) -> object:
-        """What may not change without a new start."""
-        kinds = (torch.Size, torch.dtype)
-        return self.path, self.names, [mark for mark in self.outline if isinstance(mark, kinds)]
-
-
-class _Unplain(Exception):
-    """Something that only take_apart knows how to treat."""
+from rover_kf.trainer.outline import Section, Unplain, sections
+from rover_kf.trainer.state import Parts
 
 
 class Recall:
@@ -62,7 +34,7 @@ class Recall:
 
     def __init__(self, *, replicated: bool = True) -> None:
         self._replicated = replicated
-        self._known: list[_Section] = []
+        self._known: list[Section] = []
         self._metadata: Mapping[str, str] = {}
         self.era = 0
         """Grows with every start; in one era names, shapes and types stay."""
@@ -74,8 +46,8 @@ class Recall:
             UnsupportedState: a value cannot be stored; the message has its path.
         """
         try:
-            seen = list(_sections(state))
-        except _Unplain:
+            seen = list(sections(state))
+        except Unplain:
             self.era += 1
             return states.take_apart(state, replicated=self._replicated)
         renewed = self._renew(seen)
@@ -94,11 +66,11 @@ class Recall:
         self._known = []
         self.era += 1
 
-    def _renew(self, seen: list[_Section]) -> list[_Section] | None:
+    def _renew(self, seen: list[Section]) -> list[Section] | None:
         """The sections with their texts; None: another state than last time."""
         if len(seen) != len(self._known):
             return None
-        renewed: list[_Section] = []
+        renewed: list[Section] = []
         for section, known in zip(seen, self._known, strict=True):
             if section.path == known.path and section.outline == known.outline:
                 renewed.append(known)
@@ -109,7 +81,7 @@ class Recall:
             renewed.append(again)
         return renewed
 
-    def _start(self, state: Mapping[str, object], seen: list[_Section]) -> Parts:
+    def _start(self, state: Mapping[str, object], seen: list[Section]) -> Parts:
         parts = states.take_apart(state, replicated=self._replicated)
         tree = json.loads(parts.metadata[STATE_KEY])
         known = [_found(section, tree) for section in seen]
@@ -130,97 +102,12 @@ class Recall:
         return parts
 
 
-def _without_values(section: _Section) -> _Section:
+def _without_values(section: Section) -> Section:
     # What was given up must be freed: neither tensors nor values are kept.
     return dataclasses.replace(section, tensors=[], value=None)
 
 
-def _sections(state: Mapping[str, object]) -> Iterator[_Section]:
-    for key, value in state.items():
-        inner = _inner(value)
-        if isinstance(inner, dict) and 0 < len(inner) <= _MOST_SECTIONS and type(inner) in _DICTS:
-            for name, item in inner.items():
-                yield _section((key, name), item)
-        else:
-            yield _section((key,), inner)
-
-
-def _inner(value: object) -> object:
-    target = states.unwrap(value)
-    if isinstance(target, (torch.Tensor, dict, list, tuple, int, float, str, bytes)):
-        return target
-    if isinstance(target, Stateful) and not isinstance(target, type):
-        stock = type(target).state_dict is torch.nn.Module.state_dict
-        if stock and isinstance(target, torch.nn.Module):
-            return target.state_dict(keep_vars=True)  # parameters themselves cost less than views
-        return target.state_dict()
-    return target
-
-
-def _section(path: tuple[object, ...], value: object) -> _Section:
-    outline: list[object] = []
-    tensors: list[torch.Tensor] = []
-    _flatten(value, outline, tensors)
-    return _Section(path, outline, tensors, value)
-
-
-def _flatten(value: object, outline: list[object], tensors: list[torch.Tensor]) -> None:
-    kind = type(value)
-    if kind in _EXACT:
-        _mark(value, outline, tensors)
-    elif isinstance(value, dict):
-        outline.append(kind)
-        outline.extend(value)
-        outline += [type(key) for key in value if type(key) is not str]
-        items = list(value.values())
-        if not (_tensors(items, outline, tensors) or _tables(items, outline, tensors)):
-            for item in items:
-                _flatten(item, outline, tensors)
-        outline.append(len(value))
-    elif isinstance(value, (list, tuple)):
-        outline += (kind, len(value))
-        for item in value:
-            _flatten(item, outline, tensors)
-    elif kind is float:
-        outline += (repr(value), kind)  # tells -0.0 from 0.0, and knows a nan again
-    elif value is None or kind in (bool, int, str, bytes, complex):
-        outline += (kind, repr(value) if kind is complex else value)
-    else:
-        raise _Unplain
-
-
-def _tensors(items: list[Any], outline: list[object], tensors: list[torch.Tensor]) -> bool:
-    """Take nothing but tensors: most of a state, so no call for each."""
-    if not _EXACT.issuperset(map(type, items)):
-        return False
-    tensors += items
-    outline += [item.shape for item in items]
-    outline += [item.dtype for item in items]
-    return True
-
-
-def _tables(items: list[Any], outline: list[object], tensors: list[torch.Tensor]) -> bool:
-    """Take nothing but dicts of tensors, as an optimizer keeps one for each parameter."""
-    if {*map(type, items)} != {dict}:
-        return False
-    try:
-        keys = ["\0".join(item) for item in items]
-    except TypeError:  # a key that is no text
-        return False
-    inner = [value for item in items for value in item.values()]
-    if not _tensors(inner, outline, tensors):
-        return False
-    outline += keys
-    outline += [len(item) for item in items]
-    return True
-
-
-def _mark(value: Any, outline: list[object], tensors: list[torch.Tensor]) -> None:
-    tensors.append(value)
-    outline += (value.shape, value.dtype)
-
-
-def _encoded(section: _Section) -> _Section:
+def _encoded(section: Section) -> Section:
     """The section with its text, made anew."""
     value = section.value
     for key in reversed(section.path):
@@ -230,7 +117,7 @@ def _encoded(section: _Section) -> _Section:
     return _without_values(_found(section, json.loads(parts.metadata[STATE_KEY])))
 
 
-def _found(section: _Section, tree: Any) -> _Section:
+def _found(section: Section, tree: Any) -> Section:
     """The section with the text that it has in the whole state's."""
     node = tree
     for key in section.path:
@@ -253,7 +140,7 @@ def _names(node: Any) -> Iterator[str]:
             yield from _names(item)
 
 
-def _tree_text(sections: list[_Section]) -> str:
+def _tree_text(sections: list[Section]) -> str:
     pairs: list[str] = []
     for key, group in itertools.groupby(sections, key=lambda section: section.path[0]):
         members = list(group)

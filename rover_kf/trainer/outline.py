@@ -1,0 +1,133 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a state looks like, but for its tensors' values: flat, so that two looks compare at once."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from rover_kf.trainer import state as states
+from rover_kf.trainer.state import Stateful
+
+_EXACT = frozenset((torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)))
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+_MOST_SECTIONS = 16
+"""Of one dict; a module's, with a parameter for each key, is one section."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Section:
+    """One value of the state as it was encoded last."""
+
+    path: tuple[object, ...]
+    outline: list[object]
+    """Everything but the tensors' values, flat."""
+    tensors: list[torch.Tensor]
+    value: object = None
+    text: str = ""
+    names: tuple[str, ...] = ()
+    """Of its tensors, in order."""
+
+    def shape(self) -> object:
+        """What may not change without a new start."""
+        kinds = (torch.Size, torch.dtype)
+        return self.path, self.names, [mark for mark in self.outline if isinstance(mark, kinds)]
+
+
+class Unplain(Exception):
+    """Something that only take_apart knows how to treat."""
+
+
+def sections(state: Mapping[str, object]) -> Iterator[Section]:
+    """The values of a state's dicts and of its objects' state dicts.
+
+    Raises:
+        Unplain: there is something that only take_apart knows how to treat.
+    """
+    for key, value in state.items():
+        inner = _inner(value)
+        if isinstance(inner, dict) and 0 < len(inner) <= _MOST_SECTIONS and type(inner) in _DICTS:
+            for name, item in inner.items():
+                yield _section((key, name), item)
+        else:
+            yield _section((key,), inner)
+
+
+def _inner(value: object) -> object:
+    target = states.unwrap(value)
+    if isinstance(target, (torch.Tensor, dict, list, tuple, int, float, str, bytes)):
+        return target
+    if isinstance(target, Stateful) and not isinstance(target, type):
+        stock = type(target).state_dict is torch.nn.Module.state_dict
+        if stock and isinstance(target, torch.nn.Module):
+            return target.state_dict(keep_vars=True)  # parameters themselves cost less than views
+        return target.state_dict()
+    return target
+
+
+def _section(path: tuple[object, ...], value: object) -> Section:
+    outline: list[object] = []
+    tensors: list[torch.Tensor] = []
+    _flatten(value, outline, tensors)
+    return Section(path, outline, tensors, value)
+
+
+def _flatten(value: object, outline: list[object], tensors: list[torch.Tensor]) -> None:
+    kind = type(value)
+    if kind in _EXACT:
+        _mark(value, outline, tensors)
+    elif isinstance(value, dict):
+        outline.append(kind)
+        outline.extend(value)
+        outline += [type(key) for key in value if type(key) is not str]
+        items = list(value.values())
+        if not (_tensors(items, outline, tensors) or _tables(items, outline, tensors)):
+            for item in items:
+                _flatten(item, outline, tensors)
+        outline.append(len(value))
+    elif isinstance(value, (list, tuple)):
+        outline += (kind, len(value))
+        for item in value:
+            _flatten(item, outline, tensors)
+    elif kind is float:
+        outline += (repr(value), kind)  # tells -0.0 from 0.0, and knows a nan again
+    elif value is None or kind in (bool, int, str, bytes, complex):
+        outline += (kind, repr(value) if kind is complex else value)
+    else:
+        raise Unplain
+
+
+def _tensors(items: list[Any], outline: list[object], tensors: list[torch.Tensor]) -> bool:
+    """Take nothing but tensors: most of a state, so no call for each."""
+    if not _EXACT.issuperset(map(type, items)):
+        return False
+    tensors += items
+    outline += [item.shape for item in items]
+    outline += [item.dtype for item in items]
+    return True
+
+
+def _tables(items: list[Any], outline: list[object], tensors: list[torch.Tensor]) -> bool:
+    """Take nothing but dicts of tensors, as an optimizer keeps one for each parameter."""
+    if {*map(type, items)} != {dict}:
+        return False
+    try:
+        keys = ["\0".join(item) for item in items]
+    except TypeError:  # a key that is no text
+        return False
+    inner = [value for item in items for value in item.values()]
+    if not _tensors(inner, outline, tensors):
+        return False
+    outline += keys
+    outline += [len(item) for item in items]
+    return True
+
+
+def _mark(value: Any, outline: list[object], tensors: list[torch.Tensor]) -> None:
+    tensors.append(value)
+    outline += (value.shape, value.dtype)
