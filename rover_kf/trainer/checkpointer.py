@@ -261,6 +261,14 @@ class Checkpointer:
         assert self._reporter is not None  # noqa: S101 - no save gets here without one
         self._reporter.seal(seal, copy_seconds)
 
+    def finish(self) -> None:
+        """Wait for the copy of the last save: before something else than an optimizer changes it.
+
+        Raises:
+            CheckpointError: the copy failed.
+        """
+        self._saver.finish()
+
     def wait(self, step: int, level: str = "durable", timeout: float = 600.0) -> bool:
         """Wait until a step (or a newer one) is safe.
 
