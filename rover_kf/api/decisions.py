@@ -12,7 +12,7 @@ class Quantity:
     """One recommended number with its interval and where it comes from."""
 
     name: str
-    """``replicas``, ``cpu`` (cores), ``memory`` (bytes), ``arena`` (bytes), …"""
+    """``replicas``, ``cpu`` (cores), ``memory``, ``arena`` (bytes), ``replica`` (of those), …"""
     target: float
     lower: float
     upper: float

@@ -56,3 +56,5 @@ class RunRecord:
     restarts: int = 0
     checkpoint_every: int = 0
     verdict: str = ""
+    replicated: bool | None = None
+    """Whether every rank's snapshot held all of the state; None: not known."""

@@ -62,3 +62,5 @@ class CoordinatorStatus:
     """Summed over saves, slowest rank."""
     snapshot_bytes: int = 0
     """Of the newest sealed snapshot, one rank."""
+    replicated: bool | None = None
+    """Whether every rank's snapshot holds all of the state; None: nothing was sealed yet."""

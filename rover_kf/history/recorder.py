@@ -103,6 +103,7 @@ def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
         steps=max(record.steps, status.step),
         total_steps=record.total_steps if status.total_steps is None else status.total_steps,
         snapshot_bytes=max(record.snapshot_bytes, status.snapshot_bytes),
+        replicated=record.replicated if status.replicated is None else status.replicated,
         save_seconds=mean_save,
         restart_seconds=status.restart_seconds or record.restart_seconds,
         restarts=max(record.restarts, status.restarts),

@@ -101,13 +101,15 @@ def combine(
         value_of_time=limits.value_of_time,
     )
     memory = _within(sizes.memory(sources), limits.max_memory)
+    arena = sizes.arena(sources)
     return Recommendation(
         job=facts.signature.name,
         quantities=(
             _within(replicas.replicas(sources, policy), float(most)),
             _within(sizes.cpu(sources), limits.max_cpu),
             memory,
-            sizes.arena(sources),
+            arena,
+            sizes.replica(sources, arena),
             sizes.checkpoint_every(sources),
         ),
     )

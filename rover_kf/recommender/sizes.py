@@ -20,7 +20,7 @@ from rover_kf.recommender.profile import Profile
 MIB, GIB = 1 << 20, 1 << 30
 DEFAULT_MEMORY, DEFAULT_CPU, DEFAULT_ARENA = 2 * GIB, 1.0, GIB
 SLOTS = 2
-"""A rank's snapshots in the arena at one time."""
+"""A rank's own snapshots in the arena at one time."""
 CPU_MARGIN, ARENA_MARGIN, PROFILE_MARGIN = 1.15, 1.1, 1.25
 PRIOR_FAILURE_SECONDS = 86400.0
 """One failure a day is assumed beside what was seen."""
@@ -39,6 +39,15 @@ class Sources:
     def succeeded(self) -> tuple[Neighbour, ...]:
         """Runs alike that ended well."""
         return tuple(item for item in self.runs if item.record.outcome == "succeeded")
+
+    def layout(self) -> Neighbour | None:
+        """The most alike run of which it is known whether its state was sharded."""
+        return next((item for item in self.runs if item.record.replicated is not None), None)
+
+    def slots(self) -> int:
+        """Snapshots in the arena for each rank; of sharded state another pod's rank's, too."""
+        layout = self.layout()
+        return SLOTS + (layout is not None and not layout.record.replicated)
 
 
 def memory(sources: Sources) -> Quantity:
@@ -94,17 +103,17 @@ def cpu(sources: Sources) -> Quantity:
 
 def arena(sources: Sources) -> Quantity:
     """Bytes of all snapshots of a pod in memory."""
-    ranks = sources.facts.signature.processes_per_node
+    ranks, slots = sources.facts.signature.processes_per_node, sources.slots()
     sizes = neighbours.samples(sources.runs, lambda run: run.snapshot_bytes)
     measured = sources.profile.snapshot_bytes if sources.profile is not None else None
     if sizes or measured:
         largest = max([sample.value for sample in sizes] or [float(measured or 0)])
-        target = _mib(largest * SLOTS * ranks * ARENA_MARGIN)
-        why = f"{SLOTS} slots of {largest / MIB:.1f} MiB for each of {ranks} processes, and 10 %"
+        target = _mib(largest * slots * ranks * ARENA_MARGIN)
+        why = f"{slots} slots of {largest / MIB:.1f} MiB for each of {ranks} processes, and 10 %"
         if sizes:
-            low = largest * SLOTS * ranks
+            low = largest * slots * ranks
             return _quantity("arena", target, (low, target * 1.25), sizes, why)
-        return _single("arena", target, (largest * SLOTS * ranks, target * 1.5), "profile", why)
+        return _single("arena", target, (largest * slots * ranks, target * 1.5), "profile", why)
     if sources.facts.arena_bytes:
         stated = sources.facts.arena_bytes
         return _single("arena", stated, (stated, stated), "manifest", "the annotation says so")
@@ -115,6 +124,31 @@ def arena(sources: Sources) -> Quantity:
         return _single("arena", half, (half / 8, half * 2), "formula", why)
     why = "nothing is known of the state's size; the first checkpoint will tell"
     return _single("arena", DEFAULT_ARENA, (DEFAULT_ARENA / 8, DEFAULT_ARENA * 4), "default", why)
+
+
+def replica(sources: Sources, arena: Quantity) -> Quantity:
+    """Bytes of the arena in which a pod keeps another pod's state.
+
+    Args:
+        sources: what is known.
+        arena: the whole, as recommended.
+    """
+    layout, slots = sources.layout(), sources.slots()
+    if layout is None:
+        why = (
+            "not known yet: nothing where all ranks hold the same (DDP); a third slot for each "
+            "process, beside the arena's two, where state is sharded (FSDP, tensor parallel)"
+        )
+        return _single("replica", 0.0, (0.0, arena.target / SLOTS), "default", why)
+    if layout.record.replicated:
+        why = "a run alike held all of its state in every rank: nothing is copied to other pods"
+        return Quantity("replica", 0.0, 0.0, 0.0, "bytes", "history", layout.weight, why)
+    target, low, high = arena.target / slots, arena.lower / slots, arena.upper / slots
+    why = (
+        f"one of the arena's {slots} slots for each process holds a rank of another pod: a run "
+        "alike had sharded state, which is lost with its pod otherwise"
+    )
+    return Quantity("replica", target, low, high, "bytes", "history", layout.weight, why)
 
 
 def checkpoint_every(sources: Sources) -> Quantity:
@@ -168,7 +202,13 @@ def _mib(count: float) -> float:
     return float(math.ceil(round(count / MIB, 6)) * MIB)
 
 
-UNITS = {"memory": "bytes", "arena": "bytes", "cpu": "cores", "checkpoint_every": "steps"}
+UNITS = {
+    "memory": "bytes",
+    "arena": "bytes",
+    "replica": "bytes",
+    "cpu": "cores",
+    "checkpoint_every": "steps",
+}
 
 
 def _quantity(

@@ -94,19 +94,9 @@ class Commits:
         return self._ledger.committed[1] if self._ledger.committed else None
 
     @property
-    def snapshot_bytes(self) -> int:
-        """Of the newest sealed snapshot, one rank."""
-        return self._seals.snapshot_bytes
-
-    @property
-    def saves(self) -> int:
-        """Steps sealed so far."""
-        return self._seals.saves
-
-    @property
-    def save_seconds(self) -> float:
-        """Blocked by saves, summed, slowest rank each."""
-        return self._seals.seconds
+    def seals(self) -> SealAccount:
+        """What ranks have told of their slots; to be read only."""
+        return self._seals
 
     async def first_generation(self) -> int:
         """Number of the first round: above everything that is on storage. Call it once.

@@ -127,9 +127,10 @@ class Coordinator:
             now=now,
             restart_seconds=telemetry.restart_seconds,
             verdict=world.closed.verdict if world.closed else "",
-            saves=commits.saves,
-            save_seconds=commits.save_seconds,
-            snapshot_bytes=commits.snapshot_bytes,
+            saves=commits.seals.saves,
+            save_seconds=commits.seals.seconds,
+            snapshot_bytes=commits.seals.snapshot_bytes,
+            replicated=commits.seals.replicated,
         )
 
     # -- requests -----------------------------------------------------------------------------

@@ -26,6 +26,9 @@ class SealAccount:
         self.step: int | None = None
         """Newest step that every rank could restore from memory."""
         self.snapshot_bytes = 0
+        """Of the newest snapshot, one rank."""
+        self.replicated: bool | None = None
+        """Whether it holds all of the state; None before the first."""
         self.saves = 0
         self.seconds = 0.0
         """Blocked by saves, of each step the slowest rank's."""
@@ -39,6 +42,7 @@ class SealAccount:
         self.seconds += max(sealed.copy_seconds - known.seconds, 0.0)
         known.seconds = max(known.seconds, sealed.copy_seconds)
         self.snapshot_bytes = sealed.snapshot_bytes
+        self.replicated = sealed.replicated
         complete = len(known.ranks) >= sealed.world_size
         if sealed.replicated or complete:
             self.step = max(self.step or 0, sealed.step)

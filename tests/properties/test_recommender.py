@@ -26,7 +26,7 @@ windows = st.builds(
     st.floats(10, 1e6),
 )
 runs = st.builds(
-    lambda uid, image, outcome, memory, cpu, rows, save, restarts, updated: RunRecord(
+    lambda uid, image, outcome, memory, cpu, rows, save, restarts, updated, replicated: RunRecord(
         uid=str(uid),
         signature=JobSignature("team", "digits", "PyTorchJob", image, "python t.py", 1, 0),
         started_at=0.0,
@@ -38,6 +38,7 @@ runs = st.builds(
         save_seconds=save,
         snapshot_bytes=int(memory),
         restarts=restarts,
+        replicated=replicated,
     ),
     st.integers(),
     st.sampled_from(["img", "other"]),
@@ -48,6 +49,7 @@ runs = st.builds(
     st.floats(0, 10),
     st.integers(0, 100),
     st.floats(0, 1e8),
+    st.sampled_from([None, False, True]),
 )
 facts = st.builds(
     lambda low, span, replicas, asked: JobFacts(
@@ -72,21 +74,22 @@ profiles = st.none() | st.builds(
 @settings(max_examples=150, deadline=None)
 @given(facts=facts, rows=st.lists(runs, max_size=6), profile=profiles, most=st.none() | positive)
 def test_every_quantity_is_inside_its_interval(facts, rows, profile, most):
-    """Always all five quantities: finite, positive, lower <= target <= upper, with a reason and a
-    known basis; bounds on replicas and memory are kept."""
+    """Always all six quantities: finite, positive, lower <= target <= upper, with a reason and a
+    known basis; bounds on replicas and memory are kept. A replica may cost nothing."""
     found = combine(facts, rows, profile, Constraints(max_memory=most))
     assert [q.name for q in found.quantities] == [
         "replicas",
         "cpu",
         "memory",
         "arena",
+        "replica",
         "checkpoint_every",
     ]
     for quantity in found.quantities:
         assert quantity.why
         assert quantity.basis in {"history", "profile", "formula", "manifest", "default"}
         assert math.isfinite(quantity.target)
-        assert quantity.target > 0
+        assert quantity.target > 0 or (quantity.name, quantity.target) == ("replica", 0)
         if quantity.name != "replicas" or quantity.basis == "history":
             assert quantity.lower <= quantity.target <= quantity.upper
     assert found.get("replicas").target <= facts.max_replicas

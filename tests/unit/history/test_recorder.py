@@ -42,6 +42,7 @@ def status(**changes):
         saves=10,
         save_seconds=0.2,
         snapshot_bytes=1000,
+        replicated=False,
     )
     return dataclasses.replace(made, **changes)
 
@@ -64,6 +65,7 @@ def test_look_is_folded_in():
     assert (found.steps, found.total_steps, found.restarts) == (100, 500, 1)
     assert found.windows == (window(0), window(1))
     assert found.save_seconds == 0.02
+    assert (found.snapshot_bytes, found.replicated) == (1000, False)
     assert found.goodput.productive == 50
     assert [event.reason for event in found.events] == ["WorldFormed"]
 
@@ -86,6 +88,7 @@ def test_new_coordinator_takes_nothing_away():
         saves=0,
         save_seconds=0.0,
         snapshot_bytes=0,
+        replicated=None,
         restart_seconds=0.0,
         total_steps=None,
     )

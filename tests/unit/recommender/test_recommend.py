@@ -56,6 +56,7 @@ def run(**changes):
         snapshot_bytes=100 * MIB,
         save_seconds=0.05,
         restarts=1,
+        replicated=True,
     )
     return dataclasses.replace(record, **changes)
 
@@ -69,12 +70,31 @@ def test_history_is_believed_first():
         "cpu": "history",
         "memory": "history",
         "arena": "history",
+        "replica": "history",
         "checkpoint_every": "formula",
     }
     assert found.get("memory").target == 1200 * MIB
     assert found.get("cpu").target == pytest.approx(1.38)
     assert found.get("arena").target == 220 * MIB
     assert all(item.effective_samples == pytest.approx(1.0) for item in found.quantities)
+
+
+def test_a_replica_has_its_line_and_its_room():
+    """Sharded state takes a third slot, in the arena and as a line; DDP's none; before any run
+    nobody knows, and the line says what it may come to."""
+    same = combine(FACTS, [run()])
+    assert (same.get("replica").target, same.get("replica").upper) == (0, 0)
+    found = combine(FACTS, [run(replicated=False)])
+    arena, replica = found.get("arena"), found.get("replica")
+    assert (arena.target, arena.lower) == (330 * MIB, 300 * MIB)
+    assert (replica.target, replica.lower, replica.basis) == (110 * MIB, 100 * MIB, "history")
+    assert "3 slots" in arena.why
+    assert "sharded" in replica.why
+    for unknown in (combine(FACTS, []), combine(FACTS, [run(replicated=None)])):
+        arena, replica = unknown.get("arena"), unknown.get("replica")
+        assert (replica.target, replica.basis) == (0, "default")
+        assert replica.upper == arena.target / 2
+        assert "not known" in replica.why
 
 
 def test_checkpoint_interval_is_young_and_daly():

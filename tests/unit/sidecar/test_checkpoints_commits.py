@@ -229,7 +229,9 @@ def test_seals_are_counted_by_steps_with_the_slowest_rank(tmp_path, replicated):
                     named.append(await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named))
                     expected = step if replicated or rank else (step - 10 or None)
                     assert commits.sealed_step == expected
-            assert (commits.saves, commits.save_seconds, commits.snapshot_bytes) == (2, 1.0, 99)
+            seals = commits.seals
+            assert (seals.saves, seals.seconds, seals.snapshot_bytes) == (2, 1.0, 99)
+            assert seals.replicated is replicated
             assert [item.step for item in named] == [None, 10, 10, 10]
             await coordinator.ask(
                 names.PATH_COMMIT_GIVEN_UP, GivenUp("p", 1, 1, 10, "the disk is full")
