@@ -63,10 +63,11 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
     """Parameters, moments, averages, learning rates, loops, losses, evaluations and random numbers,
     those that the data is made of too, are those of a training without our callback that nobody
     killed, though each process begins with another seed: alone, killed in the first epoch, between
-    the epochs and in the second; in a world of two, which also leaves to change its size; with data
-    loaders that keep their own place and optimization by hand, where only steps that were evaluated
-    are saved. What two have begun, one ends, and trains on without saving. What was measured of a
-    step goes with it. What not all could be brought back of is refused."""
+    the epochs and in the second, and given an older checkpoint of Lightning's; in a world of two,
+    which also leaves to change its size; with data loaders that keep their own place and
+    optimization by hand, where only steps that were evaluated are saved. What two have begun, one
+    ends, and trains on without saving. What was measured of a step goes with it. What not all could
+    be brought back of is refused."""
     runs = Runs(tmp_path)
     some, seldom = {"checkpoint_every": 1}, {"checkpoint_every": 100}
     odd = {"places": True, "manual": True}
@@ -76,7 +77,8 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
         checkpoint_pod.pods(tmp_path / "three", 1, **seldom) as three,
         checkpoint_pod.pods(tmp_path / "less", 2, **some) as less,
     ):
-        runs.add("alone", one, "kill 3", "kill 7", "kill 9", averaged=True, overlap=True)
+        usual = {"averaged": True, "overlap": True, "older": True}
+        runs.add("alone", one, "kill 3", "kill 7", "kill 9", **usual)
         runs.add("odd", three, "kill 15", **odd)
         runs.add("both", two, "kill 2", "drain 4")
         runs.add("by-two", less, "kill 5", ends=False)

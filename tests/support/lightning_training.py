@@ -7,9 +7,10 @@
 RUNS is JSON: [{"ranks": [environment, …], "folder": …, "end": how it ends, "at": which optimizer
 step, "plain": without our callback?, "places": do the data loaders keep their own place?, "manual":
 is the optimization manual?, "averaged": does a callback keep averaged weights?, "twice": train on?,
-"overlap": copy while training goes on?, "refused": only see what is?}, …]. A run ends by "kill"
-(SIGKILL of every rank), by "drain" (the job changes its size), or of itself; then rank 0 leaves
-``result.json`` in the folder: digests of all that was trained.
+"overlap": copy while training goes on?, "older": is fit() given Lightning's file, too?,
+"refused": only see what is?}, …]. A run ends by "kill" (SIGKILL of every rank), by "drain" (the job
+changes its size), or of itself; then rank 0 leaves ``result.json`` in the folder: digests of all
+that was trained.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import lightning.pytorch as lightning
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, WeightAveraging
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from sharded_training import digest_of
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
@@ -73,6 +74,29 @@ class Placed(DataLoader):
         self._first = state_dict["used"]
 
 
+class Data(lightning.LightningDataModule):
+    """Loaders, and a number that each process draws."""
+
+    def __init__(self, run: dict) -> None:
+        super().__init__()
+        self.run, self.number = run, random.random()
+
+    def train_dataloader(self) -> DataLoader:
+        if self.run.get("places"):
+            return Placed(Rows(), 3)
+        rows, _ = torch.utils.data.random_split(Rows(), [SAMPLES - 3, 3])
+        return DataLoader(rows, 3, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader:
+        return DataLoader(Rows(), 16)
+
+    def state_dict(self) -> dict[str, float]:
+        return {"number": self.number}
+
+    def load_state_dict(self, state_dict: dict[str, float]) -> None:
+        self.number = state_dict["number"]
+
+
 class Network(lightning.LightningModule):
     """Dropout and batch norm, a learning rate that needs to know the number of steps, losses that
     a hook keeps."""
@@ -85,15 +109,6 @@ class Network(lightning.LightningModule):
             torch.nn.Linear(7, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.2)
         )
         self.last = torch.nn.Linear(16, 1)
-
-    def train_dataloader(self) -> DataLoader:
-        if self.run.get("places"):
-            return Placed(Rows(), 3)
-        rows, _ = torch.utils.data.random_split(Rows(), [SAMPLES - 3, 3])
-        return DataLoader(rows, 3, shuffle=True)
-
-    def val_dataloader(self) -> DataLoader:
-        return DataLoader(Rows(), 16)
 
     def _loss(self, batch: torch.Tensor) -> torch.Tensor:
         return (self.last(self.layers(batch)) - batch.sum(1, keepdim=True)).square().mean()
@@ -169,7 +184,6 @@ def trainer_of(run: dict, *callbacks: lightning.Callback, **more: object) -> lig
         callbacks=list(callbacks),
         default_root_dir=run["folder"],
         logger=False,
-        enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
@@ -189,12 +203,16 @@ def train(run: dict) -> None:
     seed = 1 if run["plain"] else int(os.environ["ROVER_ROUND"])
     for start in (random.seed, np.random.seed, torch.manual_seed):
         start(seed)
-    model, judged, flash = Network(run), Judged(run), FlashCheckpoint(overlap=run.get("overlap"))
+    model, data, judged = Network(run), Data(run), Judged(run)
+    flash = FlashCheckpoint(overlap=run.get("overlap"))
     averaged = [WeightAveraging()] if run.get("averaged") else []
     stopping = EarlyStopping("judged", patience=50)
+    folder, _, _ = run["folder"].rpartition("-")  # the same each round, or it begins anew
+    best = ModelCheckpoint(folder, monitor="judged", save_top_k=2)
     ours = [] if run["plain"] else [flash]
-    trainer = trainer_of(run, judged, stopping, *averaged, *ours)
-    trainer.fit(model)
+    trainer = trainer_of(run, judged, stopping, best, *averaged, *ours)
+    older = next(pathlib.Path(folder).glob("*.ckpt"), None) if run.get("older") else None
+    trainer.fit(model, data, ckpt_path=older)
     if int(os.environ["RANK"]) == 0:
         told = {
             "model": digest_of(model.state_dict()),
@@ -203,6 +221,8 @@ def train(run: dict) -> None:
             "averaged": [digest_of(found._average_model.state_dict()) for found in averaged],
             "drawn": Rows()[1].tolist(),
             "stopping": stopping.wait_count,
+            "best": sorted(score.item() for score in best.best_k_models.values()),
+            "number": data.number,
             "progress": trainer.fit_loop.state_dict(),
             "steps": trainer.global_step,
             "losses": list(model.losses),
@@ -211,7 +231,7 @@ def train(run: dict) -> None:
         }
         if run.get("twice"):
             trainer.fit_loop.max_epochs += 1
-            trainer.fit(model)
+            trainer.fit(model, data)
             told["losses again"] = len(model.losses)
         pathlib.Path(run["folder"], "result.json").write_text(json.dumps(told))
 
@@ -228,12 +248,12 @@ def refused(run: dict) -> None:
 
     some = Network(run)
     some.strict_loading = False
-    mixed = [Placed(Rows(), 3), DataLoader(Rows(), 3)]
+    data, mixed = Data(run), [Placed(Rows(), 3), DataLoader(Rows(), 3)]
     for model, loaders, more, words in (
-        (Network(run), None, {"strategy": Gathers("cpu")}, "Gathers gathers"),
-        (some, None, {}, "strict_loading"),
+        (Network(run), data, {"strategy": Gathers("cpu")}, "Gathers gathers"),
+        (some, data, {}, "strict_loading"),
         (Network(run), mixed, {}, "to all or to none"),
-        (Takes(run), None, {"val_check_interval": None}, "dataloader_iter"),
+        (Takes(run), data, {"val_check_interval": None}, "dataloader_iter"),
     ):
         trainer = trainer_of(run, FlashCheckpoint(), **more)
         with pytest.raises(UnsupportedState, match=words):
