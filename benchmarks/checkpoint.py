@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import statistics
@@ -94,6 +95,7 @@ def one_system(name: str, course: Course, figures: Figures) -> None:
     if figures.skipped:
         return
     shutil.rmtree(course.folder, ignore_errors=True)
+    os.sync()  # what one system leaves to be written must not slow the next one
     try:
         with Session(name) as session:
             take(session, course, figures)

@@ -11,7 +11,7 @@ import time
 from dlrover.python.common.constants import CheckpointConstant
 from dlrover.trainer.torch.flash_checkpoint.checkpointer import StorageType
 from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer
-from peer import Peer, serve, sync
+from peer import Peer, Skipped, serve, sync
 from workload import Loop
 
 COMMIT_SECONDS = 15.0
@@ -71,7 +71,7 @@ class DLRover(Peer):
         loop.load(self._checkpointer.load_checkpoint())
 
     def account(self) -> dict[str, int]:
-        """Skipped ones raise here alone: DLRover returns as if it had saved."""
+        """Of what it returned from as if it had saved."""
         return {
             "sealed": self._sealed,
             "skipped_silently": self._skipped,
@@ -91,7 +91,7 @@ class DLRover(Peer):
         self._checkpointer.save_checkpoint(step, self.loop.dicts(), storage_type=kind)
         if self._checkpointer._engine._cached_step != step:
             self._skipped += 1
-            raise RuntimeError(f"the save of step {step} was skipped")
+            raise Skipped(f"the save of step {step} was skipped")
         self._sealed += 1
 
 

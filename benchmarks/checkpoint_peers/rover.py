@@ -89,9 +89,12 @@ class Rover(Peer):
         self._checkpointer._saver.finish()
         self._flush()
 
+    def die(self) -> None:
+        """The trainer alone: memory and sidecar stay."""
+        self._checkpointer.close()
+
     def restore(self, loop: Loop) -> None:
         """As a successor of this process does."""
-        self._checkpointer.close()
         self._round += 1
         self._checkpointer = self._fresh()
         step = self._checkpointer.restore(loop.state)

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
-import mmap
-import os
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import crc32c
 
-from rover_kf import errors
+from rover_kf.checkpoint import pieces
 
 
 def extend(checksum: int, data: bytes | memoryview) -> int:
@@ -17,22 +18,39 @@ def extend(checksum: int, data: bytes | memoryview) -> int:
     return int(crc32c.crc32c(data, checksum))
 
 
+@contextlib.contextmanager
+def beside() -> Iterator[Beside]:
+    """A checksum of pieces that is computed while something else is done with each."""
+    with ThreadPoolExecutor(1, thread_name_prefix="rover-crc") as thread:
+        yield Beside(thread)
+
+
+class Beside:
+    """See ``beside``.
+
+    Args:
+        thread: that computes.
+    """
+
+    def __init__(self, thread: ThreadPoolExecutor) -> None:
+        self._thread = thread
+        self.value = 0
+        """CRC-32C of all pieces so far."""
+
+    @contextlib.contextmanager
+    def taking(self, piece: memoryview) -> Iterator[None]:
+        """Extend the checksum by the piece while the block runs."""
+        found = self._thread.submit(extend, self.value, piece)
+        try:
+            yield
+        finally:
+            self.value = found.result()
+
+
 def of_slot(descriptor: int, length: int) -> int:
     """CRC-32C of the first ``length`` bytes of a file in memory that never shrinks.
-
-    Mapped, not read: to copy the bytes first would take as long again.
 
     Raises:
         TornSnapshot: the file is shorter.
     """
-    found = os.fstat(descriptor).st_size
-    if found < length:
-        raise errors.TornSnapshot(f"a slot of {found} bytes where {length} were sealed")
-    if not length:
-        return 0
-    with mmap.mmap(descriptor, length, access=mmap.ACCESS_READ) as mapping:
-        view = memoryview(mapping)
-        try:
-            return extend(0, view)
-        finally:
-            view.release()
+    return extend(0, pieces.mapped(descriptor, length))

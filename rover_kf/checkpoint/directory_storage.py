@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
 from rover_kf.checkpoint import checksum, manifest, pieces, retention, storage, stored
+from rover_kf.checkpoint.direct_file import DirectFile
 from rover_kf.checkpoint.files import Files
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.retention import NOTHING, Spare
@@ -155,20 +156,18 @@ class DirectoryStorage:
 
     def _put(self, path: pathlib.Path, content: Iterator[memoryview]) -> int:
         part = path.with_name(path.name + _PART)
-        descriptor = self._files.create(part)
-        written = 0
+        file = DirectFile(self._files, part)
         try:
-            for piece in content:
-                written = checksum.extend(written, piece)
-                rest = piece
-                while rest:
-                    rest = rest[self._files.write(descriptor, rest) :]
-            self._files.sync(descriptor)
+            with checksum.beside() as written:
+                for piece in content:
+                    with written.taking(piece):
+                        file.put(piece)
+            file.finish()
         finally:
-            self._files.close(descriptor)
+            file.close()
         self._files.rename(part, path)
         self._files.sync_folder(path.parent)
-        return written
+        return written.value
 
 
 def _size(path: pathlib.Path) -> int | None:

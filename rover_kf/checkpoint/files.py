@@ -8,6 +8,8 @@ call and see what a crash there leaves.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import pathlib
 
@@ -19,9 +21,30 @@ class Files:
         """Create a folder and those above it; one that exists is no error."""
         path.mkdir(parents=True, exist_ok=True)
 
-    def create(self, path: pathlib.Path) -> int:
-        """Open a file for writing, empty."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    def create(self, path: pathlib.Path, *, direct: bool = False) -> int:
+        """Open a file for writing, empty.
+
+        Args:
+            path: of the file.
+            direct: past the page cache, if the file system can.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        if direct:
+            try:
+                return os.open(path, flags | os.O_DIRECT, 0o644)
+            except OSError as refused:
+                if refused.errno != errno.EINVAL:
+                    raise
+        return os.open(path, flags, 0o644)
+
+    def is_direct(self, descriptor: int) -> bool:
+        """Whether an open file is written past the page cache."""
+        return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
+
+    def make_buffered(self, descriptor: int) -> None:
+        """Write through the page cache from now on."""
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
 
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
         """Write some of the data; returns how much."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator
 
@@ -34,3 +35,29 @@ def read(descriptor: int, offset: int, length: int) -> Iterator[memoryview]:
             )
         yield piece[:count]
         done += count
+
+
+def mapped(descriptor: int, length: int) -> memoryview:
+    """The first bytes of a file in memory that never shrinks.
+
+    Read, they would be copied first, which takes as long as to write them.
+
+    Args:
+        descriptor: of the file; may be closed before the bytes are let go of.
+        length: bytes.
+
+    Raises:
+        TornSnapshot: the file is shorter.
+    """
+    found = os.fstat(descriptor).st_size
+    if found < length:
+        raise errors.TornSnapshot(f"a slot of {found} bytes where {length} were sealed")
+    if not length:
+        return memoryview(b"")
+    return memoryview(mmap.mmap(descriptor, length, access=mmap.ACCESS_READ))
+
+
+def cut(whole: memoryview) -> Iterator[memoryview]:
+    """The same bytes, a piece at a time."""
+    for begin in range(0, len(whole), PIECE_BYTES):
+        yield whole[begin : begin + PIECE_BYTES]

@@ -41,11 +41,12 @@ def write(
     folder = storage.folder(seal.step, assignment.round)
     with slots.arena(local_rank).pin(seal) as pin:
         head = read_head(pin.descriptor, seal.length)
+        slot = pieces.mapped(pin.descriptor, seal.length)
         if assignment.world_size == 1:
-            content, length, common = pieces.read(pin.descriptor, 0, seal.length), seal.length, 0
+            content, length, common = pieces.cut(slot), seal.length, 0
         else:
             part = share(head, assignment.rank, assignment.world_size)
-            content, length, common = _content(pin.descriptor, part), part.length, part.common
+            content, length, common = _content(slot, part), part.length, part.common
         file = storage.write_rank(folder, assignment.rank, content, length)
     if assignment.world_size == 1:
         _compare(file.checksum, slots.checksum(local_rank, seal), seal)
@@ -66,8 +67,8 @@ def write(
     )
 
 
-def _content(descriptor: int, part: Share) -> Iterator[memoryview]:
-    ranges = (pieces.read(descriptor, begin, end - begin) for begin, end in part.ranges)
+def _content(slot: memoryview, part: Share) -> Iterator[memoryview]:
+    ranges = (pieces.cut(slot[begin:end]) for begin, end in part.ranges)
     return itertools.chain([memoryview(part.header)], *ranges)
 
 

@@ -17,42 +17,23 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from rover_kf import errors
 from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.arena import Filling
 from rover_kf.checkpoint.control import Seal
-from rover_kf.checkpoint.snapshot import Layout
 from rover_kf.trainer import cores, foresight, transfer
 from rover_kf.trainer.device import Streams
 from rover_kf.trainer.hands import Hands
 from rover_kf.trainer.overlap import Overlap, Owned
+from rover_kf.trainer.plans import Plan, Plans
 from rover_kf.trainer.recall import Recall
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.slots import AskArena, Slots
 from rover_kf.trainer.state import Parts
-from rover_kf.trainer.transfer import Batch, Watch
-from rover_kf.trainer.views import views
+from rover_kf.trainer.transfer import Watch
 from rover_kf.trainer.work import Work
 
 Told = Callable[[Seal, float], None]
 """Takes a seal and the seconds that its copy took, in whatever thread ended it."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Plan:
-    """A layout and its batches."""
-
-    era: int
-    """Of the recalled state: while it lasts, names, shapes and types are what they were."""
-    signature: list[object]
-    """Names, shapes and types."""
-    late: frozenset[str]
-    layout: Layout
-    batches: tuple[Batch, ...]
-
-    def fits(self, era: int, parts: Parts) -> bool:
-        """Whether a state has what the layout was made for."""
-        return self.era == era or self.signature == _signature(parts)
 
 
 class Saver:
@@ -84,7 +65,7 @@ class Saver:
         )
         self._overlap, self._owned = Overlap(), Owned()
         self._hands = Hands(_helpers(settings))
-        self._plan: _Plan | None = None
+        self._plans = Plans(self._slots)
         self.issued, self.sealed = 0, 0
         """Saves that were asked for, and those that were sealed; the others raised."""
 
@@ -143,14 +124,14 @@ class Saver:
         self._overlap.finish()
 
     def _begin(self, step: int, parts: Parts, late: frozenset[str], *, on_device: bool) -> None:
-        plan, head = self._fit(parts, late)
+        plan, head = self._plans.fit(self._recall.era, parts, late)
         begun = time.perf_counter()
         filling = self._slots.arena.fill()
         seal = functools.partial(self._seal, filling, plan.layout.length, parts.in_pieces, begun)
         try:
             buffer = self._slots.ready(filling.slot, pinned=on_device)
-            buffer[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
-            rest = self._copy(plan, filling.slot, step, parts.tensors, seal)
+            buffer[: head.numel()] = head
+            rest = self._copy(plan, filling.slot, step, parts.tensors, seal, on_device=on_device)
         except BaseException:
             filling.close()
             raise
@@ -194,31 +175,36 @@ class Saver:
         try:
             self.finish()
         finally:
-            self._plan = None
+            self._plans.forget()
             self._overlap.close()
             self._hands.close()
             self._slots.close()
 
     def _copy(
         self,
-        plan: _Plan,
+        plan: Plan,
         slot: int,
         step: int,
         tensors: Mapping[str, torch.Tensor],
         seal: Callable[[Watch, BaseException | None], None],
+        *,
+        on_device: bool,
     ) -> Work:
         """Copy what cannot wait; gives the rest, which ends with the seal."""
         now = [batch for batch in plan.batches if not batch.late]
         late = [batch for batch in plan.batches if batch.late]
-        early = self._streams.start(transfer.device_pairs(now, slot, tensors), hold=True)
-        later = self._streams.start(transfer.device_pairs(late, slot, tensors), hold=False)
-        first = Work(transfer.copies(now, slot, tensors))
+        early, later = [], []
+        if on_device:
+            early = self._streams.start(transfer.device_pairs(now, slot, tensors), hold=True)
+            later = self._streams.start(transfer.device_pairs(late, slot, tensors), hold=False)
+        first = Work(transfer.copies(now, slot, tensors, on_device=on_device))
         self._hands.lend(first)
         first.wait()
         if first.error is not None:
             raise first.error
         watch = transfer.watch(step, tensors, plan.late)
-        pieces = [*transfer.copies(late, slot, tensors), *early, *later]
+        copies = transfer.copies(late, slot, tensors, on_device=on_device)
+        pieces = [*copies, *early, *later]
         return Work(pieces, functools.partial(seal, watch))
 
     def _seal(  # noqa: PLR0917 - bound by position
@@ -245,29 +231,6 @@ class Saver:
             )
         self.sealed += 1
         self._told(seal, time.perf_counter() - begun)
-
-    def _fit(self, parts: Parts, late: frozenset[str]) -> tuple[_Plan, bytes]:
-        self._slots.settle()
-        plan, era = self._plan, self._recall.era
-        if plan is not None and plan.late == late and plan.fits(era, parts):
-            head = snapshot.header(plan.layout, parts.metadata)
-            if head is not None:
-                return plan, head
-        self._plan = None
-        layout = snapshot.plan(parts.entries(), parts.metadata)
-        self._slots.reach(layout.length)
-        placed = {place.entry.name: place for place in layout.placed}
-        slots = [views(buffer, placed) for buffer in self._slots.buffers]
-        batches = transfer.batches(layout.placed, slots, late)
-        self._plan = plan = _Plan(era, _signature(parts), late, layout, batches)
-        head = snapshot.header(layout, parts.metadata)
-        if head is None:
-            raise errors.CheckpointError("a new layout has no room for its own header")
-        return plan, head
-
-
-def _signature(parts: Parts) -> list[object]:
-    return [(name, tensor.shape, tensor.dtype) for name, tensor in parts.tensors.items()]
 
 
 def _on_device(parts: Parts) -> bool:

@@ -28,6 +28,8 @@ class Batch:
     """Of each slot, in the names' order."""
     late: bool
     """May be copied after save() has returned."""
+    plain: bool
+    """Torch can copy all of their types."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,14 +97,23 @@ def batches(
 
 
 def copies(
-    chosen: Iterable[Batch], slot: int, tensors: Mapping[str, torch.Tensor]
+    chosen: Iterable[Batch], slot: int, tensors: Mapping[str, torch.Tensor], *, on_device: bool
 ) -> list[Callable[[], None]]:
-    """What copies those batches' tensors on the host, a call each."""
+    """What copies those batches' tensors on the host, a call each.
+
+    Args:
+        chosen: batches.
+        slot: to copy into.
+        tensors: by name.
+        on_device: whether some of them are on a CUDA device.
+    """
     found: list[Callable[[], None]] = []
     for batch in chosen:
-        sources = [copyable(tensors[name]) for name in batch.names]
+        sources = [tensors[name] for name in batch.names]
+        if not batch.plain:
+            sources = [copyable(source) for source in sources]
         targets = batch.targets[slot]
-        if any(source.is_cuda for source in sources):
+        if on_device:
             pairs = [p for p in zip(targets, sources, strict=True) if not p[1].is_cuda]
             targets, sources = [there for there, _ in pairs], [here for _, here in pairs]
         if len(sources) == 1 and sources[0].nbytes > BATCH_BYTES and sources[0].is_contiguous():
@@ -130,7 +141,8 @@ def _changes(tensors: Iterable[torch.Tensor]) -> list[int]:
 
 def _batch(names: list[str], views: Sequence[Mapping[str, torch.Tensor]], *, late: bool) -> Batch:
     targets = tuple([copyable(slot[name]) for name in names] for slot in views)
-    return Batch(tuple(names), targets, late)
+    plain = all(copyable(slot[name]) is slot[name] for slot in views for name in names)
+    return Batch(tuple(names), targets, late, plain)
 
 
 def _cuts(target: torch.Tensor, source: torch.Tensor) -> list[Callable[[], None]]:

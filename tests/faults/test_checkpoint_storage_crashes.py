@@ -35,20 +35,20 @@ class Failing(Files):
         self.trace: list[str] = []
         self._last, self._failure = last, failure
 
-    def _call(self, name: str, *arguments: object) -> object:
+    def _call(self, name: str, *arguments: object, **named: object) -> object:
         dead = self._last is not None and self.done >= self._last
         if dead and (self._failure is None or self.done == self._last) and name != "close":
             self.done += 1
             raise self._failure or Crash
         self.done += 1
         self.trace.append(name)
-        return getattr(super(), name)(*arguments)
+        return getattr(super(), name)(*arguments, **named)
 
     def make_folder(self, path):
         return self._call("make_folder", path)
 
-    def create(self, path):
-        return self._call("create", path)
+    def create(self, path, *, direct=False):
+        return self._call("create", path, direct=direct)
 
     def sync(self, descriptor):
         return self._call("sync", descriptor)

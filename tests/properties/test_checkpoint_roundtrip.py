@@ -103,7 +103,7 @@ def _write(content: dict[str, object]) -> mmap.mmap:
     buffer[: len(head)] = head
     targets = views.views(buffer, {place.entry.name: place for place in layout.placed})
     batches = transfer.batches(layout.placed, [targets], frozenset())
-    for copy in transfer.copies(batches, 0, parts.tensors):
+    for copy in transfer.copies(batches, 0, parts.tensors, on_device=False):
         copy()
     return buffer
 

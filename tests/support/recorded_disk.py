@@ -120,9 +120,9 @@ class Recorder(Files):
                 owner = number
             self._take(Call("make_folder", tuple(effects)))
 
-    def create(self, path):
+    def create(self, path, *, direct=False):
         with self._turn:
-            descriptor = super().create(path)
+            descriptor = super().create(path, direct=direct)
             number = self._find(path)
             if number is None:
                 number = self._next

@@ -85,7 +85,7 @@ def _slot(parts: Parts) -> memoryview:
     buffer[: len(head)] = head
     targets = views.views(buffer, {place.entry.name: place for place in layout.placed})
     batches = transfer.batches(layout.placed, [targets], frozenset())
-    for copy in transfer.copies(batches, 0, parts.tensors):
+    for copy in transfer.copies(batches, 0, parts.tensors, on_device=False):
         copy()
     return memoryview(buffer)
 

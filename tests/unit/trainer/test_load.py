@@ -40,7 +40,7 @@ def _snapshot(content: dict[str, object]) -> mmap.mmap:
     buffer[: len(head)] = head
     targets = views.views(buffer, {place.entry.name: place for place in layout.placed})
     for copy in transfer.copies(
-        transfer.batches(layout.placed, [targets], frozenset()), 0, parts.tensors
+        transfer.batches(layout.placed, [targets], frozenset()), 0, parts.tensors, on_device=False
     ):
         copy()
     return buffer
