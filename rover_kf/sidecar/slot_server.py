@@ -47,8 +47,8 @@ class SlotServer:
         """For the TCP port."""
         slot = names.PATH_SLOTS + rf"/{{place:(?:{names.REPLICA_PLACE})?\d+}}/{{step:\d+}}"
         return [
-            web.get(slot, self._on_slot),
-            web.get(f"{slot}/{{part:{names.SLOT_HEAD}}}", self._on_slot),
+            web.get(slot, self._on_slot, allow_head=False),
+            web.get(f"{slot}/{{part:{names.SLOT_HEAD}}}", self._on_slot, allow_head=False),
         ]
 
     async def _on_slot(self, request: web.Request) -> web.StreamResponse:

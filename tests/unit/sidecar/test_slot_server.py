@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 
+import aiohttp
 import checkpoint_pod
 import crc32c
 import pytest
@@ -48,6 +49,20 @@ def test_a_range_is_served_with_the_checksum_of_the_whole(slots):
                 status, headers, _ = await served.get(range_=range_)
                 assert (status, headers["Content-Range"]) == (416, f"bytes */{END}")
                 assert headers["X-Rover-Checksum"] == str(crc32c.crc32c(CONTENT))
+
+    asyncio.run(ask())
+
+
+def test_an_answer_without_a_body_is_not_to_be_had(slots):
+    """The bytes go past the HTTP server: where a client waits for none, none may be sent."""
+
+    async def ask():
+        async with (
+            Served(slots).running() as served,
+            aiohttp.ClientSession() as session,
+            session.head(f"http://127.0.0.1:{served.port}{PATH}") as response,
+        ):
+            assert response.status == 405
 
     asyncio.run(ask())
 
