@@ -5,12 +5,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import crc32c
 
-from rover_kf.checkpoint import pieces
+from rover_kf.checkpoint import crc_join, pieces
+
+_SHARED_BYTES = 16 << 20
+"""What is smaller is done before a thread has started."""
 
 
 def extend(checksum: int, data: bytes | memoryview) -> int:
@@ -47,10 +51,25 @@ class Beside:
             self.value = found.result()
 
 
-def of_slot(descriptor: int, length: int) -> int:
+def of_slot(descriptor: int, length: int, threads: int = 1) -> int:
     """CRC-32C of the first ``length`` bytes of a file in memory that never shrinks.
+
+    Args:
+        descriptor: of the file.
+        length: bytes.
+        threads: that may compute; more than one where nobody trains.
 
     Raises:
         TornSnapshot: the file is shorter.
     """
-    return extend(0, pieces.mapped(descriptor, length))
+    whole = pieces.mapped(descriptor, length)
+    if threads == 1 or length < _SHARED_BYTES:
+        return extend(0, whole)
+    width = -(-length // threads)
+    parts = [whole[begin : begin + width] for begin in range(0, length, width)]
+    with ThreadPoolExecutor(len(parts), thread_name_prefix="rover-crc") as pool:
+        found = list(pool.map(functools.partial(extend, 0), parts))
+    joined = found[0]
+    for part, value in zip(parts[1:], found[1:], strict=True):
+        joined = crc_join.join(joined, value, len(part))
+    return joined

@@ -120,7 +120,7 @@ class Checkpointer:
             threads = cores.share(self._settings.local_world_size)
             load.from_slot(reply, state, shards, threads)
             self.restored_from = reply.source
-        self._saver.prepare(state)
+        self._saver.prepare(state, reply.snapshot_bytes if reply.step is not None else None)
         self._last_step_at = time.monotonic()
         return reply.step or 0
 

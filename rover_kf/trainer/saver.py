@@ -69,15 +69,20 @@ class Saver:
         self.issued, self.sealed = 0, 0
         """Saves that were asked for, and those that were sealed; the others raised."""
 
-    def prepare(self, state: Mapping[str, object]) -> None:
+    def prepare(self, state: Mapping[str, object], known_bytes: int | None = None) -> None:
         """Get slots in the background, with room for what optimizers have yet to make.
+
+        Args:
+            state: as it will be saved.
+            known_bytes: of its snapshot, if one was restored: nothing has to be taken apart then.
 
         Raises:
             UnsupportedState: a value cannot be stored; the message has its path.
         """
-        parts = self._recall.take_apart(state)
-        layout = snapshot.plan(parts.entries(), parts.metadata)
-        self._slots.prepare(layout.length + foresight.bytes_to_come(state))
+        if known_bytes is None:
+            parts = self._recall.take_apart(state)
+            known_bytes = snapshot.plan(parts.entries(), parts.metadata).length
+        self._slots.prepare(known_bytes + foresight.bytes_to_come(state))
 
     def save(
         self, step: int, state: Mapping[str, object], measured: Mapping[str, str] | None = None
