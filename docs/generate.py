@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""``python docs/generate.py``: write cli.md, policy.md and rbac.md from their sources.
+"""``python docs/generate.py``: write cli.md, failures.md, policy.md and rbac.md from their sources.
 
 A test compares the files with what this gives, so that they cannot fall behind.
 """
@@ -8,15 +8,21 @@ A test compares the files with what this gives, so that they cannot fall behind.
 from __future__ import annotations
 
 import pathlib
+import signal
 
 import click
 import yaml
 
 from rover_kf.api import names
 from rover_kf.cli.entry import cli
+from rover_kf.elastic.failures import pods, processes
+from rover_kf.elastic.failures.rule import Rule
 from rover_kf.injection.policy import RoverPolicy
 
 HERE = pathlib.Path(__file__).parent
+CATALOGUE = (
+    "<!-- From here on made by docs/generate.py; edit rover_kf/elastic/failures instead. -->\n"
+)
 NOTE = "<!-- Made by docs/generate.py; edit the source instead. -->\n"
 
 
@@ -82,6 +88,51 @@ def policy() -> str:
     return "\n".join(lines) + "\n"
 
 
+def failures() -> str:
+    """The catalogue of failures, below what is written by hand in the page itself."""
+    page = HERE / "failures.md"
+    parts = [page.read_text().partition(CATALOGUE)[0], CATALOGUE]
+    for title, rules in (("Processes", processes.RULES), ("Pods", pods.RULES)):
+        parts += [f"\n## {title}\n\n", *_catalogue(rules)]
+    return "".join(parts)
+
+
+def _catalogue(rules: tuple[Rule, ...]) -> list[str]:
+    lines = [
+        "| kind | known by | scope | action | what it is | source |\n",
+        "|---|---|---|---|---|---|\n",
+    ]
+    for one in rules:
+        marks = "" if one.counts else "; free"
+        marks += "; consequence" if one.consequence else ""
+        marks += "; permanent if repeated" if one.permanent_if_repeated else ""
+        cells = (
+            f"`{one.kind}`",
+            _known_by(one),
+            one.scope,
+            one.action + marks,
+            one.says,
+            one.source,
+        )
+        lines.append(f"| {' | '.join(cells)} |\n")
+    return lines
+
+
+def _known_by(one: Rule) -> str:
+    signals = sorted(-code for code in one.codes if code < 0)
+    named = [signal.Signals(number).name for number in signals if number in set(signal.Signals)]
+    every = len(named) > len(signal.Signals) // 2
+    found = ["any other signal" if every else f"signal {', '.join(named)}"] * bool(named)
+    found += [f"exit code {code}" for code in sorted(one.codes) if code >= 0]
+    found += ["a kill for memory counted meanwhile"] * one.memory_kill
+    for said, classes in (("exception", one.errors), ("exception or one before it", one.causes)):
+        found += [f"{said}: {', '.join(sorted(classes))}"] * bool(classes)
+    found += [f"reason {', '.join(sorted(one.reasons))}"] * bool(one.reasons)
+    found += [f"text `{one.text}`".replace("|", "\\|")] * bool(one.text)
+    found += [f"stderr `{one.logged}`".replace("|", "\\|")] * bool(one.logged)
+    return "; ".join(found) or "nothing of the above"
+
+
 def main() -> None:
     """Write the files."""
     for name, text in documents().items():
@@ -90,7 +141,12 @@ def main() -> None:
 
 def documents() -> dict[str, str]:
     """Text by file name."""
-    return {"cli.md": command_line(), "policy.md": policy(), "rbac.md": rights()}
+    return {
+        "cli.md": command_line(),
+        "failures.md": failures(),
+        "policy.md": policy(),
+        "rbac.md": rights(),
+    }
 
 
 if __name__ == "__main__":

@@ -127,17 +127,23 @@ class Failure:
     round: int
     rank: int
     kind: str
-    """``process_killed``, ``peer_lost``, ``user_error``, ``out_of_memory``, ``error``, …"""
+    """``process_killed``, ``peer_lost``, ``user_error``, … (docs/failures.md has them all)."""
     scope: str
-    """``process``, ``pod``, ``node`` or ``job``: what has to be replaced."""
+    """``process``, ``container``, ``pod``, ``node`` or ``job``: how far the damage reaches."""
     action: str
-    """``restart``, ``replace_pod``, ``fail_job``."""
+    """``restart``, ``raise_memory``, ``replace_pod``, ``fail_job``, …: what helps."""
     exit_code: int
     """Negative: the signal's number."""
     reason: str
     """One sentence; for a user error the traceback's last lines."""
     counts: bool = True
     """Whether it spends the budget of restarts (a lost peer does not)."""
+    consequence: bool = False
+    """Whether the end of another rank explains it."""
+    signature: str = ""
+    """The same for the same error in the same place; empty where that would prove nothing."""
+    at: float = 0.0
+    """When it was seen; Unix seconds of the pod's node."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -22,14 +22,16 @@ class Progress:
     round: int = 0
     step: int | None = None
     """Newest step of that round; None before the first."""
+    began: float = 0.0
+    """When the round began."""
     at: float = 0.0
     """When that step ended."""
     pace: float = 1.0
     """Seconds a step."""
 
-    def begin(self, number: int) -> None:
+    def begin(self, number: int, now: float) -> None:
         """A new round: nothing of it was seen yet."""
-        self.round, self.step = number, None
+        self.round, self.step, self.began = number, None, now
 
     def observe(self, number: int, step: int, *, seconds: float, at: float) -> None:
         """A rank ended a step; news of another round are ignored."""

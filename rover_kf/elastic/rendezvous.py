@@ -102,6 +102,8 @@ class Rendezvous:
             if seat.state is State.RUNNING:
                 seat.ticket, seat.state = None, State.STOPPING
             self.steward.judge(failure)
+        elif world.closed is None and self._just_ended(failure):
+            self.steward.judge_late(failure)
         if world.closed:
             code, verdict = world.closed.exit_code, world.closed.verdict
             world.answer(ticket, WatchReply(action="closed", exit_code=code, reason=verdict))
@@ -214,6 +216,11 @@ class Rendezvous:
         seat.hear(now)
         current = self.world.round_number == round_number
         return seat if current and self.world.in_round(seat) else None
+
+    def _just_ended(self, failure: Failure) -> bool:
+        seat = self.world.seats.get(failure.pod)
+        ours = seat is not None and seat.member.incarnation == failure.incarnation
+        return ours and not self.world.active and failure.round == self.world.round_number
 
     def _unknown(self, round_number: int) -> bool:
         return round_number > self.world.round_number

@@ -10,6 +10,9 @@ from __future__ import annotations
 from rover_kf.api import names
 from rover_kf.api.membership import Failure, JoinReply, WatchReply
 from rover_kf.elastic.budget import Budget
+from rover_kf.elastic.failures.classify import first
+from rover_kf.elastic.failures.rule import FAIL_JOB
+from rover_kf.elastic.recurrence import Recurrence
 from rover_kf.elastic.seats import Seat, State
 from rover_kf.elastic.world import World
 
@@ -25,7 +28,8 @@ class Steward:
         self.budget = Budget(world.limits.restarts)
         self.failures = 0
         """Failures that were told, one a round."""
-        self._last_failed = 0
+        self.recurrence = Recurrence()
+        self._reported: Failure | None = None
         self._fruitless = ""
 
     def advance(self, now: float) -> None:
@@ -66,19 +70,38 @@ class Steward:
             # It learnt of the drain too late and went on alone; the step of the drain is sealed.
             world.break_round("a rank outran the drain", planned=True)
             return
+        told = self._sentence(failure)
+        if world.closed is None:
+            world.break_round(told, planned=False)
+
+    def judge_late(self, failure: Failure) -> None:
+        """A process died before the round ended, and is told of after: it may be the cause."""
+        known = self._reported
+        if failure.consequence or not failure.counts:
+            return
+        if known and known.round == failure.round and first([known, failure]) is known:
+            return
+        self._sentence(failure)
+
+    def _sentence(self, failure: Failure) -> str:
+        world = self.world
         told = f"rank {failure.rank} in {failure.pod}: {failure.kind}: {failure.reason}"
-        if failure.counts or self._last_failed != failure.round:
+        new = self._reported is None or self._reported.round != failure.round
+        if failure.counts or new:
             world.tell(names.EVENT_PROCESS_FAILED, told, warning=True)
-        self.failures += self._last_failed != failure.round
-        self._last_failed = failure.round
-        if failure.action == "fail_job":
+        self.failures += new
+        self._reported = failure
+        again = self.recurrence.again(failure.signature, world.progress, world.now)
+        if again:
+            self._fail(f"the same error in the same place again, no restart helps: {told}")
+        elif failure.action == FAIL_JOB and not world.progress.ever:
             self._fail(told)
         elif failure.counts:
+            self._fruitless = ""
             self._spend(failure.round, told)
         elif world.progress.step is None:
             self._fruitless = told
-        if world.closed is None:
-            world.break_round(told, planned=False)
+        return told
 
     def begin_drain(self, why: str, now: float) -> None:
         """Change the world: at a step to come, or at once if the script never reports steps."""

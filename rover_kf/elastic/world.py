@@ -125,7 +125,7 @@ class World:
         """Take over a round that runs already: this coordinator is new, the training is not."""
         self.round, self.active = world, True
         self.number = max(self.number, world.number)
-        self.progress.begin(world.number)
+        self.progress.begin(world.number, now)
         self.expected = max(member.node_rank for member in world.members) + 1
         self.awaited = {member.node_rank for member in world.members}
         # It did not begin now, but steps of a round that nobody was told of would count for none.
@@ -170,7 +170,7 @@ class World:
             store_port=chosen[0].store_port,
         )
         self.active, self.drain_at = True, 0
-        self.progress.begin(self.number)
+        self.progress.begin(self.number, now)
         self._effects.append(Formed(self.round))
         nodes, size = len(chosen), self.round.world_size
         self.tell(

@@ -28,7 +28,7 @@ from rover_kf.api.membership import (
     Round,
 )
 from rover_kf.api.status import Acknowledged
-from rover_kf.elastic.failures import Verdict
+from rover_kf.elastic.failures.evidence import Verdict
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.crew import Crew
 from rover_kf.launcher.errands import Errands, Stop, ZygoteLost
@@ -111,6 +111,11 @@ class Agent:
             reply = self._finish(identity, reply.round)
         # Only now: the others may use this pod's store until their processes have ended too.
         self.crew.nursery.drop_store(store.pid)
+        if ended.unfit:
+            say(f"training cannot go on in this container, another has to: {ended.unfit}")
+            self.errands.ignore_stops()
+            self._end(Stop(ended.unfit, time.monotonic()))
+            return names.EXIT_RETRY
         if ended.closed is not None:
             reply = JoinReply("closed", None, ended.closed.exit_code, ended.closed.reason)
         return self._closed(reply) if reply.action == "closed" else None
@@ -132,7 +137,7 @@ class Agent:
             reason = "the process that training processes are forked from was killed"
             verdict = Verdict("process_killed", "pod", "restart", counts=True, reason=reason)
             rank = current.rank_offset(identity.pod)
-            return session.report(current, rank, verdict, -9)
+            return session.report(session.failure(current, rank, verdict, -9, time.time()))
 
     def _join(self, request: JoinRequest) -> JoinReply:
         idle = False

@@ -14,6 +14,7 @@ from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.environment import Place
 from rover_kf.launcher.errands import Errands
 from rover_kf.launcher.nursery import Counted, Exited, Nursery, ServiceEnded, StoreOpened
+from rover_kf.launcher.stderr_tail import StderrTail, is_terminal
 
 KILL_PATIENCE = 30.0
 """Seconds that the kernel has to end a process after SIGKILL."""
@@ -30,6 +31,7 @@ class Crew:
         self._store: StoreOpened | None = None
         self._opening = False
         self._counted: Counted | None = None
+        self._tails: dict[int, StderrTail] = {}
 
     def start(self) -> None:
         """Start the zygote; after its death, anew."""
@@ -42,6 +44,8 @@ class Crew:
         """Take in what an event says."""
         if isinstance(event, Exited):
             self.live.discard(event.local_rank)
+            if event.local_rank in self._tails:
+                self._tails[event.local_rank].settle()
         elif isinstance(event, StoreOpened):
             self._store, self._opening = event, False
         elif isinstance(event, ServiceEnded):
@@ -65,7 +69,18 @@ class Crew:
             for left_over in (place.error_file, place.variables["TORCHELASTIC_ERROR_FILE"]):
                 pathlib.Path(left_over).unlink(missing_ok=True)
         self.live.update(place.local_rank for place in places)
-        self.nursery.spawn(places, launch)
+        for place in places:
+            if is_terminal():
+                self.nursery.spawn(place, launch, None)
+                continue
+            tail = self._tails[place.local_rank] = StderrTail()
+            self.nursery.spawn(place, launch, tail.write_end)
+            tail.close_write_end()
+
+    def last_words(self, local_rank: int) -> tuple[str, ...]:
+        """The last lines that the process wrote on stderr, as far as they are known."""
+        tail = self._tails.get(local_rank)
+        return tail.lines() if tail else ()
 
     def prepare_store(self, host: str) -> None:
         """Open a store for the round to come, unless there is one."""

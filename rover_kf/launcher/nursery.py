@@ -91,10 +91,17 @@ class Nursery:
         self._control = ours
         threading.Thread(target=self._listen, args=(ours,), daemon=True, name="zygote").start()
 
-    def spawn(self, places: Sequence[Place], launch: Launch) -> None:
-        """Fork the pod's training processes."""
-        orders = [dataclasses.asdict(place) for place in places]
-        self._order({"do": "spawn", "places": orders, "launch": dataclasses.asdict(launch)})
+    def spawn(self, place: Place, launch: Launch, stderr: int | None) -> None:
+        """Fork a training process.
+
+        Args:
+            place: of it.
+            launch: what it runs.
+            stderr: descriptor that it writes to instead of the container's; None leaves it.
+        """
+        order = {"do": "spawn", "place": dataclasses.asdict(place)}
+        order["launch"] = dataclasses.asdict(launch)
+        self._order(order, [] if stderr is None else [stderr])
 
     def kill(self, number: int) -> None:
         """Signal the training processes' groups; each end comes as Exited."""
@@ -122,11 +129,11 @@ class Nursery:
         control.shutdown(socket.SHUT_RDWR)
         control.close()
 
-    def _order(self, order: dict[str, Any]) -> None:
+    def _order(self, order: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         if self._control is None:
             return
         try:
-            self._control.send(json.dumps(order).encode())
+            socket.send_fds(self._control, [json.dumps(order).encode()], descriptors)
         except OSError:
             # It is dying; the listener sees the end of its messages and says so.
             return

@@ -12,7 +12,9 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.membership import Failure, Identity, Round, WatchReply, WatchRequest
-from rover_kf.elastic import failures
+from rover_kf.elastic.failures.classify import classify, first
+from rover_kf.elastic.failures.evidence import Evidence, TrainingError, Verdict
+from rover_kf.elastic.failures.rule import BEYOND_CONTAINER
 from rover_kf.launcher import drain_file, environment, memory_kills
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.crew import Crew
@@ -32,6 +34,8 @@ class Ended:
     """All processes ended with 0."""
     closed: WatchReply | None = None
     """The coordinator ended the job."""
+    unfit: str = ""
+    """Why training cannot go on in this container, though the job goes on."""
 
 
 class Session:
@@ -99,9 +103,17 @@ class Session:
             if self._watch:
                 self._watch.cancel()
 
-    def report(self, current: Round, rank: int, verdict: failures.Verdict, code: int) -> Ended:
-        """Tell the coordinator of a failure; what it says goes."""
-        failure = Failure(
+    def failure(self, current: Round, rank: int, verdict: Verdict, code: int, at: float) -> Failure:
+        """What the coordinator is told of a process that has failed.
+
+        Args:
+            current: the round.
+            rank: of the process.
+            verdict: what its end means.
+            code: its exit code; negative: the signal's number.
+            at: when it failed, in Unix seconds.
+        """
+        return Failure(
             pod=self.member.pod,
             incarnation=self.incarnation,
             round=current.number,
@@ -112,9 +124,17 @@ class Session:
             exit_code=code,
             reason=verdict.reason,
             counts=verdict.counts,
+            consequence=verdict.consequence,
+            signature=verdict.signature,
+            at=at,
         )
+
+    def report(self, failure: Failure) -> Ended:
+        """Tell the coordinator of a failure; what it says goes."""
         reply = self.errands.ask(names.PATH_FAILURE, failure, WatchReply)
-        return Ended(closed=reply if reply.action == "closed" else None)
+        if reply.action == "closed":
+            return Ended(closed=reply)
+        return Ended(unfit=failure.reason if failure.action in BEYOND_CONTAINER else "")
 
     # -- the pod's end --------------------------------------------------------------------------
 
@@ -144,24 +164,37 @@ class Session:
         return code == 0 or (code == names.EXIT_DRAINED and self.drain_at > 0)
 
     def _on_failure(self, event: Exited, current: Round) -> Ended:
-        verdict = self._classify(event)
+        seen = [self._classify(event.local_rank, event.code, current)]
         until = time.monotonic() + CAUSE_SECONDS
-        while verdict.kind == "peer_lost" and self.crew.live:
+        while all(failure.consequence for failure in seen) and self.crew.live:
             left = until - time.monotonic()
             if left <= 0:
                 break
             later = self.errands.next_event(left)
             if isinstance(later, Exited) and not self._well(later.code):
-                event, verdict = later, self._classify(later)
+                seen.append(self._classify(later.local_rank, later.code, current))
         self.crew.nursery.kill(9)
-        ended = self.report(current, self.places[event.local_rank].rank, verdict, event.code)
+        ended = self.report(first(seen))
         self.crew.kill(self.errands)
         return ended
 
-    def _classify(self, event: Exited) -> failures.Verdict:
+    def _classify(self, local_rank: int, code: int, current: Round) -> Failure:
+        place = self.places[local_rank]
+        error = _read_error(pathlib.Path(place.error_file))
         killed = memory_kills.count() - self._memory_kills
-        error = _read_error(pathlib.Path(self.places[event.local_rank].error_file))
-        return failures.classify(failures.Evidence(event.code, killed, error))
+        verdict = classify(Evidence(code, killed, error, self.crew.last_words(local_rank)))
+        at = error.at if error else time.time()
+        return self.failure(current, place.rank, verdict, code, at)
+
+    def _tell_what_was_cut_off(self, current: Round) -> Ended | None:
+        """A process that raised may have been killed before it ended: it may be the cause."""
+        raised = [
+            self._classify(place.local_rank, 1, current)
+            for place in self.places
+            if place.local_rank not in self.codes and pathlib.Path(place.error_file).exists()
+        ]
+        causes = [failure for failure in raised if failure.counts and not failure.consequence]
+        return self.report(first(causes)) if causes else None
 
     # -- the coordinator's news -----------------------------------------------------------------
 
@@ -196,7 +229,9 @@ class Session:
                 # A word at once: whoever is silent now is taken for dead soon.
                 self._ask(current)
             self.crew.kill(self.errands)
-            return Ended(closed=reply if reply.action == "closed" else None)
+            if reply.action == "closed":
+                return Ended(closed=reply)
+            return self._tell_what_was_cut_off(current) or Ended()
         if reply.drain_at and reply.drain_at != self.drain_at:
             self.drain_at = reply.drain_at
             drain_file.write(home, reply.drain_at)
@@ -204,8 +239,8 @@ class Session:
         return None
 
 
-def _read_error(path: pathlib.Path) -> failures.TrainingError | None:
+def _read_error(path: pathlib.Path) -> TrainingError | None:
     try:
-        return codec.loads(failures.TrainingError, path.read_bytes())
+        return codec.loads(TrainingError, path.read_bytes())
     except (OSError, errors.MessageError):
         return None  # killed before it could write, or while it did

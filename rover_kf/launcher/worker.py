@@ -23,7 +23,10 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.elastic.failures import TrainingError
+from rover_kf.elastic.failures.evidence import TrainingError
+
+MOST_CAUSES = 8
+"""Exceptions that led to the last one, looked at; more would be a ring."""
 
 
 def run(place: dict[str, Any], launch: dict[str, Any]) -> None:
@@ -88,15 +91,34 @@ def _draw_new_seeds() -> None:
 
 def _write_down(error: BaseException, path: pathlib.Path) -> None:
     text = "".join(traceback.format_exception(type(error), error, _users_part(error)))
+    causes = _causes(error)
     record = TrainingError(
         type=type(error).__name__,
-        bases=tuple(kind.__name__ for kind in type(error).__mro__[:-1]),
+        bases=_classes(error),
         message=str(error)[:4000],
         traceback=text[-16000:],
         at=time.time(),
+        causes=tuple(name for cause in causes for name in _classes(cause)),
+        chain=tuple(f"{type(cause).__name__}: {str(cause)[:1000]}" for cause in causes),
     )
     with contextlib.suppress(OSError):  # without the file the exit code still tells
         path.write_bytes(codec.dumps(record))
+
+
+def _classes(error: BaseException) -> tuple[str, ...]:
+    return tuple(kind.__name__ for kind in type(error).__mro__[:-1])
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The exceptions that led to it, as a traceback shows them."""
+    found: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and len(found) < MOST_CAUSES:
+        hidden = cause.__suppress_context__
+        cause = cause.__cause__ or (None if hidden else cause.__context__)
+        if cause is not None:
+            found.append(cause)
+    return found
 
 
 def _users_part(error: BaseException) -> types.TracebackType | None:

@@ -8,12 +8,14 @@ fresh start but for the imports. A round's store and the count of accelerators n
 CUDA: each has a child of its own. Every child, and this process itself, dies with its parent
 (PR_SET_PDEATHSIG): a killed launcher leaves nothing behind.
 
-    agent → zygote   {"do": "spawn", "places": […], "launch": {…}}   {"do": "kill", "signal": 9}
+    agent → zygote   {"do": "spawn", "place": {…}, "launch": {…}}    {"do": "kill", "signal": 9}
                      {"do": "store", "host": "…"}  {"do": "count"}   {"do": "drop", "pid": 7}
     zygote → agent   {"event": "ready"}            {"event": "store", "pid": 7, "port": 4711}
                      {"event": "ended", "pid": 7, "code": 1}    (a store or a count)
                      {"event": "count", "gpu": 0, "cpu": 2}
                      {"event": "exited", "local_rank": 0, "code": -9}
+
+A descriptor that comes with "spawn" becomes the training process's stderr.
 """
 
 from __future__ import annotations
@@ -32,13 +34,14 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rover_kf.launcher import worker
 
 PR_SET_PDEATHSIG = 1
 LONGEST_MESSAGE = 1 << 20
+STDERR = 2
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,24 +70,30 @@ class Zygote:
                         read_end.recv(4096)
                         self._reap()
                         continue
-                    message = self.control.recv(LONGEST_MESSAGE)
+                    message, descriptors, _, _ = socket.recv_fds(
+                        self.control, LONGEST_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
+                    )
                     if not message:
                         return lambda: None
-                    work = self._obey(json.loads(message))
+                    work = self._obey(json.loads(message), descriptors)
+                    for descriptor in descriptors:
+                        os.close(descriptor)
                     if work:
                         signal.set_wakeup_fd(-1)
                         read_end.close()
                         write_end.close()
                         return work
 
-    def _obey(self, order: dict[str, Any]) -> Callable[[], None] | None:
+    def _obey(self, order: dict[str, Any], descriptors: Sequence[int]) -> Callable[[], None] | None:
         if order["do"] == "spawn":
-            for place in order["places"]:
-                pid = self._fork()
-                if pid == 0:
-                    self.control.close()
-                    return functools.partial(worker.run, place, order["launch"])
-                self.children[pid] = place["local_rank"]
+            place = order["place"]
+            pid = self._fork()
+            if pid == 0:
+                self.control.close()
+                for descriptor in descriptors:
+                    os.dup2(descriptor, STDERR)
+                return functools.partial(worker.run, place, order["launch"])
+            self.children[pid] = place["local_rank"]
         elif order["do"] in ("store", "count"):
             pid = self._fork()
             if pid == 0 and order["do"] == "store":

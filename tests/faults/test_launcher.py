@@ -239,9 +239,9 @@ def test_user_error_ends_the_job():
 def test_budget_ends_a_crash_loop():
     """A script that always fails is restarted as often as allowed, then the job fails with why."""
     with Job(1, restarts=2) as job:
-        job.start(job.script("raise ValueError('always')\n"))
+        job.start(job.script("raise OSError('always')\n"))
         assert job.pods[0].wait() == names.EXIT_USER_ERROR
-        assert job.pods[0].text().count("\nValueError: always\n") == 3
+        assert job.pods[0].text().count("\nOSError: always\n") == 3
         assert "budget of 2 restarts" in job.status().verdict
 
 

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import pytest
-from simulated_job import SimulatedJob
+from simulated_job import SimulatedJob, SimulatedLauncher
 
 from rover_kf import errors
 from rover_kf.api.membership import Failure, FinishRequest, WatchRequest
-from rover_kf.elastic.effects import Answer, Closed, Formed
+from rover_kf.elastic.effects import Answer, Closed, Effect, Formed, Tell
 from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.rendezvous import Rendezvous
 
@@ -138,6 +138,71 @@ def test_scale_is_bounded():
         make(2).rendezvous.scale(5, "", 0.0)
 
 
+def report(
+    job: SimulatedJob, launcher: SimulatedLauncher, kind: str, reason: str, **more: object
+) -> tuple[Effect, ...]:
+    """A launcher tells of a process that died in its last round, and will join again."""
+    pod, incarnation, number = launcher.pod, launcher.member.incarnation, launcher.last_round
+    action = str(more.pop("action", "restart"))
+    failure = Failure(
+        pod, incarnation, number, launcher.rank, kind, "process", action, 1, reason, **more
+    )
+    launcher.world, launcher.ticket = None, None
+    return job.rendezvous.failure(failure, 0, job.now)
+
+
+def training(nodes: int, *, step: int | None = None, restarts: int = 3) -> SimulatedJob:
+    """A job whose first round runs, and has reported that step."""
+    job = make(nodes, restarts=restarts)
+    for launcher in job.launchers[:nodes]:
+        launcher.start()
+        job.send(launcher)
+    if step is not None:
+        job.rendezvous.observe(1, step, seconds=0.1, at=job.now, now=job.now)
+    return job
+
+
+def reasons(effects: tuple[Effect, ...]) -> list[str]:
+    return [effect.reason for effect in effects if isinstance(effect, Tell)]
+
+
+def test_a_cause_that_is_told_of_late():
+    """The survivors of another rank's error report first: the error still ends the job."""
+    job = training(3)
+    first, second, third = job.launchers[:3]
+    lost = {"counts": False, "consequence": True}
+    assert reasons(report(job, first, "peer_lost", "lost", **lost)) == ["TrainingProcessFailed"]
+    assert job.rendezvous.steward.budget.spent == frozenset()
+    assert reasons(report(job, second, "peer_lost", "lost", **lost)) == []
+    effects = report(job, third, "user_error", "ImportError: nowhere", action="fail_job")
+    assert reasons(effects) == ["TrainingProcessFailed", "TrainingFailed"]
+    (closed,) = [effect for effect in effects if isinstance(effect, Closed)]
+    assert closed.verdict == f"rank {third.rank} in {third.pod}: user_error: ImportError: nowhere"
+    assert job.rendezvous.steward.failures == 1
+
+
+def test_a_later_cause_explains_nothing():
+    """Of two causes the earlier one was told: the other came of what followed."""
+    job = training(2)
+    report(job, job.launchers[0], "crashed", "SIGSEGV", at=100.0)
+    assert reasons(report(job, job.launchers[1], "error", "confused", at=102.0)) == []
+    assert job.rendezvous.steward.budget.spent == frozenset({1})
+
+
+def test_an_import_error_after_steps_is_tried_again():
+    """What has worked for a step may work again; the same at the same place does not."""
+    job = training(1, step=5)
+    failing = {"action": "fail_job", "signature": "s"}
+    assert "TrainingFailed" not in reasons(report(job, job.launchers[0], "e", "no", **failing))
+    run(job, 0.05)
+    number = job.rendezvous.world.round_number
+    assert number == 2
+    job.rendezvous.world.progress.observe(number, 5, seconds=0.1, at=job.now)
+    effects = report(job, job.launchers[0], "e", "no", **failing)
+    (closed,) = [effect for effect in effects if isinstance(effect, Closed)]
+    assert closed.verdict.startswith("the same error in the same place again")
+
+
 def test_failures_count_once_a_round():
     """Two reports of one round spend the budget once; beyond it the job closes with the reason."""
     job = make(2, restarts=1)
@@ -148,20 +213,9 @@ def test_failures_count_once_a_round():
     for expected in (False, True):
         number = job.rendezvous.world.round_number
         for launcher in job.launchers[:2]:
-            failure = Failure(
-                launcher.pod,
-                launcher.member.incarnation,
-                number,
-                launcher.rank,
-                "error",
-                "process",
-                "restart",
-                1,
-                "it broke",
-            )
-            effects = job.rendezvous.failure(failure, 0, job.now)
+            assert launcher.last_round == number
+            effects = report(job, launcher, "error", "it broke")
             closed += [effect for effect in effects if isinstance(effect, Closed)]
-            launcher.world, launcher.ticket = None, None
         assert bool(closed) == expected
         run(job, 1)
     assert closed[0].exit_code == 1

@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for the end of a container or a pod, as Kubernetes tells of it, in order."""
+
+from __future__ import annotations
+
+from rover_kf.elastic.failures.rule import (
+    CONTAINER,
+    NODE,
+    POD,
+    RAISE_MEMORY,
+    REPLACE_NODE,
+    REPLACE_POD,
+    RESTART_CONTAINER,
+    Rule,
+)
+
+_KUBERNETES = "https://kubernetes.io/docs/concepts"
+_DISRUPTIONS = f"{_KUBERNETES}/workloads/pods/disruptions/#pod-disruption-conditions"
+_SHUTDOWN = f"{_KUBERNETES}/cluster-administration/node-shutdown/"
+_PRESSURE = f"{_KUBERNETES}/scheduling-eviction/node-pressure-eviction/"
+_LIFECYCLE = f"{_KUBERNETES}/workloads/pods/pod-lifecycle/"
+
+RULES = (
+    Rule(
+        "out_of_memory",
+        CONTAINER,
+        RAISE_MEMORY,
+        "was killed for memory; raise its memory limit",
+        _LIFECYCLE,
+        reasons=frozenset({"OOMKilled"}),
+    ),
+    Rule(
+        "preempted",
+        POD,
+        REPLACE_POD,
+        "made room for a pod of higher priority; a PriorityClass for the job would keep it",
+        _DISRUPTIONS,
+        reasons=frozenset({"PreemptionByScheduler", "Preempting"}),
+        counts=False,
+    ),
+    Rule(
+        "node_lost",
+        NODE,
+        REPLACE_NODE,
+        "is on a node that does not answer, or was taken from one by its taint",
+        _DISRUPTIONS,
+        reasons=frozenset({"NodeLost", "DeletionByTaintManager", "DeletionByPodGC"}),
+        counts=False,
+    ),
+    Rule(
+        "node_shutdown",
+        NODE,
+        REPLACE_NODE,
+        "is on a node that is shutting down",
+        _SHUTDOWN,
+        reasons=frozenset({"Terminated", "NodeShutdown"}),
+        counts=False,
+    ),
+    Rule(
+        "drained",
+        NODE,
+        REPLACE_NODE,
+        "was evicted through the API, as `kubectl drain` does",
+        _DISRUPTIONS,
+        reasons=frozenset({"EvictionByEvictionAPI"}),
+        counts=False,
+    ),
+    Rule(
+        "evicted",
+        NODE,
+        REPLACE_NODE,
+        "was evicted by its node, which is short of memory, disk or process numbers; raise what "
+        "the pod requests to what it uses",
+        _PRESSURE,
+        reasons=frozenset({"Evicted", "TerminationByKubelet"}),
+    ),
+    Rule(
+        "deadline_exceeded",
+        POD,
+        REPLACE_POD,
+        "ran for longer than its activeDeadlineSeconds",
+        _LIFECYCLE,
+        reasons=frozenset({"DeadlineExceeded"}),
+    ),
+    Rule(
+        "not_admitted",
+        NODE,
+        REPLACE_NODE,
+        "was refused by its node, which no longer has the devices or resources it was placed for",
+        _LIFECYCLE,
+        reasons=frozenset(
+            {"UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods", "NodeAffinity"}
+        ),
+    ),
+    Rule(
+        "not_startable",
+        CONTAINER,
+        RESTART_CONTAINER,
+        "cannot be started: its image, its command or what it mounts is not there",
+        _LIFECYCLE,
+        reasons=frozenset(
+            {
+                "ContainerCannotRun",
+                "StartError",
+                "RunContainerError",
+                "CreateContainerConfigError",
+                "ImagePullBackOff",
+                "InvalidImageName",
+            }
+        ),
+    ),
+)

@@ -1,0 +1,239 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for the end of a training process, in the order in which they are tried."""
+
+from __future__ import annotations
+
+import signal
+
+from rover_kf.elastic.failures import accelerators
+from rover_kf.elastic.failures.rule import (
+    FAIL_JOB,
+    JOB,
+    POD,
+    PROCESS,
+    RAISE_MEMORY,
+    REPRODUCED,
+    RESTART,
+    Rule,
+)
+
+_CRASHES = frozenset(
+    {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE}
+)
+_KILLS = frozenset(range(-64, 0)) - _CRASHES
+"""Linux has 64 signals, not all of them with a name."""
+_PEER = (
+    r"connection closed by peer|connection reset by peer|connection refused|broken pipe|gloo"
+    r"|recvvalue failed|sendbytes failed|socket timeout|wait timeout|tcpstore"
+    r"|ncclRemoteError|remote process exited|connection closed by remote peer"
+)
+
+KILLS = (
+    Rule(
+        "out_of_memory",
+        PROCESS,
+        RAISE_MEMORY,
+        "the kernel killed it: the container's memory limit was reached; raise the limit",
+        "https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.events: oom_kill)",
+        codes=frozenset({-signal.SIGKILL}),
+        memory_kill=True,
+    ),
+    Rule(
+        "process_killed",
+        PROCESS,
+        RESTART,
+        "somebody sent it a signal that ends; what it wrote before says nothing about it",
+        REPRODUCED,
+        codes=_KILLS,
+    ),
+)
+
+RESOURCES = (
+    Rule(
+        "name_resolution",
+        POD,
+        RESTART,
+        "a host name had no address; if it comes again, look at the cluster's DNS and at the name",
+        REPRODUCED,
+        text=r"Name or service not known|Temporary failure in name resolution|gaierror"
+        r"|No address associated with hostname|nodename nor servname",
+    ),
+    Rule(
+        "name_resolution",
+        POD,
+        RESTART,
+        "the address of a rank or a store could not be found; see whether the cluster's DNS works",
+        REPRODUCED,
+        errors=frozenset({"DistNetworkError"}),
+        logged=r"gai error",
+    ),
+    Rule(
+        "shared_memory_full",
+        POD,
+        RESTART,
+        "shared memory is full: fewer data loader workers, or a larger memory volume on /dev/shm",
+        "https://pytorch.org/docs/stable/multiprocessing.html",
+        text=r"out of shared memory|unable to (?:open|write to|mmap) \S* ?(?:shared memory|file <)"
+        r"|/dev/shm.*No space left|No space left.*/dev/shm|/torch_\S*.*No space left",
+    ),
+    Rule(
+        "disk_full",
+        POD,
+        RESTART,
+        "a volume is full: make room on the one that the line names, or give it more",
+        REPRODUCED,
+        text=r"No space left on device|Disk quota exceeded|PytorchStreamWriter failed writing",
+    ),
+    Rule(
+        "too_many_files",
+        PROCESS,
+        RESTART,
+        "the limit of open files is reached: something leaks them, or `ulimit -n` is too low",
+        REPRODUCED,
+        text=r"Too many open files",
+    ),
+    Rule(
+        "out_of_memory",
+        PROCESS,
+        RAISE_MEMORY,
+        "memory could not be had; raise the container's limit",
+        REPRODUCED,
+        errors=frozenset({"MemoryError"}),
+    ),
+    Rule(
+        "out_of_memory",
+        PROCESS,
+        RAISE_MEMORY,
+        "memory could not be had; raise the container's limit",
+        REPRODUCED,
+        text=r"DefaultCPUAllocator|Cannot allocate memory|std::bad_alloc",
+    ),
+    Rule(
+        "data_loader_killed",
+        PROCESS,
+        RESTART,
+        "a data loader's worker was killed, mostly for memory: fewer workers, or a higher limit",
+        REPRODUCED,
+        text=r"DataLoader worker .*(?:killed by signal|exited unexpectedly)",
+    ),
+)
+
+PEERS = (
+    Rule(
+        "collective_timeout",
+        PROCESS,
+        RESTART,
+        "a collective was not joined by all ranks in time: one hung, or went another way",
+        f"{REPRODUCED} (Gloo); https://github.com/pytorch/pytorch/issues/118369 (NCCL)",
+        text=r"Watchdog caught collective operation timeout|milliseconds before timing out"
+        r"|Timed out waiting \d+ ?ms for (?:recv|send) operation",
+        consequence=True,
+    ),
+    Rule(
+        "peer_lost",
+        PROCESS,
+        RESTART,
+        "another rank went away; its own end is the cause",
+        REPRODUCED,
+        causes=frozenset({"RuntimeError"}),
+        text=_PEER,
+        counts=False,
+        consequence=True,
+    ),
+    Rule(
+        "peer_lost",
+        PROCESS,
+        RESTART,
+        "another rank went away, and a library ended the process for it",
+        "https://github.com/NVIDIA/nccl/issues/795",
+        codes=_CRASHES,
+        text=rf"what\(\):.*(?:{_PEER})",
+        counts=False,
+        consequence=True,
+    ),
+    Rule(
+        "nccl_error",
+        PROCESS,
+        RESTART,
+        "NCCL failed and does not blame a peer; NCCL_DEBUG=INFO tells more",
+        "https://github.com/pytorch/pytorch/issues/111187",
+        text=r"\bNCCL (?:error|WARN)|nccl\w*Error",
+    ),
+    Rule(
+        "peer_lost",
+        PROCESS,
+        RESTART,
+        "another rank, or the store of the round, went away",
+        REPRODUCED,
+        causes=frozenset({"DistNetworkError", "DistStoreError", "DistBackendError"}),
+        counts=False,
+        consequence=True,
+    ),
+)
+
+PROGRAM = (
+    Rule(
+        "user_error",
+        JOB,
+        FAIL_JOB,
+        "the program cannot run as it is; correct it, or the image that it runs in",
+        REPRODUCED,
+        errors=frozenset(
+            {
+                "ImportError",
+                "SyntaxError",
+                "NameError",
+                "NotImplementedError",
+                "InputError",
+                "UnsupportedState",
+                "ArenaTooSmall",
+            }
+        ),
+        permanent_if_repeated=True,
+    ),
+    Rule(
+        "usage_error",
+        JOB,
+        FAIL_JOB,
+        "the program refused its arguments; correct the job's command",
+        REPRODUCED,
+        codes=frozenset({2}),
+        text=r"^\S.*: error: |^Error: ",
+        permanent_if_repeated=True,
+    ),
+    Rule(
+        "outside",
+        PROCESS,
+        RESTART,
+        "a file, a network or another service failed; it may be there again the next time",
+        REPRODUCED,
+        causes=frozenset({"OSError", "RoverError"}),
+    ),
+    Rule(
+        "error",
+        PROCESS,
+        RESTART,
+        "the program raised an exception: an assertion, a wrong value, data that it does not take",
+        REPRODUCED,
+        errors=frozenset({"BaseException"}),
+        permanent_if_repeated=True,
+    ),
+    Rule(
+        "crashed",
+        PROCESS,
+        RESTART,
+        "native code broke (a library, an extension, a bus error of a full memory volume)",
+        REPRODUCED,
+        codes=_CRASHES,
+    ),
+    Rule(
+        "exited",
+        PROCESS,
+        RESTART,
+        "no exception tells why; its log may",
+        REPRODUCED,
+    ),
+)
+
+RULES = (*KILLS, *accelerators.RULES, *RESOURCES, *PEERS, *PROGRAM)

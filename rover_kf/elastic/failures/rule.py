@@ -1,0 +1,99 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""One row of the catalogue: which evidence it knows, and what that means."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from rover_kf.elastic.failures.evidence import Evidence, TrainingError
+
+PROCESS, CONTAINER, POD, NODE, JOB = "process", "container", "pod", "node", "job"
+"""Scopes, narrowest first: how far the damage reaches."""
+SCOPES = (PROCESS, CONTAINER, POD, NODE, JOB)
+
+RESTART = "restart"
+"""Fork the training processes anew, in the same container."""
+RAISE_MEMORY = "raise_memory"
+"""The same, and more memory is needed for it to last."""
+RESTART_CONTAINER = "restart_container"
+REPLACE_POD = "replace_pod"
+REPLACE_NODE = "replace_node"
+"""Another pod, on another node."""
+BEYOND_CONTAINER = frozenset({RESTART_CONTAINER, REPLACE_POD, REPLACE_NODE})
+"""What cannot be done from inside the container: the launcher ends it with EXIT_RETRY."""
+FAIL_JOB = "fail_job"
+"""No restart can help."""
+
+REPRODUCED = "tests/faults/test_failures.py"
+"""Source of a rule whose failure a test brings about for real."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """A row; it matches if everything holds that it asks for."""
+
+    kind: str
+    scope: str
+    action: str
+    says: str
+    """One sentence for people: what happened, and what to do if it comes again."""
+    source: str
+    """The test that reproduces it, or the page that its text was taken from."""
+    codes: frozenset[int] = frozenset()
+    """Exit codes; negative: the signal's number."""
+    errors: frozenset[str] = frozenset()
+    """Names of exception classes, or of their bases."""
+    causes: frozenset[str] = frozenset()
+    """The same, of the exception or of any that led to it."""
+    text: str = ""
+    """Regular expression; searched in the exception's message, or else in the last of stderr."""
+    logged: str = ""
+    """The same, in stderr alone: of what a library logs and leaves out of its exception."""
+    reasons: frozenset[str] = frozenset()
+    """What Kubernetes calls the end of a container or pod."""
+    memory_kill: bool = False
+    """Whether the kernel killed for memory meanwhile."""
+    counts: bool = True
+    """Whether it spends the budget of restarts."""
+    consequence: bool = False
+    """Whether the end of another process explains it."""
+    permanent_if_repeated: bool = False
+    """Whether the same error in the same place again shows that no restart helps."""
+
+    def matches(self, evidence: Evidence) -> bool:
+        """Whether the evidence is of this kind."""
+        error = evidence.error
+        return (
+            (not self.codes or evidence.exit_code in self.codes)
+            and (not self.errors or (error is not None and bool(self.errors & _names(error))))
+            and (not self.causes or (error is not None and bool(self.causes & _all_names(error))))
+            and (not (self.text or self.logged) or self.line(evidence) != "")
+            and (not self.reasons or bool(self.reasons & {evidence.container, *evidence.pod}))
+            and (not self.memory_kill or evidence.out_of_memory_kills > 0)
+        )
+
+    def line(self, evidence: Evidence) -> str:
+        """The first line that the text is found in; empty if there is none."""
+        pattern, lines = self.text, _said(evidence)
+        if self.logged:
+            pattern, lines = self.logged, evidence.tail
+        wanted = re.compile(pattern, re.IGNORECASE)
+        return next((line for line in lines if pattern and wanted.search(line)), "")
+
+
+def _names(error: TrainingError) -> frozenset[str]:
+    return frozenset({error.type, *error.bases})
+
+
+def _all_names(error: TrainingError) -> frozenset[str]:
+    return _names(error) | frozenset(error.causes)
+
+
+def _said(evidence: Evidence) -> tuple[str, ...]:
+    # An exception's own words: what stood on stderr before may be of something it survived.
+    if evidence.error is not None:
+        error = evidence.error
+        return (f"{error.type}: {error.message}", *error.chain)
+    return evidence.tail

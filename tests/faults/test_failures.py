@@ -1,0 +1,261 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The catalogue of failures, brought about: one job dies in every way that needs no GPU.
+
+Two pods with one process each. In every round rank 1 fails in the next way (in some rank 0 does, by
+it), and the job's Events must say what that was and which rank was first.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+from pods import Job, show
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Event
+from rover_kf.elastic.failures import processes, rule
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+FAILING = '''
+import argparse, ctypes, datetime, json, mmap, os, pathlib, resource, signal, socket, sys, time
+import torch, torch.distributed as dist, torch.utils.data
+from rover_kf import Checkpointer
+
+full, mark = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+rank, round_ = int(os.environ["RANK"]), int(os.environ["ROVER_ROUND"])
+
+def idle():
+    while True:
+        signal.pause()
+
+def alone(fail):
+    """Rank 1 fails, rank 0 does nothing."""
+    return fail if rank == 1 else idle
+
+def group(seconds=60):
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=seconds))
+
+def killed_after_a_step():
+    checkpointer = Checkpointer()
+    state = {"model": torch.nn.Linear(4, 4)}
+    checkpointer.restore(state)
+    checkpointer.step(1, state)
+    checkpointer.close()
+    alone(lambda: os.kill(os.getpid(), signal.SIGKILL))()
+
+def terminated():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def null_pointer():
+    ctypes.string_at(0)
+
+def aborted():
+    os.abort()
+
+def bus_error():
+    with (full / "sparse").open("w+b") as file:
+        file.truncate(1 << 20)
+        with mmap.mmap(file.fileno(), 1 << 20) as mapped:
+            for offset in range(0, 1 << 20, 4096):
+                mapped[offset] = 1
+
+def exited():
+    sys.exit(1)
+
+def wrong_arguments():
+    parser = argparse.ArgumentParser("train.py")
+    parser.add_argument("--epochs", type=int)
+    parser.parse_args(["--epochs=many"])
+
+def missing_import():
+    import nowhere_to_be_found
+
+def syntax_error():
+    exec("for step in range(3) print(step)")
+
+def assertion():
+    assert rank == 0, "the batch has no labels"
+
+def peer_killed():
+    group()
+    dist.all_reduce(torch.ones(1))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(1))
+
+def cause_comes_late():
+    """Rank 1 hangs up, and raises only when rank 0 has failed for it."""
+    group()
+    dist.all_reduce(torch.ones(1))
+    if rank == 1:
+        dist.destroy_process_group()
+        while not mark.exists():
+            time.sleep(0.001)
+        raise ZeroDivisionError("the root of it")
+    try:
+        dist.all_reduce(torch.ones(1))
+    except RuntimeError:
+        mark.touch()
+        raise
+
+def collective_timeout():
+    group(1)
+    if rank == 1:
+        idle()
+    dist.all_reduce(torch.ones(1))
+
+def volume_full():
+    with (full / "checkpoint.pt").open("wb") as file:
+        torch.save(torch.zeros(1 << 18), file)
+
+def limited():
+    used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+    resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
+
+def no_memory_for_python():
+    limited()
+    bytearray(1 << 30)
+
+def no_memory_for_torch():
+    limited()
+    torch.ones(1 << 28)
+
+def unknown_host():
+    socket.create_connection(("nowhere.invalid", 80))
+
+def unknown_master():
+    os.environ["MASTER_ADDR"] = "nowhere.invalid"
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=1))
+
+def too_many_files():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    files = [open(os.devnull) for _ in range(100)]
+
+class Deadly(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def loader_killed():
+    list(torch.utils.data.DataLoader(Deadly(), num_workers=1))
+
+def missing_file():
+    open("no-such-data.bin")
+
+def gpu_lost():
+    sys.stderr.write("NVRM: Xid (PCI:0000:2b:00): 79, GPU has fallen off the bus.\\n")
+    os.abort()
+
+def wrong_data():
+    raise ValueError("sample 4711 has 3 columns")
+
+WAYS = [killed_after_a_step] + [alone(way) for way in (
+    terminated, null_pointer, aborted, bus_error, exited, wrong_arguments, missing_import,
+    syntax_error, assertion)] + [peer_killed, cause_comes_late, collective_timeout] + [
+    alone(way) for way in (volume_full, no_memory_for_python, no_memory_for_torch, unknown_host,
+    unknown_master, too_many_files, loader_killed, missing_file, gpu_lost, wrong_data,
+    wrong_data)]
+sys.stderr.write(f"round {round_}: {WAYS[round_ - 1].__name__}\\n")
+WAYS[round_ - 1]()
+'''
+
+EXPECTED = [
+    ("process_killed", "SIGKILL"),
+    ("process_killed", "SIGTERM"),
+    ("crashed", "SIGSEGV"),
+    ("crashed", "SIGABRT"),
+    ("crashed", "SIGBUS"),
+    ("exited", "exit code 1"),
+    ("usage_error", "argument --epochs: invalid int value: 'many'"),
+    ("user_error", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+    ("user_error", "SyntaxError"),
+    ("error", "AssertionError: the batch has no labels"),
+    ("process_killed", "SIGKILL"),
+    ("error", "ZeroDivisionError: the root of it"),
+    ("collective_timeout", "Timed out waiting 1000"),
+    ("disk_full", ""),
+    ("out_of_memory", "MemoryError"),
+    ("out_of_memory", "DefaultCPUAllocator"),
+    ("name_resolution", "gaierror: "),
+    ("name_resolution", "nowhere.invalid"),
+    ("too_many_files", "Too many open files"),
+    ("data_loader_killed", "DataLoader worker (pid"),
+    ("outside", "no-such-data.bin"),
+    ("gpu_hardware", "SIGABRT"),
+    ("error", "ValueError: sample 4711 has 3 columns"),
+    ("error", "ValueError: sample 4711 has 3 columns"),
+]
+"""What rank 1 (in the round of the time-out, rank 0) is said to have died of, by rounds."""
+
+
+@pytest.fixture
+def full() -> Iterator[pathlib.Path]:
+    """A volume of 64 KiB."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], check=True)
+        try:
+            yield pathlib.Path(folder)
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_every_way_to_fail(full):
+    """Each way is recognised and blamed on the rank that was first; the same error twice in the
+    same place ends the job at once, with its traceback, whatever is left of the budget. Where the
+    container is no use any more, its launcher ends with the code that has it replaced."""
+    with Job(2, min_nodes=2, restarts=100) as job:
+        command = (job.script(FAILING), str(full), str(job.folder / "mark"))
+        job.start(*command)
+        assert job.pods[1].wait(120) == names.EXIT_RETRY
+        job.pods[1].start_launcher(*command)
+        codes = [pod.wait(120) for pod in job.pods.values()]
+        status = job.status()
+        told = _by_round(status.events)
+        for number, told_now in told.items():
+            show(f"round {number}", [line[:160] for line in told_now])
+        assert codes == [names.EXIT_USER_ERROR] * 2
+        for number, (kind, words) in enumerate(EXPECTED, 1):
+            blamed = 0 if kind == "collective_timeout" else 1
+            begin = f"rank {blamed} in train-worker-{blamed}: {kind}: "
+            found = [line for line in told[number] if line.startswith(begin)]
+            assert len(found) == 1, (number, kind, told[number])
+            assert words in found[0]
+            others = [line for line in told[number] if line not in found]
+            assert all(line.startswith("rank 0 in train-worker-0: peer_lost: ") for line in others)
+        assert status.verdict.startswith("the same error in the same place again")
+        assert "train.py" in status.verdict
+        assert status.verdict.endswith("ValueError: sample 4711 has 3 columns")
+        # The pipe between process and log changes nothing of what people see.
+        text = job.pods[1].text()
+        assert re.findall(r"^round (\d+): ", text, re.MULTILINE) == [
+            str(number) for number in range(1, len(EXPECTED) + 1)
+        ]
+        assert "\ntrain.py: error: argument --epochs: invalid int value: 'many'\n" in text
+
+
+def test_the_catalogue_is_honest():
+    """Every rule that claims a reproduction has its kind among the ways, and only those have."""
+    claimed = {one.kind for one in processes.RULES if rule.REPRODUCED in one.source}
+    # Of a GPU there are the words only.
+    brought_about = {kind for kind, _ in EXPECTED} - {"gpu_hardware"} | {"peer_lost"}
+    assert claimed == brought_about
+
+
+def _by_round(events: tuple[Event, ...]) -> dict[int, list[str]]:
+    told: dict[int, list[str]] = {}
+    number = 0
+    for event in events:
+        if event.reason == names.EVENT_WORLD_FORMED:
+            number = int(re.match(r"round (\d+)", event.message)[1])
+        elif event.reason == names.EVENT_PROCESS_FAILED:
+            told.setdefault(number, []).append(event.message)
+    return told
