@@ -73,6 +73,9 @@ class CheckpointPolicy(_Section):
         default=60.0, ge=0, description="seconds (60) or a duration (5s, 2m), 0 or more"
     )
     """Least time between two persists; 0 persists whenever the last one has finished."""
+    persist_steps: int = Field(default=0, ge=0, description="a whole number of steps; 0: any")
+    """Least steps from one persisted step to the next. A step is persisted once it is far enough
+    from the last one in both time and steps; what a failure or an end leaves, at once."""
     check_every: int = Field(
         default=10, ge=0, description="a whole number of saves, 1 or more; 0 compares nothing"
     )

@@ -65,6 +65,7 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
         names.ENV_CHECKPOINT_KEEP_BEST: policy.checkpoint.keep_best or "",
         names.ENV_CHECKPOINT_CHECK_EVERY: policy.checkpoint.check_every,
         names.ENV_PERSIST_SECONDS: policy.checkpoint.persist_seconds,
+        names.ENV_PERSIST_STEPS: policy.checkpoint.persist_steps,
         names.ENV_ARENA_BYTES: plan.arena_bytes,
         names.ENV_RESTARTS: policy.failures.restarts,
         names.ENV_WINDOW_SECONDS: policy.scaling.window,

@@ -74,7 +74,7 @@ class Commits:
         self._storage = open_storage(path, settings.job) if path else None
         self._ledger = commit.Ledger()
         self._seals = SealAccount()
-        self._naming = Naming(settings.persist_seconds, time.time_ns())
+        self._naming = Naming(settings.persist_seconds, time.time_ns(), settings.persist_steps)
         self._replication = Replication(peers, lambda: self._naming.named)
         self._verdicts = ReplicaVerdicts(settings.checkpoint_check_every, story)
         self._common = CommonStep(self._choose, self._begin_round, seconds=resolve_seconds)

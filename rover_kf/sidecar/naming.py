@@ -23,16 +23,20 @@ class Naming:
     Args:
         persist_seconds: least time between two steps that are named; 0: as soon as the one before
             is finished.
+        persist_steps: least steps from one that is named to the next; 0: any.
     """
 
     persist_seconds: float
     number: int = 0
     """Counts what was named; a coordinator that restarts begins above all that it had counted."""
+    persist_steps: int = 0
     named: Key | None = None
     """Under way."""
     _sealed: Key | None = None
     _finished: Key = (0, 0)
     _not_before: float = 0.0
+    _last: Key | None = None
+    """Named last; None: whatever comes next is far enough from it."""
 
     def sealed(self, key: Key) -> None:
         """Every rank has this step in memory."""
@@ -48,8 +52,8 @@ class Naming:
         """
         new = self._sealed is not None and self._sealed > self._finished
         free = self.named is None and copying in (None, self._sealed)
-        if new and free and now >= self._not_before:
-            self.named = self._sealed
+        if new and free and now >= self._not_before and not self._is_near():
+            self.named = self._last = self._sealed
             self.number += 1
             self._not_before = now + self.persist_seconds
         return self.named
@@ -69,7 +73,7 @@ class Naming:
 
     def hurry(self) -> None:
         """Somebody waits: do not keep the pace."""
-        self._not_before = 0.0
+        self._not_before, self._last = 0.0, None
 
     def committed(self, key: Key) -> None:
         """The step is on storage, and with it every older one that was named."""
@@ -86,8 +90,14 @@ class Naming:
             pause: seconds.
         """
         if self.named == key:
-            self.named = None
+            self.named = self._last = None
             self._not_before = max(self._not_before, now + pause)
+
+    def _is_near(self) -> bool:
+        """Whether the newest step is too close behind the last one; a job may have gone back."""
+        if self._sealed is None or self._last is None:
+            return False
+        return 0 <= self._sealed[1] - self._last[1] < self.persist_steps
 
     def restart(self) -> None:
         """A new round: what was sealed before is given up or will be sealed again."""

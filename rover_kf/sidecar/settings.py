@@ -59,6 +59,8 @@ class SidecarSettings:
     """``metric:max:count``; empty: none are kept for being good."""
     checkpoint_check_every: int = 0
     """Saves from one comparison of the ranks' replicas to the next; 0 makes none."""
+    persist_steps: int = 0
+    """Least steps from one persisted step to the next; 0: any."""
     node: str = ""
     """Kubernetes node of the pod; empty: not known."""
     port: int = names.PORT
@@ -126,6 +128,7 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         ),
         checkpoint_keep_every=int(_number(environment, names.ENV_CHECKPOINT_KEEP_EVERY, "0")),
         checkpoint_keep_best=_best(environment),
+        persist_steps=int(_number(environment, names.ENV_PERSIST_STEPS, "0")),
         checkpoint_check_every=int(_number(environment, names.ENV_CHECKPOINT_CHECK_EVERY, "10")),
     )
 

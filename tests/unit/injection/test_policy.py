@@ -39,6 +39,7 @@ def test_every_key_is_read():
         "checkpoint.keep-every": "1000",
         "checkpoint.keep-best": "val/loss:min:2",
         "checkpoint.persist-seconds": "0",
+        "checkpoint.persist-steps": "200",
         "checkpoint.check-every": "4",
         "checkpoint.arena": "2Gi",
         "scaling.mode": "auto",
@@ -62,6 +63,7 @@ def test_every_key_is_read():
         "keep_every": 1000,
         "keep_best": "val/loss:min:2",
         "persist_seconds": 0.0,
+        "persist_steps": 200,
         "check_every": 4,
         "arena": 2 << 30,
     }

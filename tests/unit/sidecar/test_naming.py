@@ -36,6 +36,29 @@ def test_the_pace_counts_from_begin_to_begin():
     assert naming.due(161.0) == (1, 30)
 
 
+def test_steps_lie_apart_as_the_policy_says():
+    """In steps and in time; a job that has gone back, and whoever waits, keeps no distance."""
+    naming = Naming(persist_seconds=5.0, persist_steps=100)
+    naming.sealed((1, 10))
+    assert naming.due(0.0) == (1, 10)
+    naming.committed((1, 10))
+    naming.sealed((1, 100))
+    assert naming.due(60.0) is None
+    naming.sealed((1, 110))
+    assert naming.due(60.0) == (1, 110)
+    naming.committed((1, 110))
+    naming.sealed((1, 300))
+    assert naming.due(64.0) is None
+    naming.hurry()
+    assert naming.due(64.0) == (1, 300)
+    naming.committed((1, 300))
+    naming.restart()
+    naming.sealed((2, 250))
+    assert naming.due(90.0) == (2, 250)
+    naming.given_up((2, 250), now=91.0, pause=1.0)
+    assert naming.due(95.0) == (2, 250)
+
+
 def test_no_other_step_is_named_while_peers_copy_one():
     """Two steps pinned at once would leave training no slot to save into."""
     naming = Naming(persist_seconds=0.0)
