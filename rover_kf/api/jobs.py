@@ -55,6 +55,11 @@ class Pod:
     node: str = ""
     deleting: bool = False
     containers: tuple[Container, ...] = ()
+    reasons: tuple[str, ...] = ()
+    """Why it has ended or is about to: its status' reason (Evicted, …) and its DisruptionTarget's
+    (PreemptionByScheduler, …)."""
+    message: str = ""
+    """What Kubernetes says beside them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
     ]
+    ends = _ends_of(status)
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -81,7 +82,19 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
         node=(item.get("spec") or {}).get("nodeName") or "",
         deleting="deletionTimestamp" in metadata,
         containers=tuple(_container_of(state) for state in states),
+        reasons=tuple(reason for reason, _ in ends if reason),
+        message=next((message for _, message in ends if message), ""),
     )
+
+
+def _ends_of(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Reason and message of a pod's end, and of a disruption that will end it."""
+    disruptions = [
+        condition
+        for condition in status.get("conditions") or ()
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True"
+    ]
+    return [(one.get("reason") or "", one.get("message") or "") for one in (status, *disruptions)]
 
 
 def _container_of(state: Mapping[str, Any]) -> Container:

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the pods' own states tell that the coordinator cannot see: kills by the kubelet; pure."""
+"""What the pods' own states tell that the coordinator cannot see: ends that Kubernetes made; pure.
+
+Which they are say the rules of elastic.failures.pods, that docs/failures.md lists.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,18 @@ from collections.abc import Iterator
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Container, Event, Pod
+from rover_kf.elastic.failures.classify import classify_pod
+from rover_kf.elastic.failures.evidence import Evidence
 
 
 def seen(pods: tuple[Pod, ...], now: float) -> Iterator[tuple[str, Event]]:
-    """Events about containers that were killed, each with the key under which it is told once."""
+    """Events about pods and containers that were ended, each with the key it is told once under."""
     for pod in pods:
+        lost = classify_pod(Evidence(pod=pod.reasons, message=pod.message))
+        if lost is not None:
+            message = f"{pod.name}: {lost.kind}: {lost.reason}"
+            event = Event(names.EVENT_POD_LOST, message, warning=True, at=now)
+            yield f"lost:{pod.uid[:8]}:{lost.kind}", event
         for container in pod.containers:
             message = _message(pod, container)
             if message:
@@ -21,10 +31,11 @@ def seen(pods: tuple[Pod, ...], now: float) -> Iterator[tuple[str, Event]]:
 
 
 def _message(pod: Pod, container: Container) -> str:
-    if container.reason == "OOMKilled":
+    verdict = classify_pod(Evidence(container.exit_code, container=container.reason))
+    if verdict is not None:
         return (
-            f"{pod.name}: container {container.name} was killed for memory "
-            f"(restart {container.restarts}); raise its memory limit"
+            f"{pod.name}: {verdict.kind}: container {container.name} "
+            f"(restart {container.restarts}) {verdict.reason}"
         )
     if container.name == names.SIDECAR_CONTAINER and container.exit_code:
         return (

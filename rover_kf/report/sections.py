@@ -10,7 +10,12 @@ from rover_kf.api.records import RunRecord
 from rover_kf.report import charts, text
 from rover_kf.report.charts import Chart, Moment, Span, Words
 
-FAILURES = (names.EVENT_PROCESS_FAILED, names.EVENT_MEMBER_LOST, names.EVENT_JOB_FAILED)
+FAILURES = (
+    names.EVENT_PROCESS_FAILED,
+    names.EVENT_POD_LOST,
+    names.EVENT_MEMBER_LOST,
+    names.EVENT_JOB_FAILED,
+)
 WORLDS = (names.EVENT_WORLD_FORMED, names.EVENT_RECOVERED, names.EVENT_MEMBER_LEFT)
 CHANGES = (names.EVENT_SCALED, names.EVENT_SCALE_ROLLED_BACK)
 

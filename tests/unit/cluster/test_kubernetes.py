@@ -213,6 +213,23 @@ def test_pods_come_in_replica_order(cluster, server):
     ]
 
 
+def test_why_a_pod_ends(cluster, server):
+    """The status' reason, and the disruption that is about to end a pod which still runs."""
+    evicted = pod(0, phase="Failed", reason="Evicted", message="The node was low on resource")
+    server.put(f"{PODS}/digits-worker-0", evicted)
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    past = target | {"status": "False", "reason": "DeletionByTaintManager"}
+    ready = {"type": "Ready", "status": "True", "reason": "odd"}
+    conditions = [ready, past, target | {"message": "to accommodate a higher priority pod"}]
+    server.put(f"{PODS}/digits-worker-1", pod(1, phase="Running", conditions=conditions))
+    server.put(f"{PODS}/digits-worker-2", pod(2, phase="Running"))
+    assert [(item.reasons, item.message) for item in cluster.list_pods(KEY)] == [
+        (("Evicted",), "The node was low on resource"),
+        (("PreemptionByScheduler",), "to accommodate a higher priority pod"),
+        ((), ""),
+    ]
+
+
 def test_deleting_a_pod_that_is_gone_is_no_error(cluster, server):
     """Twice is once."""
     server.put(f"{PODS}/digits-worker-0", pod())

@@ -327,6 +327,25 @@ def test_memory_kill_is_told_once(cluster, history):
     assert "raise its memory limit" in told[0].message
 
 
+def test_lost_pod_is_told_once(cluster, history):
+    """A pod that Kubernetes ends: one Event, with what Kubernetes says and what would help."""
+    cluster.pods = (
+        Pod(
+            "digits-worker-1",
+            "abcd",
+            "worker",
+            1,
+            "Failed",
+            reasons=("Evicted", "TerminationByKubelet"),
+            message="The node was low on resource: memory.",
+        ),
+    )
+    look(cluster, history, times=3)
+    (told,) = [e for e in cluster.events if e.reason == names.EVENT_POD_LOST]
+    assert told.message.startswith("digits-worker-1: evicted: was evicted by its node")
+    assert told.message.endswith("(The node was low on resource: memory.)")
+
+
 def test_shrinking_waits_for_the_drain(clock, history):
     """Down: the coordinator is told first; pods are taken only when the ranks have left."""
     given = manifest(workers=3, annotations={f"{names.PREFIX}scaling.max": "2"})
