@@ -55,10 +55,12 @@ class Plans:
 
     Args:
         slots: to plan for.
+        alone: whether one thread copies what cannot wait.
     """
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, *, alone: bool) -> None:
         self._slots = slots
+        self._batch_bytes = transfer.ALONE_BYTES if alone else transfer.BATCH_BYTES
         self._plan: Plan | None = None
         self._head: _Head | None = None
 
@@ -89,7 +91,7 @@ class Plans:
         self._slots.reach(layout.length)
         placed = {place.entry.name: place for place in layout.placed}
         slots = [views(buffer, placed) for buffer in self._slots.buffers]
-        batches = transfer.batches(layout.placed, slots, late)
+        batches = transfer.batches(layout.placed, slots, late, self._batch_bytes)
         self._plan = plan = Plan(era, _signature(parts), late, layout, batches)
         head = self._header(plan, parts)
         if head is None:

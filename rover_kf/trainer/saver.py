@@ -64,8 +64,9 @@ class Saver:
             Streams(),
         )
         self._overlap, self._owned = Overlap(), Owned()
-        self._hands = Hands(_helpers(settings))
-        self._plans = Plans(self._slots)
+        helpers = _helpers(settings)
+        self._hands = Hands(helpers)
+        self._plans = Plans(self._slots, alone=not helpers)
         self.issued, self.sealed = 0, 0
         """Saves that were asked for, and those that were sealed; the others raised."""
 

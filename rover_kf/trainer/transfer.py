@@ -17,6 +17,8 @@ from rover_kf.trainer.state import copyable
 
 BATCH_BYTES = 4 << 20
 """A millisecond: what a thread may hold up that waits for the whole."""
+ALONE_BYTES = 64 << 20
+"""Where one thread copies and is waited for; how long a signal may wait, ten milliseconds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ def batches(
     placed: Iterable[Placed],
     views: Sequence[Mapping[str, torch.Tensor]],
     late: frozenset[str],
+    batch_bytes: int = BATCH_BYTES,
 ) -> tuple[Batch, ...]:
     """Put a layout's tensors into batches.
 
@@ -78,6 +81,7 @@ def batches(
         placed: in file order.
         views: of each slot.
         late: names of those that may be copied late.
+        batch_bytes: of the others, about.
     """
     found: list[Batch] = []
     ordered = list(placed)
@@ -88,7 +92,7 @@ def batches(
             if (place.entry.name in late) is is_late:
                 names.append(place.entry.name)
                 size += place.entry.nbytes
-            if size >= BATCH_BYTES:
+            if size >= (BATCH_BYTES if is_late else batch_bytes):
                 found.append(_batch(names, views, late=is_late))
                 names, size = [], 0
         if names:
