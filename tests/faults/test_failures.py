@@ -39,8 +39,9 @@ def alone(fail):
     """Rank 1 fails, rank 0 does nothing."""
     return fail if rank == 1 else idle
 
-def group(seconds=60):
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=seconds))
+def group():
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    dist.all_reduce(torch.ones(1))
 
 def killed_after_a_step():
     checkpointer = Checkpointer()
@@ -85,7 +86,6 @@ def assertion():
 
 def peer_killed():
     group()
-    dist.all_reduce(torch.ones(1))
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.all_reduce(torch.ones(1))
@@ -93,7 +93,6 @@ def peer_killed():
 def cause_comes_late():
     """Rank 1 hangs up, and raises only when rank 0 has failed for it."""
     group()
-    dist.all_reduce(torch.ones(1))
     if rank == 1:
         dist.destroy_process_group()
         while not mark.exists():
@@ -106,9 +105,11 @@ def cause_comes_late():
         raise
 
 def collective_timeout():
-    group(1)
+    group()
     if rank == 1:
         idle()
+    # Only now: to connect may take longer on a busy machine.
+    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=1))
     dist.all_reduce(torch.ones(1))
 
 def volume_full():
