@@ -32,14 +32,19 @@ BURST = MIB
 
 @contextlib.contextmanager
 def _two(
-    home: pathlib.Path, cuts: list[int], *, holds: bool = False, **changes: object
+    home: pathlib.Path,
+    cuts: list[int],
+    *,
+    holds: bool = False,
+    resets: bool = False,
+    **changes: object,
 ) -> Iterator[tuple[checkpoint_pod.Pod, checkpoint_pod.Pod, CuttingProxy]]:
     """Two pods of one job, a proxy before the second one; the coordinator is in the first."""
     port = checkpoint_pod.free_port()
     with checkpoint_pod.pods(home, 2, behind={1: port}, arena_bytes=128 * MIB, **changes) as some:
         address = some[1].settings.address
         front, back = (address, some[1].settings.port), (address, port)
-        with CuttingProxy(front, back, cuts, holds=holds) as proxy:
+        with CuttingProxy(front, back, cuts, holds=holds, resets=resets) as proxy:
             yield *some, proxy
 
 
@@ -72,9 +77,10 @@ def test_a_replica_is_whole_whatever_broke_and_no_faster_than_its_cap(tmp_path):
         passed = sum(proxy.answered)
     print(f"{passed} bytes of {len(contents[1])} in {seconds:.2f} s, asked from {proxy.asked}")
     assert len(proxy.asked) == len(cuts) + 1
-    assert proxy.asked[0] == 0 < proxy.asked[1] < proxy.asked[2] < proxy.asked[3]
+    assert proxy.asked == sorted(proxy.asked)
+    assert proxy.asked[0] == 0 < proxy.asked[-1]
     # Less than if each break had cost all that had come: held back, much waits in buffers.
-    assert len(contents[1]) < passed < len(contents[1]) + sum(cuts)
+    assert len(contents[1]) <= passed < len(contents[1]) + sum(cuts)
     assert seconds > (len(contents[1]) - BURST) / CAP
 
 
@@ -104,10 +110,11 @@ def test_a_slot_that_changed_while_a_pull_was_broken_is_not_half_kept(tmp_path):
 
 
 def test_a_restore_goes_on_when_the_peers_sidecar_is_started_anew(tmp_path):
-    """Cut twice, the peer killed each time: bit-equal, and no cap of replicas holds it back."""
+    """Reset twice, the peer killed each time: bit-equal, not from the begin again, and no cap of
+    replicas holds it back."""
     content = _content(24 * MIB, 7)
     cuts = [9 * MIB, 5 * MIB]
-    with _two(tmp_path, cuts, holds=True, checkpoint_replica_bandwidth=1000) as (
+    with _two(tmp_path, cuts, holds=True, resets=True, checkpoint_replica_bandwidth=1000) as (
         first, second, proxy,
     ):  # fmt: skip
         trainers = [Trainer(first, 0, 2), Trainer(second, 1, 2)]
@@ -127,5 +134,6 @@ def test_a_restore_goes_on_when_the_peers_sidecar_is_started_anew(tmp_path):
     print(f"{passed} bytes of {len(content)}, asked from {proxy.asked}")
     assert data == content
     assert reply.checksum == crc32c.crc32c(content)
+    # How much a reset costs is up to the kernel's buffers, which are smaller than the first cut.
     assert len(proxy.asked) == 3
-    assert passed < len(content) + 6 * MIB
+    assert proxy.asked[0] == 0 < proxy.asked[1] <= proxy.asked[2]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP proxy that resets connections after as many bytes of the answer as a test says."""
+"""A TCP proxy that ends connections after as many bytes of the answer as a test says."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ class CuttingProxy:
     Args:
         front: host and port where it listens; port 0 is any.
         back: host and port of whom it stands before; may be away for a while.
-        cuts: bytes of the answer after which the first connections are reset, in order; further
+        cuts: bytes of the answer after which the first connections are ended, in order; further
             ones are not.
         holds: after each cut nothing passes until the test says so.
+        resets: end them by a reset. What the client has received but not yet read is lost then,
+            megabytes where it is slow; otherwise it reads all that was sent.
     """
 
     def __init__(
@@ -35,8 +37,9 @@ class CuttingProxy:
         cuts: Sequence[int] = (),
         *,
         holds: bool = False,
+        resets: bool = False,
     ) -> None:
-        self._back, self._cuts, self._holds = back, list(cuts), holds
+        self._back, self._cuts, self._holds, self._resets = back, list(cuts), holds, resets
         self._listener = socket.create_server(front)
         self._ended = threading.Event()
         self.passes = threading.Event()
@@ -100,8 +103,9 @@ class CuttingProxy:
                 if self.answered[number] == cut:
                     if self._holds:
                         self.passes.clear()
-                    # Closed so, the connection is reset at once.
-                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    if self._resets:
+                        at_once = struct.pack("ii", 1, 0)
+                        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
                     return
 
     def _reach(self) -> socket.socket | None:

@@ -90,10 +90,11 @@ def test_a_pull_goes_on_where_it_broke_off(tmp_path):
     assert asyncio.run(pull.run()) == LARGE
     print(f"asked from {pull.asked}, {pull.passed} bytes passed of {len(LARGE)}")
     assert pull.asked[0] == 0
-    assert pull.asked == sorted(set(pull.asked))
+    assert pull.asked == sorted(pull.asked)
     assert len(pull.asked) == len(cuts) + 1
-    assert pull.asked[1] > 5 * MIB
-    assert len(LARGE) < pull.passed < len(LARGE) + 8 * MIB
+    # What was read but not yet taken is lost at each cut: a few pieces of the reader's.
+    assert pull.asked[1] > 8 * MIB
+    assert len(LARGE) <= pull.passed < len(LARGE) + len(cuts) * MIB
 
 
 def test_a_peer_that_stays_away_is_given_up(tmp_path):
