@@ -30,6 +30,8 @@ class ObjectStorage:
     def __init__(self, url: str, patience: Patience | None = None) -> None:
         self.url = url.rstrip("/")
         self._patience = patience or Patience()
+        self._failed: set[str] = set()
+        """Keys of uploads that were given up: a part that was on its way may have come after."""
 
     @functools.cached_property
     def _bucket(self) -> Bucket:
@@ -53,7 +55,13 @@ class ObjectStorage:
                 written = checksum.extend(written, piece)
                 yield piece
 
-        self._bucket.write_stream(f"{folder.name}/{name}", summed(), length)
+        key = f"{folder.name}/{name}"
+        self._clear_failed()
+        try:
+            self._bucket.write_stream(key, summed(), length)
+        except errors.StorageFailed:
+            self._failed.add(key)
+            raise
         return RankFile(rank, name, length, written)
 
     def write_manifest(self, content: Manifest) -> Folder:
@@ -123,6 +131,14 @@ class ObjectStorage:
                 seconds=self._patience.small_seconds,
             )
         return doomed
+
+    def _clear_failed(self) -> None:
+        """Take the room back that uploads still hold though they were given up."""
+        if not self._failed:
+            return
+        seconds = self._patience.small_seconds
+        if not multipart_uploads.collect(self.url, self._failed.__contains__, seconds=seconds):
+            self._failed.clear()
 
     def _remove(self, folder: Folder, content: Iterable[str]) -> None:
         self._bucket.delete([_manifest_key(folder)])

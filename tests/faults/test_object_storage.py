@@ -142,13 +142,17 @@ def test_a_server_that_hangs_is_given_up_in_time_and_used_when_it_is_back(server
 
 
 def test_a_full_disk_is_an_error_and_what_was_durable_stays(tmp_path, monkeypatch):
-    """Too large a state is refused; a small one fits afterwards: nothing was left of the other."""
-    with object_server(tmp_path / "small", most_bytes=24 << 20) as small:
+    """Too large a state is refused; a small one fits afterwards: it was given up in earnest.
+
+    This server keeps parts that come after their upload was given up, four at most, and needs twice
+    the room of an object for a moment. Of the large state itself nothing else fits beside them.
+    """
+    with object_server(tmp_path / "small", most_bytes=56 << 20) as small:
         offer(small, monkeypatch)
         storage = ObjectStorage(URL, SHORT)
         first = storage.write_manifest(_write(storage, 1, 1 << 20))
         with pytest.raises(errors.StorageFailed) as refused:
-            _write(storage, 2, 60 << 20)
+            _write(storage, 2, 120 << 20)
         print(refused.value)
         assert storage.whole() == (first,)
         # Parts that were on their way when the upload was given up take room for a moment.
