@@ -60,7 +60,7 @@ def _written(files: Files, path: pathlib.Path, given_pieces: list[memoryview]) -
 
 
 @settings(
-    deadline=None, derandomize=True, max_examples=60,
+    deadline=None, derandomize=True, max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 @given(
