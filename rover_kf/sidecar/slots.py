@@ -9,7 +9,6 @@ thread. All it knows is in the arena's files, so a sidecar that was killed goes 
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -17,13 +16,10 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, Holding
-from rover_kf.checkpoint import allocation, checksum
+from rover_kf.checkpoint import allocation, checksum, cores
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
 from rover_kf.sidecar.settings import SidecarSettings
-
-_MOST_THREADS = 4
-"""Of one checksum; more find no more bandwidth."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,7 +137,8 @@ class Slots:
         """
         arena = self.arena(place)
         with arena.pin(seal) as pin:
-            found = checksum.of_slot(pin.descriptor, seal.length, _threads())
+            # While a restore is waited for nobody trains.
+            found = checksum.of_slot(pin.descriptor, seal.length, cores.share(1))
             known = arena.control.read_checksum(seal)
             if known is None:
                 arena.control.write_checksum(seal, found)
@@ -190,11 +187,6 @@ class Slots:
 
     def _assignment_path(self, local_rank: int) -> pathlib.Path:
         return self._root / str(local_rank) / "assignment.json"
-
-
-def _threads() -> int:
-    """While a restore is waited for nobody trains."""
-    return min(len(os.sched_getaffinity(0)), _MOST_THREADS)
 
 
 def describe(seal: Seal) -> dict[str, Any]:

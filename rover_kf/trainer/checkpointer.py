@@ -27,9 +27,9 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, Wanted
 from rover_kf.api.samples import StepSample
-from rover_kf.checkpoint import measured
+from rover_kf.checkpoint import cores, measured
 from rover_kf.checkpoint.control import Seal
-from rover_kf.trainer import cores, load
+from rover_kf.trainer import load
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer import state as states
 from rover_kf.trainer.drain import Drain

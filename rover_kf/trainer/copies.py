@@ -8,19 +8,17 @@ Large tensors ask for huge pages.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from collections.abc import Callable
 
 import torch
 
 from rover_kf.trainer.hands import Hands
+from rover_kf.trainer.memory_advice import HUGEPAGE, advise
 from rover_kf.trainer.state import PLAIN, copyable
+from rover_kf.trainer.transfer import BATCH_BYTES, calls
 from rover_kf.trainer.work import Work
 
-_MADV_HUGEPAGE = 14
 _HUGE_BYTES = 2 << 20
-_PIECE_BYTES = 4 << 20
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -74,29 +72,20 @@ def _pieces(pairs: list[Pair]) -> list[Callable[[], None]]:
     found: list[Callable[[], None]] = []
     batch: list[Pair] = []
     size = 0
-    for copy, source in pairs:
-        if source.nbytes > _PIECE_BYTES:
-            found += [functools.partial(_copy, [cut]) for cut in _cuts(copy, source)]
+    for pair in pairs:
+        if pair[1].nbytes > BATCH_BYTES:
+            found += _calls([pair])
             continue
-        batch.append((copy, source))
-        size += source.nbytes
-        if size >= _PIECE_BYTES:
-            found.append(functools.partial(_copy, batch))
+        batch.append(pair)
+        size += pair[1].nbytes
+        if size >= BATCH_BYTES:
+            found += _calls(batch)
             batch, size = [], 0
-    return [*found, functools.partial(_copy, batch)] if batch else found
+    return [*found, *_calls(batch)] if batch else found
 
 
-def _cuts(copy: torch.Tensor, source: torch.Tensor) -> list[Pair]:
-    width = _PIECE_BYTES // source.element_size()
-    there, here = copy.view(-1), source.view(-1)
-    begins = range(0, here.numel(), width)
-    return [(there[begin : begin + width], here[begin : begin + width]) for begin in begins]
-
-
-def _copy(pairs: list[Pair]) -> None:
-    with torch.no_grad():
-        for copy, source in pairs:
-            copy.copy_(source)
+def _calls(pairs: list[Pair]) -> list[Callable[[], None]]:
+    return calls([copy for copy, _ in pairs], [source for _, source in pairs])
 
 
 def _ask_for_huge_pages(tensor: torch.Tensor) -> None:
@@ -104,5 +93,4 @@ def _ask_for_huge_pages(tensor: torch.Tensor) -> None:
     begin = -(-tensor.data_ptr() // _HUGE_BYTES) * _HUGE_BYTES
     end = (tensor.data_ptr() + tensor.nbytes) // _HUGE_BYTES * _HUGE_BYTES
     if begin < end:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_HUGEPAGE)
+        advise(begin, end - begin, HUGEPAGE)

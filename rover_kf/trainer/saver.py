@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from rover_kf.checkpoint import snapshot
+from rover_kf.checkpoint import cores, snapshot
 from rover_kf.checkpoint.arena import Filling
 from rover_kf.checkpoint.control import Seal
-from rover_kf.trainer import cores, foresight, transfer
+from rover_kf.trainer import foresight, transfer
 from rover_kf.trainer.device import Streams
 from rover_kf.trainer.hands import Hands
 from rover_kf.trainer.overlap import Overlap, Owned

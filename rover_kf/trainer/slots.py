@@ -10,7 +10,6 @@ no other.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import functools
 import logging
@@ -27,6 +26,7 @@ from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import SLOTS
 from rover_kf.trainer import device
 from rover_kf.trainer.hands import LOWER_PRIORITY, Hands
+from rover_kf.trainer.memory_advice import POPULATE_WRITE, advise
 from rover_kf.trainer.work import Work
 
 _log = logging.getLogger("rover_kf")
@@ -34,8 +34,6 @@ _log = logging.getLogger("rover_kf")
 AskArena = Callable[[int], ArenaReply]
 """Asks the sidecar for slots of that many bytes."""
 
-_MADV_POPULATE_WRITE = 23
-"""Linux 5.14; the mmap module has no name for it yet, and holds the interpreter's lock."""
 _PIECE_BYTES = 4 << 20
 
 
@@ -145,17 +143,14 @@ def _map(path: pathlib.Path, size: int) -> torch.Tensor:
 
 
 def _pieces(buffer: torch.Tensor) -> list[Callable[[], None]]:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     begin, size = buffer.data_ptr(), buffer.numel()
     return [
-        functools.partial(_populate, libc, buffer, begin + offset, min(_PIECE_BYTES, size - offset))
+        functools.partial(_populate, buffer, begin + offset, min(_PIECE_BYTES, size - offset))
         for offset in range(0, size, _PIECE_BYTES)
     ]
 
 
-def _populate(libc: ctypes.CDLL, _keeps: torch.Tensor, address: int, size: int) -> None:
-    if libc.madvise(address, size, _MADV_POPULATE_WRITE) != 0:
-        number = ctypes.get_errno()
-        if number != errno.EINVAL:  # an old kernel: the first copy maps page by page
-            raise OSError(number, os.strerror(number))
+def _populate(_keeps: torch.Tensor, address: int, size: int) -> None:
+    number = advise(address, size, POPULATE_WRITE)
+    if number not in (0, errno.EINVAL):  # an old kernel: the first copy maps page by page
+        raise OSError(number, os.strerror(number))

@@ -120,11 +120,22 @@ def copies(
         if on_device:
             pairs = [p for p in zip(targets, sources, strict=True) if not p[1].is_cuda]
             targets, sources = [there for there, _ in pairs], [here for _, here in pairs]
-        if len(sources) == 1 and sources[0].nbytes > BATCH_BYTES and sources[0].is_contiguous():
-            found += _cuts(targets[0], sources[0])
-        else:
-            found.append(functools.partial(_copy, targets, sources))
+        found += calls(targets, sources)
     return found
+
+
+def calls(
+    targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]
+) -> list[Callable[[], None]]:
+    """What copies tensors on the host: one call, of a single large one a call for each piece.
+
+    Args:
+        targets: contiguous.
+        sources: of the same shapes and types.
+    """
+    if len(sources) == 1 and sources[0].nbytes > BATCH_BYTES and sources[0].is_contiguous():
+        return _cuts(targets[0], sources[0])
+    return [functools.partial(_copy, targets, sources)]
 
 
 def device_pairs(

@@ -10,13 +10,14 @@ import mmap
 
 import pytest
 import torch
+import trainer_slot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load as load_safetensors
 
 from rover_kf import errors
 from rover_kf.checkpoint import plain, snapshot
-from rover_kf.trainer import load, state, transfer, views
+from rover_kf.trainer import load, state, views
 
 pytestmark = pytest.mark.torch
 
@@ -94,18 +95,7 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def _write(content: dict[str, object]) -> mmap.mmap:
-    """What the trainer does, into anonymous memory."""
-    parts = state.take_apart(content)
-    layout = snapshot.plan(parts.entries(), parts.metadata)
-    head = snapshot.header(layout, parts.metadata)
-    assert head is not None
-    buffer = mmap.mmap(-1, layout.length)
-    buffer[: len(head)] = head
-    targets = views.views(buffer, {place.entry.name: place for place in layout.placed})
-    batches = transfer.batches(layout.placed, [targets], frozenset())
-    for copy in transfer.copies(batches, 0, parts.tensors, on_device=False):
-        copy()
-    return buffer
+    return trainer_slot.written(state.take_apart(content))
 
 
 @_SETTINGS

@@ -4,17 +4,16 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Mapping, Sequence
 
 import torch
+import trainer_slot
 
 from rover_kf.checkpoint import kinds, snapshot, split
 from rover_kf.checkpoint.kinds import Kinds, Piece
 from rover_kf.checkpoint.manifest import Folder, Manifest
 from rover_kf.checkpoint.storage import Storage
 from rover_kf.trainer import state as states
-from rover_kf.trainer import transfer, views
 from rover_kf.trainer.state import Parts
 
 
@@ -44,7 +43,7 @@ def store(
     folder, files = storage.folder(step, generation), []
     for rank, content in enumerate(ranks):
         parts = states.take_apart(content, replicated=replicated)
-        slot = _slot(_cut(parts, sharded, rank, len(ranks)))
+        slot = memoryview(trainer_slot.written(_cut(parts, sharded, rank, len(ranks))))
         share = split.share(snapshot.read(slot), rank, len(ranks))
         pieces = [memoryview(share.header), *(slot[begin:end] for begin, end in share.ranges)]
         files.append(storage.write_rank(folder, rank, pieces, share.length))
@@ -74,20 +73,6 @@ def _cut(parts: Parts, sharded: frozenset[str], rank: int, world_size: int) -> P
         pieces[name] = Piece(tuple(whole.shape), (begin, *(0 for _ in whole.shape[1:])))
     told = Kinds(held.own - sharded, pieces).to_text()
     return Parts(tensors, {**parts.metadata, kinds.KEY: told})
-
-
-def _slot(parts: Parts) -> memoryview:
-    """What a training process writes into its slot."""
-    layout = snapshot.plan(parts.entries(), parts.metadata)
-    head = snapshot.header(layout, parts.metadata)
-    assert head is not None
-    buffer = mmap.mmap(-1, layout.length)
-    buffer[: len(head)] = head
-    targets = views.views(buffer, {place.entry.name: place for place in layout.placed})
-    batches = transfer.batches(layout.placed, [targets], frozenset())
-    for copy in transfer.copies(batches, 0, parts.tensors, on_device=False):
-        copy()
-    return memoryview(buffer)
 
 
 def training(seed: int = 0, *, rank: int = 0, lr: float = 1e-3) -> dict[str, object]:

@@ -8,9 +8,10 @@ import mmap
 
 import pytest
 import torch
+import trainer_slot
 
 from rover_kf.checkpoint import snapshot
-from rover_kf.trainer import load, state, transfer, views
+from rover_kf.trainer import load, state, views
 
 pytestmark = pytest.mark.torch
 
@@ -32,18 +33,7 @@ class _Asked(torch.nn.Linear):
 
 
 def _snapshot(content: dict[str, object]) -> mmap.mmap:
-    parts = state.take_apart(content)
-    layout = snapshot.plan(parts.entries(), parts.metadata)
-    buffer = mmap.mmap(-1, layout.length)
-    head = snapshot.header(layout, parts.metadata)
-    assert head is not None
-    buffer[: len(head)] = head
-    targets = views.views(buffer, {place.entry.name: place for place in layout.placed})
-    for copy in transfer.copies(
-        transfer.batches(layout.placed, [targets], frozenset()), 0, parts.tensors, on_device=False
-    ):
-        copy()
-    return buffer
+    return trainer_slot.written(state.take_apart(content))
 
 
 def _load(buffer: mmap.mmap, live: dict[str, object], threads: int) -> None:

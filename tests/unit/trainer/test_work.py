@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests_support import eventually
 
-from rover_kf.trainer import cores
+from rover_kf.checkpoint import cores
 from rover_kf.trainer.hands import Hands
 from rover_kf.trainer.work import Work
 

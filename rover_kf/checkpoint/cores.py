@@ -8,7 +8,7 @@ import os
 import pathlib
 
 MOST_THREADS = 4
-"""Of one copy; more find no more bandwidth."""
+"""Of one copy or checksum; more find no more bandwidth."""
 
 _ROOT = pathlib.Path("/sys/fs/cgroup")
 _OWN = pathlib.Path("/proc/self/cgroup")
@@ -25,10 +25,10 @@ def usable(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> float:
 
 
 def share(processes: int) -> int:
-    """Threads that one of so many training processes may copy with while none of them computes.
+    """Threads that one of so many processes may copy or sum with while nobody trains.
 
     Args:
-        processes: training processes of this pod.
+        processes: of this container that do so at once.
     """
     return max(min(int(usable() / processes), MOST_THREADS), 1)
 

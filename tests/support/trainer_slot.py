@@ -1,0 +1,25 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a training process writes into its slot, in anonymous memory."""
+
+from __future__ import annotations
+
+import mmap
+
+from rover_kf.checkpoint import snapshot
+from rover_kf.trainer import transfer, views
+from rover_kf.trainer.state import Parts
+
+
+def written(parts: Parts) -> mmap.mmap:
+    """A snapshot of a state that was taken apart."""
+    layout = snapshot.plan(parts.entries(), parts.metadata)
+    head = snapshot.header(layout, parts.metadata)
+    assert head is not None
+    buffer = mmap.mmap(-1, layout.length)
+    buffer[: len(head)] = head
+    targets = views.views(buffer, {place.entry.name: place for place in layout.placed})
+    batches = transfer.batches(layout.placed, [targets], frozenset())
+    for copy in transfer.copies(batches, 0, parts.tensors, on_device=False):
+        copy()
+    return buffer
