@@ -15,6 +15,7 @@ from rover_kf.checkpoint import crc_join, pieces
 
 _SHARED_BYTES = 16 << 20
 """What is smaller is done before a thread has started."""
+_PARTS_A_THREAD = 16
 
 
 def extend(checksum: int, data: bytes | memoryview) -> int:
@@ -65,9 +66,10 @@ def of_slot(descriptor: int, length: int, threads: int = 1) -> int:
     whole = pieces.mapped(descriptor, length)
     if threads == 1 or length < _SHARED_BYTES:
         return extend(0, whole)
-    width = -(-length // threads)
+    # More parts than threads: one that has to share its core must not keep the others waiting.
+    width = max(_SHARED_BYTES, -(-length // (threads * _PARTS_A_THREAD)))
     parts = [whole[begin : begin + width] for begin in range(0, length, width)]
-    with ThreadPoolExecutor(len(parts), thread_name_prefix="rover-crc") as pool:
+    with ThreadPoolExecutor(threads, thread_name_prefix="rover-crc") as pool:
         found = list(pool.map(functools.partial(extend, 0), parts))
     joined = found[0]
     for part, value in zip(parts[1:], found[1:], strict=True):

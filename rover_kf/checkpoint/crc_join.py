@@ -8,6 +8,8 @@ modulo the CRC's polynomial (as in zlib's crc32_combine, with Castagnoli's polyn
 
 from __future__ import annotations
 
+import functools
+
 _POLYNOMIAL = 0x82F63B78
 """Castagnoli's, bits reversed: the highest bit stands for x to the 0."""
 _ONE = 1 << 31
@@ -36,6 +38,7 @@ def _product(left: int, right: int) -> int:
     return found
 
 
+@functools.lru_cache(maxsize=16)
 def _power(exponent: int) -> int:
     """X to that power."""
     found, square = _ONE, _X

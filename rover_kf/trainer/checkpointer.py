@@ -29,9 +29,9 @@ from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, Wan
 from rover_kf.api.samples import StepSample
 from rover_kf.checkpoint import cores, measured
 from rover_kf.checkpoint.control import Seal
-from rover_kf.trainer import load
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer import state as states
+from rover_kf.trainer.anticipation import Anticipation, without_collection
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery
@@ -114,15 +114,20 @@ class Checkpointer:
             self._say_outside()
             return 0
         self._saver.finish()
-        shards = states.take_apart(state, replicated=self._replicated).shards
-        reply = self._recovery.bring(shards.wanted())
-        if reply.step is not None:
-            threads = cores.share(self._settings.local_world_size)
-            load.from_slot(reply, state, shards, threads)
-            self.restored_from = reply.source
+        with without_collection():
+            reply = self._bring_into(state, self._recovery)
         self._saver.prepare(state, reply.snapshot_bytes if reply.step is not None else None)
         self._last_step_at = time.monotonic()
         return reply.step or 0
+
+    def _bring_into(self, state: dict[str, object], recovery: Recovery) -> RestoreReply:
+        shards = states.take_apart(state, replicated=self._replicated).shards
+        with Anticipation(self._settings, state, shards) as anticipation:
+            reply = recovery.bring(shards.wanted())
+        if reply.step is not None:
+            anticipation.finish(reply, cores.share(self._settings.local_world_size))
+            self.restored_from = reply.source
+        return reply
 
     def peek(self) -> dict[str, object] | None:
         """Look at what restore will bring, before the state is built; every rank must call it.

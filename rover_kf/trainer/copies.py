@@ -8,31 +8,30 @@ Large tensors ask for huge pages.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 
 import torch
 
 from rover_kf.trainer.hands import Hands
-from rover_kf.trainer.memory_advice import HUGEPAGE, advise
+from rover_kf.trainer.memory_advice import HUGEPAGE, POPULATE_WRITE, advise
 from rover_kf.trainer.state import PLAIN, copyable
 from rover_kf.trainer.transfer import BATCH_BYTES, calls
 from rover_kf.trainer.work import Work
 
 _HUGE_BYTES = 2 << 20
+_PAGE = mmap.PAGESIZE
+_TOUCH_BYTES = 4 << 20
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class Copies:
-    """Asked for one by one, made together.
+    """Asked for one by one, made together."""
 
-    Args:
-        hands: threads that help.
-    """
-
-    def __init__(self, hands: Hands) -> None:
-        self._hands = hands
+    def __init__(self) -> None:
         self._pairs: list[Pair] = []
+        self._fresh: list[torch.Tensor] = []
 
     def of(self, source: torch.Tensor) -> torch.Tensor:
         """A tensor that will have the source's values after ``fill``.
@@ -41,7 +40,9 @@ class Copies:
             source: contiguous, on the host; read by ``fill``.
         """
         copy = torch.empty_like(source)
-        _ask_for_huge_pages(copy)
+        if copy.nbytes >= _HUGE_BYTES:
+            _ask_for_huge_pages(copy)
+        self._fresh.append(copy)
         self._pairs.append((copyable(copy), copyable(source)))
         return copy
 
@@ -58,14 +59,47 @@ class Copies:
         self._pairs.append((copyable(target.detach()), copyable(source)))
         return True
 
-    def fill(self) -> None:
-        """Copy the values into all that were asked for."""
+    def touch(self, is_over: Callable[[], bool]) -> None:
+        """Make the memory of what ``of`` gave present, as long as there is time.
+
+        Where the kernel has no such call (before Linux 5.14), nothing changes.
+
+        Args:
+            is_over: whether filling could begin, which goes on with more threads.
+        """
+        for begin, end in _ranges(self._fresh):
+            for piece in range(begin, end, _TOUCH_BYTES):
+                if is_over():
+                    return
+                advise(piece, min(_TOUCH_BYTES, end - piece), POPULATE_WRITE)
+
+    def fill(self, hands: Hands) -> None:
+        """Copy the values into all that were asked for.
+
+        Args:
+            hands: threads that help.
+        """
         work = Work(_pieces(self._pairs))
         self._pairs = []
-        self._hands.lend(work)
+        hands.lend(work)
         work.wait()
         if work.error is not None:
             raise work.error
+
+
+def _ranges(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
+    """Of addresses, whole pages that tensors lie in; those of neighbours are one."""
+    found: list[tuple[int, int]] = []
+    for tensor in sorted(tensors, key=torch.Tensor.data_ptr):
+        if not tensor.nbytes:
+            continue
+        begin = tensor.data_ptr() // _PAGE * _PAGE
+        end = -(-(tensor.data_ptr() + tensor.nbytes) // _PAGE) * _PAGE
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
 
 
 def _pieces(pairs: list[Pair]) -> list[Callable[[], None]]:

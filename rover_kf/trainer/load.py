@@ -1,26 +1,30 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Saved values brought into a live state, in place: what rover_kf.trainer.state took apart."""
+"""Saved values brought into a live state, in place: what rover_kf.trainer.state took apart.
+
+In two halves: what can be done before it is known that the snapshot is the one to go on from
+(names, memory of its own for what gets some), and what changes the live state.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import RestoreReply
 from rover_kf.checkpoint import plain
 from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer.copies import Copies
 from rover_kf.trainer.hands import Hands
-from rover_kf.trainer.recovery import opened
 from rover_kf.trainer.shards import NONE, Shards
 from rover_kf.trainer.state import copyable, is_stateful, unwrap
-from rover_kf.trainer.views import views
+
+_Placing = Callable[[], Any]
+"""Gives the value that stands in the live one's place from now on: the live one where it can."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,76 +37,74 @@ class _Parts:
 
     def view(self, name: str) -> torch.Tensor:
         """For who copies from it and lets go of it."""
-        return self._joined(name, self.tensors[name])
-
-    def copy(self, name: str) -> torch.Tensor:
-        """For who may keep it; its values are there after ``copies.fill``."""
-        return self._joined(name, self.copies.of(self.tensors[name]))
-
-    def kept(self, tree: Any) -> Any:
-        """A part of the state whose tensors are copies, filled."""
-        found = plain.decode(tree, self.copy)
-        self.copies.fill()
-        return found
-
-    def _joined(self, name: str, part: torch.Tensor) -> torch.Tensor:
+        part = self.tensors[name]
         shard = self.shards.of(name, part)
         return shard.join(name, part) if shard is not None else part
 
+    def copy(self, name: str) -> torch.Tensor:
+        """For who may keep it; its values are there after ``copies.fill``."""
+        part = self.tensors[name]
+        shard = self.shards.of(name, part)
+        if shard is None:
+            return self.copies.of(part)
+        if shard.mesh.device_type != "cpu":
+            return shard.join(name, part)  # which copies it to the device
+        return shard.join(name, self.copies.of(part))
 
-def from_slot(reply: RestoreReply, state: dict[str, Any], shards: Shards, threads: int = 1) -> None:
-    """Bring the slot that the sidecar has filled into a live state.
+
+class Loading:
+    """A live state's next values, at hand; nothing of it has changed until ``finish``.
 
     Args:
-        reply: the sidecar's.
         state: as it was given to save, freshly built.
-        shards: layouts of its DTensors.
-        threads: that may copy.
-
-    Raises:
-        TornSnapshot: the slot no longer holds that step.
-        CheckpointError: the snapshot lacks something that the state has.
-    """
-    with opened(reply) as (found, buffer):
-        put_together(state, found.metadata, views(buffer, found.tensors), shards, threads)
-
-
-def put_together(
-    state: dict[str, Any],
-    metadata: Mapping[str, str],
-    tensors: Mapping[str, torch.Tensor],
-    shards: Shards = NONE,
-    threads: int = 1,
-) -> None:
-    """Bring saved values into a live state, in place.
-
-    Args:
-        state: as it was given to save, freshly built; its plain values are replaced, modules and
-            the like are loaded, tensors are overwritten.
         metadata: of the snapshot.
         tensors: views of the snapshot's bytes; always copied from, never handed out.
         shards: layouts of the live state's DTensors.
-        threads: that may copy.
 
     Raises:
         CheckpointError: the snapshot lacks something that the state has.
         TornSnapshot: the snapshot's plain data is damaged.
     """
-    try:
-        tree = json.loads(metadata[STATE_KEY])
-    except (KeyError, ValueError) as cause:
-        raise errors.TornSnapshot(f"a snapshot without a state: {cause!r}") from cause
-    hands = Hands(threads - 1)
-    parts = _Parts(tensors, shards, Copies(hands))
-    try:
+
+    def __init__(
+        self,
+        state: dict[str, Any],
+        metadata: Mapping[str, str],
+        tensors: Mapping[str, torch.Tensor],
+        shards: Shards = NONE,
+    ) -> None:
+        try:
+            tree = json.loads(metadata[STATE_KEY])
+        except (KeyError, ValueError) as cause:
+            raise errors.TornSnapshot(f"a snapshot without a state: {cause!r}") from cause
+        self._copies = Copies()
         with torch.no_grad():
-            _into_dict(state, tree, parts, "")
-            parts.copies.fill()
-    finally:
-        hands.close()
+            self._place = _dict(state, tree, _Parts(tensors, shards, self._copies), "")
+
+    def touch(self, is_over: Callable[[], bool]) -> None:
+        """Have the kernel give the memory that is filled later: it clears it page by page.
+
+        Args:
+            is_over: whether ``finish`` could begin.
+        """
+        self._copies.touch(is_over)
+
+    def finish(self, threads: int = 1) -> None:
+        """Bring the values into the live state; plain values of its dicts are replaced.
+
+        Args:
+            threads: that may copy.
+        """
+        hands = Hands(threads - 1)
+        try:
+            with torch.no_grad():
+                self._copies.fill(hands)
+                self._place()
+        finally:
+            hands.close()
 
 
-def _into_dict(live: dict[Any, Any], tree: Any, parts: _Parts, path: str) -> None:
+def _dict(live: dict[Any, Any], tree: Any, parts: _Parts, path: str) -> _Placing:
     saved = _pairs(tree, path)
     for key, value in live.items():
         if key not in saved and (is_stateful(value) or isinstance(value, torch.Tensor)):
@@ -110,48 +112,82 @@ def _into_dict(live: dict[Any, Any], tree: Any, parts: _Parts, path: str) -> Non
                 f"state{path}[{key!r}] is not in the checkpoint, which has "
                 f"{sorted(map(str, saved))}; was it saved by another script?"
             )
-    for key, subtree in saved.items():
-        live[key] = _into(live.get(key), subtree, parts, f"{path}[{key!r}]")
+    placings = {
+        key: _placing(live.get(key), subtree, parts, f"{path}[{key!r}]")
+        for key, subtree in saved.items()
+    }
+
+    def place() -> Any:
+        for key, placing in placings.items():
+            live[key] = placing()
+        return live
+
+    return place
 
 
-def _into(live: Any, tree: Any, parts: _Parts, path: str) -> Any:
-    """The value to stand in the live value's place; the live one itself where it can stay."""
+def _list(live: list[Any], trees: list[Any], parts: _Parts, path: str) -> _Placing:
+    placings = [
+        _placing(item, subtree, parts, f"{path}[{index}]")
+        for index, (item, subtree) in enumerate(zip(live, trees, strict=True))
+    ]
+
+    def place() -> Any:
+        live[:] = [placing() for placing in placings]
+        return live
+
+    return place
+
+
+def _placing(live: Any, tree: Any, parts: _Parts, path: str) -> _Placing:
     target: Any = unwrap(live)
     if isinstance(target, torch.Tensor):
         found = plain.decode(tree, parts.view)
         fits = isinstance(found, torch.Tensor) and found.shape == target.shape
         if fits and found.dtype == target.dtype:
-            if not parts.copies.into(target, found):
-                copyable(target).copy_(copyable(found))
-            return live
+            return _tensor(live, target, found, parts)
     elif is_stateful(target):
-        target.load_state_dict(_given(target, tree, parts))
-        return live
+        return _stateful(live, target, tree, parts)
     elif type(live) is dict and isinstance(tree, dict) and "d" in tree:
-        _into_dict(live, tree, parts, path)
-        return live
+        return _dict(live, tree, parts, path)
     elif type(live) is list and isinstance(tree, dict) and len(tree.get("l", ())) == len(live):
-        live[:] = [
-            _into(item, subtree, parts, f"{path}[{index}]")
-            for index, (item, subtree) in enumerate(zip(live, tree.get("l", ()), strict=True))
-        ]
+        return _list(live, tree.get("l", []), parts, path)
+    kept = plain.decode(tree, parts.copy)
+    return lambda: kept
+
+
+def _tensor(live: Any, target: torch.Tensor, found: torch.Tensor, parts: _Parts) -> _Placing:
+    if parts.copies.into(target, found):
+        return lambda: live
+
+    def place() -> Any:
+        copyable(target).copy_(copyable(found))
         return live
-    return parts.kept(tree)
+
+    return place
+
+
+def _stateful(live: Any, target: Any, tree: Any, parts: _Parts) -> _Placing:
+    given = _given(target, tree, parts)
+
+    def place() -> Any:
+        target.load_state_dict(given)
+        return live
+
+    return place
 
 
 def _given(target: object, tree: Any, parts: _Parts) -> Any:
-    """What load_state_dict is called with."""
+    """What load_state_dict is called with, once copies are filled."""
     # A module copies into its own parameters. Optimizers keep what they are given, and so may a
     # module's extra state: those get copies of their own.
     if not isinstance(target, torch.nn.Module):
-        return parts.kept(tree)
+        return plain.decode(tree, parts.copy)
     if any(str(key).endswith("_extra_state") for key in _pairs(tree, "")):
-        return parts.kept(tree)
+        return plain.decode(tree, parts.copy)
     given = plain.decode(tree, parts.view)
     for name, tensor in _own_tensors(target).items():
         if isinstance(given.get(name), torch.Tensor) and parts.copies.into(tensor, given[name]):
             given[name] = tensor  # which copy_ knows as the same
-    parts.copies.fill()
     return given
 
 

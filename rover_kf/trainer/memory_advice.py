@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 
 HUGEPAGE = 14
 """MADV_HUGEPAGE."""
@@ -20,6 +21,11 @@ def advise(address: int, size: int, advice: int) -> int:
         size: bytes.
         advice: one of this module's.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = _libc()
     done = libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), ctypes.c_int(advice))
     return ctypes.get_errno() if done else 0
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

@@ -9,7 +9,9 @@ only: frameworks without torch use it, too.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import logging
 import mmap
 import pathlib
 from collections.abc import Iterator
@@ -20,9 +22,12 @@ from rover_kf.api import names
 from rover_kf.api.checkpoints import RestoreReply, RestoreRequest, Wanted
 from rover_kf.checkpoint import plain, snapshot
 from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.snapshot import STATE_KEY, Snapshot
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.settings import TrainerSettings
+
+_log = logging.getLogger("rover_kf")
 
 PATIENCE_SECONDS = 30.0
 """How long a sidecar that is away may take to come back."""
@@ -80,9 +85,42 @@ class Recovery:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Glimpse:
+    """What a slot of this rank's holds, as far as can be told without holding it."""
+
+    path: pathlib.Path
+    seal: Seal
+    found: Snapshot
+    buffer: mmap.mmap
+    """Its bytes; they are the snapshot's as long as the seal stands."""
+
+
+def glimpse(settings: TrainerSettings) -> Glimpse | None:
+    """The newest step in this rank's own memory, which most often is the one to go on from."""
+    if settings.home is None:
+        return None
+    arena = Arena(settings.home / names.ARENA_DIR / str(settings.local_rank))
+    try:
+        for seal in arena.sealed():
+            path = arena.slot_path(seal.slot)
+            with path.open("rb") as file:
+                found, buffer = _read(file.fileno(), seal.length)
+            return Glimpse(path, seal, found, buffer)
+    except (OSError, ValueError, errors.TornSnapshot) as reason:
+        _log.debug("nothing to see in %s: %s", arena.directory, reason)
+    return None
+
+
 @contextlib.contextmanager
-def opened(reply: RestoreReply) -> Iterator[tuple[Snapshot, mmap.mmap]]:
+def opened(
+    reply: RestoreReply, seen: Glimpse | None = None
+) -> Iterator[tuple[Snapshot, mmap.mmap]]:
     """The slot that the sidecar has filled: what it holds, and its bytes; pinned meanwhile.
+
+    Args:
+        reply: the sidecar's.
+        seen: what it may be; if it is, the same objects are given again.
 
     Raises:
         TornSnapshot: the slot no longer holds that step.
@@ -93,8 +131,14 @@ def opened(reply: RestoreReply) -> Iterator[tuple[Snapshot, mmap.mmap]]:
     if not seals or seals[0].step != reply.step:
         raise errors.TornSnapshot(f"{path} no longer holds step {reply.step}")
     with arena.pin(seals[0]) as pin:
-        # A private mapping: reads see the slot, a stray write would see a page of its own.
-        buffer = mmap.mmap(pin.descriptor, reply.snapshot_bytes, access=mmap.ACCESS_COPY)
-        with memoryview(buffer) as view:
-            found = snapshot.read(view)
-        yield found, buffer
+        if seen is not None and (seen.path, seen.seal) == (path, seals[0]):
+            yield seen.found, seen.buffer
+        else:
+            yield _read(pin.descriptor, reply.snapshot_bytes)
+
+
+def _read(descriptor: int, length: int) -> tuple[Snapshot, mmap.mmap]:
+    # A private mapping: reads see the slot, a stray write would see a page of its own.
+    buffer = mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY)
+    with memoryview(buffer) as view:
+        return snapshot.read(view), buffer

@@ -69,6 +69,11 @@ class Shards:
         """What to ask for at restore."""
         return (*_wanted(self.parameters, prefix=True), *_wanted(self.exact, prefix=False))
 
+    def are_on_host(self) -> bool:
+        """Whether no part is on a device."""
+        found = (*self.exact.values(), *self.parameters.values())
+        return all(shard.mesh.device_type == "cpu" for shard in found)
+
     def of(self, name: str, part: torch.Tensor) -> Shard | None:
         """The layout that a restored tensor has to take; None: it is a plain tensor."""
         found = self.exact.get(name)

@@ -113,7 +113,7 @@ def test_any_state_comes_back_bit_equal(content):
     buffer = _write(content)
     found = snapshot.read(memoryview(buffer))
     restored: dict[str, object] = {}
-    load.put_together(restored, found.metadata, views.views(buffer, found.tensors))
+    load.Loading(restored, found.metadata, views.views(buffer, found.tensors)).finish()
     assert _same(restored, content)
 
 
@@ -131,7 +131,7 @@ def test_shared_storage_and_strides_come_back_bit_equal():
     found = snapshot.read(memoryview(buffer))
     fresh = torch.nn.Linear(6, 6)
     restored: dict[str, object] = {"model": torch.nn.Sequential(fresh, fresh)}
-    load.put_together(restored, found.metadata, views.views(buffer, found.tensors), threads=2)
+    load.Loading(restored, found.metadata, views.views(buffer, found.tensors)).finish(2)
     assert _same(restored.pop("model").state_dict(), torch.nn.Sequential(tied, tied).state_dict())
     assert _same(dict(model.state_dict()), saved)
     live.pop("model")
@@ -223,4 +223,4 @@ def test_what_the_checkpoint_lacks_is_named():
     buffer = _write({"a": 1})
     found = snapshot.read(memoryview(buffer))
     with pytest.raises(errors.CheckpointError, match=r"state\['model'\] is not in the checkpoint"):
-        load.put_together({"model": torch.nn.Linear(1, 1)}, found.metadata, {})
+        load.Loading({"model": torch.nn.Linear(1, 1)}, found.metadata, {})

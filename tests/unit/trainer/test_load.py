@@ -38,7 +38,8 @@ def _snapshot(content: dict[str, object]) -> mmap.mmap:
 
 def _load(buffer: mmap.mmap, live: dict[str, object], threads: int) -> None:
     found = snapshot.read(memoryview(buffer))
-    load.put_together(live, found.metadata, views.views(buffer, found.tensors), threads=threads)
+    tensors = views.views(buffer, found.tensors)
+    load.Loading(live, found.metadata, tensors).finish(threads)
 
 
 def _trained(seed: int, steps: int) -> dict[str, object]:

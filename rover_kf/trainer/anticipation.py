@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A restore made ready while the sidecar looks for the step that all ranks have in common.
+
+Most often it is the newest one in this rank's own memory. Nothing of the live state changes before
+the sidecar has said so; if it says otherwise the work is thrown away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api.checkpoints import RestoreReply
+from rover_kf.trainer.load import Loading
+from rover_kf.trainer.recovery import Glimpse, glimpse, opened
+from rover_kf.trainer.settings import TrainerSettings
+from rover_kf.trainer.shards import Shards
+from rover_kf.trainer.views import views
+
+_log = logging.getLogger("rover_kf")
+
+
+class Anticipation:
+    """One a restore; a context, which begins and ends the thread that looks ahead.
+
+    Args:
+        settings: of the process.
+        state: as it was given to save, freshly built.
+        shards: layouts of its DTensors.
+    """
+
+    def __init__(self, settings: TrainerSettings, state: dict[str, Any], shards: Shards) -> None:
+        self._settings, self._state, self._shards = settings, state, shards
+        # A daemon: a process that is told to end must not wait for it.
+        self._thread = threading.Thread(target=self._look, name="rover-anticipation", daemon=True)
+        self._seen: Glimpse | None = None
+        self._loading: Loading | None = None
+        self._is_over = threading.Event()
+
+    def __enter__(self) -> Anticipation:  # noqa: PYI034 - Self needs Python 3.11
+        if self._shards.are_on_host():  # a device is chosen by thread
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a step was found that could be made ready; after the context."""
+        return self._loading is not None
+
+    def finish(self, reply: RestoreReply, threads: int) -> None:
+        """Bring the slot that the sidecar names into the live state; after the context.
+
+        Args:
+            reply: the sidecar's; it has a step.
+            threads: that may copy.
+
+        Raises:
+            TornSnapshot: the slot no longer holds that step.
+            CheckpointError: the snapshot lacks something that the state has.
+        """
+        with opened(reply, self._seen) as (found, buffer):
+            loading, self._loading = self._loading, None
+            if loading is None or self._seen is None or buffer is not self._seen.buffer:
+                loading = None  # its memory is given back first
+                tensors = views(buffer, found.tensors)
+                loading = Loading(self._state, found.metadata, tensors, self._shards)
+            loading.finish(threads)
+
+    def _look(self) -> None:
+        seen = glimpse(self._settings)
+        if seen is None:
+            return
+        try:
+            tensors = views(seen.buffer, seen.found.tensors)
+            loading = Loading(self._state, seen.found.metadata, tensors, self._shards)
+            loading.touch(self._is_over.is_set)
+        except (errors.RoverError, RuntimeError) as reason:
+            # Told if it is the one: then it fails there, too.
+            _log.debug("step %d was not made ready: %s", seen.seal.step, reason)
+            return
+        self._seen, self._loading = seen, loading
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """No search for cyclic garbage meanwhile: thousands of new tensors would begin several."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

@@ -1,0 +1,155 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is made ready before the sidecar's word changes nothing, and is used only if it is right."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pathlib
+
+import pytest
+import torch
+import trainer_slot
+
+from rover_kf import errors
+from rover_kf.api.checkpoints import RestoreReply
+from rover_kf.checkpoint import allocation
+from rover_kf.checkpoint.arena import Arena
+from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer import state as states
+from rover_kf.trainer.anticipation import Anticipation, without_collection
+
+pytestmark = pytest.mark.torch
+
+SLOT_BYTES = 1 << 20
+
+
+class _Slots:
+    """A rank's arena, as trainer and sidecar leave it."""
+
+    def __init__(self, home: pathlib.Path) -> None:
+        self.settings = trainer_settings.read({"ROVER_HOME": str(home)})
+        allocation.allocate(home / "arena", 0, SLOT_BYTES, most_bytes=4 * SLOT_BYTES)
+        self._arena = Arena(home / "arena" / "0")
+
+    def save(self, step: int, state: dict[str, object], *, only: int | None = None) -> RestoreReply:
+        """Seal a state; what the sidecar would answer if it chose it."""
+        content = trainer_slot.written(states.take_apart(state))
+        with self._arena.fill(only=only) as filling:
+            os.pwrite(filling.descriptor, content, 0)
+            filling.seal(
+                step=step, length=len(content), rank=0, world_size=1, round_=1, replicated=True
+            )
+            path = str(filling.path)
+        return RestoreReply(step, "memory", path, len(content), 0)
+
+    def look(self, live: dict[str, object]) -> Anticipation:
+        """What a restoring process does while the sidecar looks for the step."""
+        with Anticipation(self.settings, live, states.take_apart(live).shards) as anticipation:
+            pass
+        return anticipation
+
+
+@pytest.fixture
+def slots(tmp_path: pathlib.Path) -> _Slots:
+    return _Slots(tmp_path)
+
+
+def _state(value: float, **more: object) -> dict[str, object]:
+    model = torch.nn.Linear(3, 2)
+    torch.nn.init.constant_(model.weight, value)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=value)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    return {"model": model, "optimizer": optimizer, "note": [value], **more}
+
+
+def _equal(live: dict[str, object], saved: dict[str, object]) -> bool:
+    here, there = states.take_apart(live), states.take_apart(saved)
+    return here.metadata == there.metadata and all(
+        torch.equal(here.tensors[name], tensor) for name, tensor in there.tensors.items()
+    )
+
+
+def test_the_newest_step_is_ready_and_nothing_has_changed_yet(slots):
+    """Until finish, the live state is the fresh one."""
+    slots.save(1, _state(1.0))
+    saved = _state(2.0)
+    reply = slots.save(2, saved)
+    live = _state(9.0)
+    before = {name: tensor.clone() for name, tensor in states.take_apart(live).tensors.items()}
+    anticipation = slots.look(live)
+    assert anticipation.is_ready
+    after = states.take_apart(live).tensors
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert live["note"] == [9.0]
+    anticipation.finish(reply, 2)
+    assert _equal(live, saved)
+
+
+def test_another_slot_than_the_one_looked_at(slots):
+    """The sidecar goes back a step."""
+    older = _state(1.0)
+    reply = slots.save(1, older)
+    slots.save(2, _state(2.0))
+    live = _state(9.0)
+    anticipation = slots.look(live)
+    assert anticipation.is_ready
+    anticipation.finish(reply, 1)
+    assert _equal(live, older)
+
+
+def test_a_slot_that_was_filled_anew_meanwhile(slots):
+    """The same slot, step and length, other bytes: the seal's number tells them apart."""
+    first = slots.save(2, _state(2.0), only=0)
+    live = _state(9.0)
+    anticipation = slots.look(live)
+    assert anticipation.is_ready
+    fetched = _state(3.0)
+    reply = slots.save(2, fetched, only=0)
+    assert reply == first
+    anticipation.finish(reply, 1)
+    assert _equal(live, fetched)
+
+
+def test_what_does_not_fit_is_told_only_if_it_is_the_one(slots):
+    """A step of another script in memory, and one that fits, which the sidecar chooses."""
+    fits = _state(1.0, extra=torch.ones(2))
+    reply = slots.save(1, fits)
+    wrong = slots.save(2, _state(2.0))
+    live = _state(9.0, extra=torch.zeros(2))
+    anticipation = slots.look(live)
+    assert not anticipation.is_ready
+    with pytest.raises(errors.CheckpointError, match=r"state\['extra'\] is not in the checkpoint"):
+        anticipation.finish(wrong, 1)
+    anticipation.finish(reply, 1)
+    assert _equal(live, fits)
+
+
+@pytest.mark.parametrize("left", [b"", b"torn"], ids=["no header", "damaged header"])
+def test_what_cannot_be_read_is_left_alone(slots, left):
+    """Whatever stands in the slot, looking ahead raises nothing."""
+    reply = slots.save(1, _state(1.0))
+    path = pathlib.Path(reply.path)
+    with path.open("r+b") as file:
+        file.write(left.ljust(64, b"\xff"))
+    assert not slots.look(_state(9.0)).is_ready
+
+
+def test_an_empty_memory(slots):
+    """A new job, or a replaced pod."""
+    assert not slots.look(_state(9.0)).is_ready
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_collection_is_as_it_was_before(enabled):
+    """Also after an error."""
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(ZeroDivisionError), without_collection():
+            _ = 1 // gc.isenabled()
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if was else gc.disable)()
