@@ -24,4 +24,6 @@ def executor() -> concurrent.futures.Executor:
 
 def _give_way() -> None:
     # Of this thread alone: on Linux every thread has a priority of its own.
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+    own = threading.get_native_id()
+    # A process that was started with nice may be lower already, and no way leads up again.
+    os.setpriority(os.PRIO_PROCESS, own, max(_NICE, os.getpriority(os.PRIO_PROCESS, own)))

@@ -64,7 +64,10 @@ class Hands:
         torch.set_num_threads(1)
         torch.get_num_threads()  # a thread's first use of the count would take the process's
         if self._nice:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+            own = threading.get_native_id()
+            # Training that was started with nice is lower already, and no way leads up again.
+            lower = max(self._nice, os.getpriority(os.PRIO_PROCESS, own))
+            os.setpriority(os.PRIO_PROCESS, own, lower)
         ready.wait()
         while (work := self._work.get()) is not None:
             work.help()

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 
 import pytest
@@ -84,6 +85,23 @@ def test_threads_leave_torch_s_count_alone():
     hands.close()
     assert seen == [1, 1, before]
     assert torch.get_num_threads() == before
+
+
+def test_threads_that_give_way_never_come_forward():
+    """Where training itself was started with nice, they keep its priority: nobody may raise it."""
+    seen: list[int] = []
+
+    def train() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 12)
+        hands = Hands(1, nice=5)
+        priority = functools.partial(os.getpriority, os.PRIO_PROCESS)
+        hands.lend(Work([lambda: seen.append(priority(threading.get_native_id()))]))
+        hands.close()
+
+    training = threading.Thread(target=train)
+    training.start()
+    training.join()
+    assert seen == [12]
 
 
 @pytest.mark.parametrize(
