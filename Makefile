@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv packages programs demo check test test-fast test-cluster images cluster-up cluster-down \
-  cluster-status test-gpu compat soak bench bench-checkpoint clean
+  cluster-status test-gpu compat soak bench bench-checkpoint bench-rendezvous clean
 
 PYTHON ?= python3
 CACHE := $(or $(ROVER_KF_CACHE),$(HOME)/.cache/rover-kf)
@@ -93,6 +93,9 @@ soak: venv
 
 bench-checkpoint: venv
 	$(PY) benchmarks/checkpoint.py --out build/bench/checkpoint.json
+
+bench-rendezvous: venv
+	$(PY) benchmarks/rendezvous.py --out build/bench/rendezvous.json
 
 bench: venv
 	$(call planned,benchmarks/*.py)

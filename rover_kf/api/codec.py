@@ -9,6 +9,7 @@ missing and has no default, or has another type, raises MessageError with its pa
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -85,15 +86,27 @@ def _read_dataclass(kind: Any, data: object, path: str) -> object:
     if not isinstance(data, dict):
         message = f"{path}: expected an object, got {type(data).__name__}"
         raise errors.MessageError(message)
-    hints = typing.get_type_hints(kind)
     found: dict[str, object] = {}
-    for field in dataclasses.fields(kind):
-        if field.name in data:
-            found[field.name] = _read(hints[field.name], data[field.name], f"{path}.{field.name}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            message = f"{path}.{field.name}: missing"
+    for name, (hint, needed) in _fields(kind).items():
+        if name in data:
+            found[name] = _read(hint, data[name], f"{path}.{name}")
+        elif needed:
+            message = f"{path}.{name}: missing"
             raise errors.MessageError(message)
     return kind(**found)
+
+
+@functools.cache
+def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
+    """Each field's type, and whether a message must have it."""
+    hints = typing.get_type_hints(kind)
+    return {
+        field.name: (
+            hints[field.name],
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+        )
+        for field in dataclasses.fields(kind)
+    }
 
 
 def _read_union(kinds: tuple[Any, ...], data: object, path: str) -> object:

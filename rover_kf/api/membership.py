@@ -73,7 +73,8 @@ class JoinReply:
 
     action: str
     """``start`` (round is set), ``wait`` (nothing yet: ask the same again), ``retry`` (run again:
-    join), ``drained`` (idle until SIGTERM), ``closed`` (end with exit_code)."""
+    join), ``drained`` (idle until SIGTERM), ``closed`` (end with exit_code), ``report`` (to a
+    finish: the coordinator is new, send it again with the world)."""
     round: Round | None = None
     exit_code: int = 0
     reason: str = ""
@@ -154,4 +155,4 @@ class FinishRequest:
     incarnation: str
     round: int
     world: Round | None = None
-    """The whole round: a coordinator that is new adopts it."""
+    """The whole round, sent only after a ``report``: a coordinator that is new adopts it."""

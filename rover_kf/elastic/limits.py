@@ -30,7 +30,11 @@ class Limits:
     grace: float = 0.2
     """A closed connection counts as a death after so long, if the round broke or none runs."""
     poll: float = 1.0
-    """A long poll is answered after so long at the latest."""
+    """A long poll is answered after so long at the latest,"""
+    most_polls: float = 1000.0
+    """but no more than so many a second: those of a larger world wait longer,"""
+    longest_poll: float = 10.0
+    """though not longer than this; a launcher gives up after three times of it."""
     patience: float = 15.0
     """How long those present wait for pods that were never seen, if min_nodes are there."""
     settle: float = 1.5

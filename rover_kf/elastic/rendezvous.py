@@ -54,8 +54,9 @@ class Rendezvous:
                 self.steward.forget(seat, why, planned=True)
             world.answer(ticket, JoinReply(action="drained", reason=why))
             return self._advance(now)
-        seat = seat or Seat(member, State.STOPPING, seen=now)
-        world.seats[member.pod] = seat
+        if seat is None:
+            seat = Seat(member, State.STOPPING, seen=now)
+            world.seats.put(seat)
         world.awaited.add(member.node_rank)
         world.expected = max(world.expected, member.node_rank + 1)
         self._hold(seat, ticket, now)
@@ -66,9 +67,10 @@ class Rendezvous:
             if world.drain_at:
                 self.steward.hasten_drain(now)
             elif seat.state is not State.WAITING:
-                seat.state = State.STOPPING
+                world.seats.turn(seat, State.STOPPING)
                 world.break_round(f"the processes of {member.pod} ended", planned=False)
-        seat.wait(request, now)
+        seat.ready(request, now)
+        world.seats.turn(seat, State.WAITING)
         return self._advance(now)
 
     def watch(self, request: WatchRequest, ticket: int, now: float) -> tuple[Effect, ...]:
@@ -88,7 +90,8 @@ class Rendezvous:
         if seat is None or seat.state is not State.RUNNING:
             world.answer(ticket, WatchReply(action="restart", reason="the world has changed"))
             return self._advance(now)
-        seat.drain_known, seat.leaving = request.drain_at, request.leaving
+        world.seats.mark_leaving(seat, leaving=request.leaving)
+        world.confirm_drain(seat, request.drain_at)
         self._hold(seat, ticket, now)
         self.steward.announce_drain(seat)
         return self._advance(now)
@@ -100,7 +103,8 @@ class Rendezvous:
         seat = self._member(failure.pod, failure.incarnation, failure.round, now)
         if world.closed is None and seat:
             if seat.state is State.RUNNING:
-                seat.ticket, seat.state = None, State.STOPPING
+                world.seats.release(seat)
+                world.seats.turn(seat, State.STOPPING)
             self.steward.judge(failure)
         elif world.closed is None and self._just_ended(failure):
             self.steward.judge_late(failure)
@@ -117,14 +121,18 @@ class Rendezvous:
         world = self.world
         if world.closed:
             return self._closed_join(ticket)
-        if self._unknown(request.round) and request.world is not None:
+        if self._unknown(request.round):
+            if request.world is None or request.world.number != request.round:
+                world.answer(ticket, JoinReply(action="report"))
+                return world.flush()
             self._adopt(request.world, now)
         seat = self._member(request.pod, request.incarnation, request.round, now)
         if seat is None or seat.state not in (State.RUNNING, State.FINISHED):
             world.answer(ticket, JoinReply(action="retry", reason="the world has changed"))
             return self._advance(now)
         if seat.state is State.RUNNING:
-            seat.ticket, seat.state = None, State.FINISHED
+            world.seats.release(seat)
+            world.seats.turn(seat, State.FINISHED)
         self._hold(seat, ticket, now)
         return self._advance(now)
 
@@ -146,9 +154,10 @@ class Rendezvous:
     def disconnected(self, ticket: int, now: float) -> tuple[Effect, ...]:
         """The connection of an open request has closed: its member may be dead."""
         self.world.now = now
-        for seat in self.world.seats.values():
-            if seat.ticket == ticket:
-                seat.ticket, seat.suspect = None, now
+        seat = self.world.seats.holder(ticket)
+        if seat:
+            self.world.seats.release(seat)
+            seat.suspect = now
         return self._advance(now)
 
     def scale(self, nodes: int, reason: str, now: float) -> tuple[Effect, ...]:
@@ -164,7 +173,7 @@ class Rendezvous:
         if nodes != world.expected:
             world.tell(names.EVENT_SCALED, f"{nodes} pods expected now: {reason or 'asked'}")
         self._scaled, world.expected = True, nodes
-        world.awaited = {rank for rank in world.awaited if rank < nodes}
+        world.dismiss_beyond()
         return self._advance(now)
 
     def observe(
@@ -176,6 +185,11 @@ class Rendezvous:
 
     def tick(self, now: float) -> tuple[Effect, ...]:
         """Time has passed."""
+    def restart(self, why: str, now: float) -> tuple[Effect, ...]:
+        """Start the processes of the round anew; a failure that counts."""
+        self.steward.restart(why)
+        return self._advance(now)
+
         return self._advance(now)
 
     def _advance(self, now: float) -> tuple[Effect, ...]:
@@ -187,7 +201,7 @@ class Rendezvous:
         # An older request of the same launcher is one whose answer nobody reads any more.
         running = seat.state is State.RUNNING
         self.world.reply(seat, WatchReply("none") if running else JoinReply("wait"))
-        seat.hold(ticket, now)
+        self.world.seats.hold(seat, ticket, now)
 
     def _closed_join(self, ticket: int) -> tuple[Effect, ...]:
         closed = self.world.closed

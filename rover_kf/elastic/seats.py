@@ -45,11 +45,9 @@ class Seat:
     store_port: int = 0
     drain_known: int = 0
     """Drain step that it has been told."""
-    leaving: bool = False
-    """Its pod is ending: it goes once the world has drained."""
 
     def hold(self, ticket: int, now: float) -> None:
-        """Keep a request open."""
+        """Note its open request (roster.py knows of it, too)."""
         self.ticket, self.asked = ticket, now
         self.hear(now)
 
@@ -57,10 +55,9 @@ class Seat:
         """It has said something: it lives."""
         self.seen, self.suspect, self.told_at = now, None, None
 
-    def wait(self, request: JoinRequest, now: float) -> None:
-        """It is ready for a round."""
+    def ready(self, request: JoinRequest, now: float) -> None:
+        """It is ready for a round, and about to wait."""
         if self.state is not State.WAITING:
             self.joined = now
-        self.state = State.WAITING
         self.store_host, self.store_port = request.store_host, request.store_port
         self.drain_known = 0

@@ -7,6 +7,9 @@ Used by rendezvous.py only, which turns requests into the calls here and then ca
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Collection
+
 from rover_kf.api import names
 from rover_kf.api.membership import Failure, JoinReply, WatchReply
 from rover_kf.elastic.budget import Budget
@@ -18,6 +21,11 @@ from rover_kf.elastic.world import World
 
 DRAIN_TAIL = 5.0
 """Seconds that the others have once the first member has drained: they cannot step without it."""
+
+LOOK_SECONDS = 25e-6
+"""Between two looks for the silent, for each seat: a walk over all takes a tenth of it."""
+SHOWN_NEWCOMERS = 8
+"""Newcomers that an event names."""
 
 
 class Steward:
@@ -31,11 +39,14 @@ class Steward:
         self.recurrence = Recurrence()
         self._reported: Failure | None = None
         self._fruitless = ""
+        self._looked = float("-inf")
 
     def advance(self, now: float) -> None:
         """Do everything that is due."""
         if self.world.closed is None:
-            self._expire(now)
+            if now - self._looked >= LOOK_SECONDS * len(self.world.seats):
+                self._looked = now
+                self._expire(now)
             self._complete()
             self._change_world(now)
             if not self.world.active and self.world.closed is None:
@@ -110,15 +121,30 @@ class Steward:
         if not world.progress.ever:
             world.break_round(why, planned=True)
         elif step is not None:
-            world.drain_at, world.drain_deadline = step, now + limits.drain
-            for seat in world.members():
-                self.announce_drain(seat)
+            world.drain_deadline = now + limits.drain
+            self._drain_at(step)
+
+    def _drain_at(self, step: int) -> None:
+        members = self.world.members()
+        self.world.drain_at = step
+        self.world.unaware = {seat.member.pod for seat in members}
+        for seat in members:
+            self.announce_drain(seat)
 
     def announce_drain(self, seat: Seat) -> None:
         """Tell a running member the drain step, if it does not know it."""
         world = self.world
         if world.drain_at and seat.drain_known != world.drain_at and seat.state is State.RUNNING:
             world.reply(seat, WatchReply(action="drain", drain_at=world.drain_at))
+
+    def restart(self, why: str) -> None:
+        """Start the processes anew: they live, but training stands still."""
+        if self.world.active:
+            self.failures += 1
+            self._fruitless = ""
+            self._spend(self.world.round_number, why)
+            if self.world.closed is None:
+                self.world.break_round(why, planned=False)
 
     def _expire(self, now: float) -> None:
         world, limits = self.world, self.world.limits
@@ -141,55 +167,51 @@ class Steward:
         world = self.world
         if not world.active or world.round is None:
             return
-        members = world.members()
-        finished = [seat for seat in members if seat.state is State.FINISHED]
+        seats = world.seats
+        finished = seats.group(State.FINISHED, inside=True)
         if len(finished) == len(world.round.members):
             world.tell(names.EVENT_FINISHED, "all training processes ended with 0")
             world.close(names.EXIT_DONE, "")
-        elif not any(seat.state in (State.RUNNING, State.STOPPING) for seat in members):
+        elif not any(seats.group(state, inside=True) for state in (State.RUNNING, State.STOPPING)):
             world.break_round("the world has drained", planned=True)
 
     def _change_world(self, now: float) -> None:
-        world, limits = self.world, self.world.limits
-        if not world.active or world.round is None:
+        world = self.world
+        if not world.active:
             return
         if world.drain_at:
             if now >= world.drain_deadline:
                 world.break_round("the drain took too long", planned=True)
             else:
                 self._extend_drain(now)
+        elif world.seats.group(State.FINISHED, inside=True):
             return
-        if any(seat.state is State.FINISHED for seat in world.members()):
-            return
-        if any(member.node_rank >= world.expected for member in world.round.members):
+        elif world.highest >= world.expected:
             self.begin_drain(f"the job has {world.expected} pods now", now)
-            return
-        leaving = [seat.member.pod for seat in world.members() if seat.leaving]
-        if leaving:
-            self.begin_drain(f"{', '.join(leaving)} ends", now)
-            return
-        newcomers = world.newcomers()
-        if not newcomers:
-            return
-        everyone = len(world.round.members) + len(newcomers) >= world.expected
-        waited = now - min(seat.joined for seat in newcomers)
+        elif leaving := world.seats.leaving():
+            self.begin_drain(f"{_named(leaving)} ends", now)
+        elif newcomers := world.newcomers():
+            self._take_in(newcomers, now)
+
+    def _take_in(self, newcomers: Collection[Seat], now: float) -> None:
+        world, limits = self.world, self.world.limits
+        members = len(world.round.members) if world.round else 0
+        everyone = members + len(newcomers) >= world.expected
+        waited = now - next(iter(newcomers)).joined
         if waited >= limits.drain:
             world.break_round("a newcomer waits and no step was reported", planned=True)
         elif everyone or waited >= limits.settle:
-            names_ = ", ".join(seat.member.pod for seat in newcomers)
-            self.begin_drain(f"{names_} joins", now)
+            self.begin_drain(f"{_named(newcomers)} joins", now)
 
     def _extend_drain(self, now: float) -> None:
         """Put the drain off while somebody has not confirmed it and the step comes near."""
         world, notice = self.world, self.world.limits.drain_notice
-        members = world.members()
         near = world.progress.drain_step(now, notice / 2)
-        unaware = any(seat.drain_known != world.drain_at for seat in members)
-        running = all(seat.state is State.RUNNING for seat in members)
-        if running and unaware and near is not None and near > world.drain_at:
-            world.drain_at = world.progress.drain_step(now, notice) or near
-            for seat in members:
-                self.announce_drain(seat)
+        if not world.unaware or near is None or near <= world.drain_at:
+            return
+        gone = (State.WAITING, State.STOPPING, State.FINISHED)
+        if not any(world.seats.group(state, inside=True) for state in gone):
+            self._drain_at(world.progress.drain_step(now, notice) or near)
 
     def _form(self, now: float) -> None:
         before = self.world.number
@@ -209,11 +231,18 @@ class Steward:
         self.world.close(names.EXIT_USER_ERROR, verdict)
 
     def _answer_polls(self, now: float) -> None:
-        for seat in self.world.seats.values():
-            if seat.ticket is None or now - seat.asked < self.world.limits.poll:
-                continue
+        world, limits = self.world, self.world.limits
+        poll = max(limits.poll, min(len(world.seats) / limits.most_polls, limits.longest_poll))
+        for seat in world.seats.asked_until(now - poll):
             seat.seen = now
             if seat.state is State.RUNNING:
-                self.world.reply(seat, WatchReply(action="none", drain_at=self.world.drain_at))
+                world.reply(seat, WatchReply(action="none", drain_at=world.drain_at))
             else:
-                self.world.reply(seat, JoinReply(action="wait"))
+                world.reply(seat, JoinReply(action="wait"))
+
+
+def _named(seats: Collection[Seat]) -> str:
+    shown = ", ".join(seat.member.pod for seat in itertools.islice(seats, SHOWN_NEWCOMERS))
+    return shown + (
+        f" and {len(seats) - SHOWN_NEWCOMERS} more" if len(seats) > SHOWN_NEWCOMERS else ""
+    )

@@ -9,11 +9,14 @@ a rank that was lost, left or outwaited is not waited for until it joins again.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rover_kf.api import names
 from rover_kf.api.membership import JoinReply, Round, WatchReply
 from rover_kf.elastic.effects import Answer, Broken, Closed, Effect, Formed, Tell
 from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.progress import Progress
+from rover_kf.elastic.roster import Roster
 from rover_kf.elastic.seats import Seat, State
 
 
@@ -22,14 +25,18 @@ class World:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.seats: dict[str, Seat] = {}
+        self.seats = Roster()
         self.round: Round | None = None
         self.number = limits.first_round - 1
         self.active = False
         self.expected = limits.nodes
         self.awaited = set(range(limits.nodes))
+        self.highest = -1
+        """Greatest node rank of the newest round."""
         self.drain_at = 0
         self.drain_deadline = 0.0
+        self.unaware: set[str] = set()
+        """Pods of members that have not confirmed the drain."""
         self.progress = Progress()
         self.closed: Closed | None = None
         self.now = 0.0
@@ -56,22 +63,27 @@ class World:
 
     def reply(self, seat: Seat, reply: JoinReply | WatchReply) -> None:
         """Answer the seat's open request; a seat without one will ask again."""
-        if seat.ticket is not None:
-            self.answer(seat.ticket, reply)
-            seat.ticket = None
+        ticket = self.seats.release(seat)
+        if ticket is not None:
+            self.answer(ticket, reply)
 
     def in_round(self, seat: Seat) -> bool:
         """Whether the seat's launcher (this very one) is a member of the active round."""
-        return self.active and self.round is not None and seat.member in self.round.members
+        return self.seats.inside(seat)
 
     def members(self) -> list[Seat]:
         """Seats of the active round's members."""
         return [seat for seat in self.seats.values() if self.in_round(seat)]
 
-    def newcomers(self) -> list[Seat]:
-        """Seats that wait for the active round to make room."""
-        waiting = [seat for seat in self.seats.values() if seat.state is State.WAITING]
-        return [seat for seat in waiting if self.active and not self.in_round(seat)]
+    def newcomers(self) -> Collection[Seat]:
+        """Seats that wait for the active round to make room, the first one first."""
+        return self.seats.group(State.WAITING, inside=False) if self.active else ()
+
+    def confirm_drain(self, seat: Seat, drain_at: int) -> None:
+        """A running member has said which drain step it knows."""
+        seat.drain_known = drain_at
+        if self.drain_at and drain_at == self.drain_at:
+            self.unaware.discard(seat.member.pod)
 
     def start_reply(self) -> JoinReply:
         """The order to start the current round."""
@@ -86,7 +98,7 @@ class World:
         if not self.active:
             return
         members = self.members()
-        self.active, self.drain_at = False, 0
+        self._end()
         self._effects.append(Broken(planned, why))
         for seat in members:
             if seat.state is State.RUNNING:
@@ -95,14 +107,16 @@ class World:
                 self.reply(seat, JoinReply(action="retry", reason=why))
             else:
                 continue
-            seat.state, seat.told_at = State.STOPPING, max(self.now, seat.seen)
+            self.seats.turn(seat, State.STOPPING)
+            seat.told_at = max(self.now, seat.seen)
 
     def remove(self, seat: Seat) -> None:
         """Forget a member; nobody waits for its rank until it joins again."""
         if seat.state is State.RUNNING:
             self.reply(seat, WatchReply(action="restart", reason="it was taken for lost"))
         self.reply(seat, JoinReply(action="retry", reason="it was taken for lost"))
-        self.seats.pop(seat.member.pod, None)
+        self.seats.drop(seat)
+        self.unaware.discard(seat.member.pod)
         self.awaited.discard(seat.member.node_rank)
 
     def dismiss(self, seat: Seat, why: str) -> None:
@@ -110,10 +124,17 @@ class World:
         self.reply(seat, JoinReply(action="drained", reason=why))
         self.remove(seat)
 
+    def dismiss_beyond(self) -> None:
+        """Nobody is waited for who is not expected, and such a one does not wait here."""
+        self.awaited = {rank for rank in self.awaited if rank < self.expected}
+        for seat in list(self.seats.values()):
+            if seat.state is State.WAITING and seat.member.node_rank >= self.expected:
+                self.dismiss(seat, f"the job has {self.expected} pods now")
+
     def close(self, exit_code: int, verdict: str) -> None:
         """End the job: every open request is answered, every later one too."""
         self.closed = Closed(exit_code, verdict)
-        self.active, self.drain_at = False, 0
+        self._end()
         self._effects.append(self.closed)
         for seat in self.seats.values():
             if seat.state is State.RUNNING:
@@ -123,10 +144,8 @@ class World:
 
     def adopt(self, world: Round, now: float) -> None:
         """Take over a round that runs already: this coordinator is new, the training is not."""
-        self.round, self.active = world, True
-        self.number = max(self.number, world.number)
-        self.progress.begin(world.number, now)
-        self.expected = max(member.node_rank for member in world.members) + 1
+        self._begin(world, now)
+        self.expected = self.highest + 1
         self.awaited = {member.node_rank for member in world.members}
         # It did not begin now, but steps of a round that nobody was told of would count for none.
         self._effects.append(Formed(world))
@@ -136,8 +155,7 @@ class World:
             conflict = conflict or known is not None
             if known is None:
                 # Seen in the future: each member has a lease more to find this coordinator.
-                seat = Seat(member, State.RUNNING, seen=now + self.limits.lease)
-                self.seats[member.pod] = seat
+                self.seats.put(Seat(member, State.RUNNING, seen=now + self.limits.lease))
         for seat in self.seats.values():
             self.awaited.add(seat.member.node_rank)
             self.expected = max(self.expected, seat.member.node_rank + 1)
@@ -146,38 +164,54 @@ class World:
 
     def form(self, now: float) -> None:
         """Start a round if everyone who is waited for is ready."""
-        for seat in [s for s in self.seats.values() if s.member.node_rank >= self.expected]:
-            if seat.state is State.WAITING:
-                self.dismiss(seat, f"the job has {self.expected} pods now")
-        waiting = [seat for seat in self.seats.values() if seat.state is State.WAITING]
-        if len(waiting) < max(self.limits.min_nodes, 1) or len(waiting) < len(self.seats):
+        count, last = self._waiting()
+        if last is None or count < max(self.limits.min_nodes, 1) or count < len(self.seats):
             return
+        outwaited = now - last.joined >= self.limits.patience
+        if count < len(self.awaited) and not outwaited:
+            return  # whoever waits is awaited, too: somebody is missing
+        waiting = list(self.seats.values())
         ranks = {seat.member.node_rank for seat in waiting}
-        outwaited = now - max(seat.joined for seat in waiting) >= self.limits.patience
         if not self.awaited <= ranks and not outwaited:
             return
         self.awaited = ranks
         waiting.sort(key=lambda seat: (seat.member.node_rank, seat.member.pod))
         self._start(waiting[: self.limits.max_nodes], now)
 
+    def _waiting(self) -> tuple[int, Seat | None]:
+        """How many wait while no round is active, and who came last."""
+        last = self.seats.latest(State.WAITING, inside=False)
+        return len(self.seats.group(State.WAITING, inside=False)), last
+
     def _start(self, chosen: list[Seat], now: float) -> None:
-        self.number += 1
-        self.round = Round(
-            number=self.number,
+        world = Round(
+            number=self.number + 1,
             members=tuple(seat.member for seat in chosen),
             world_size=sum(seat.member.processes for seat in chosen),
             store_host=chosen[0].store_host,
             store_port=chosen[0].store_port,
         )
-        self.active, self.drain_at = True, 0
-        self.progress.begin(self.number, now)
-        self._effects.append(Formed(self.round))
-        nodes, size = len(chosen), self.round.world_size
+        self._begin(world, now)
+        self._effects.append(Formed(world))
+        nodes, size = len(chosen), world.world_size
         self.tell(
             names.EVENT_WORLD_FORMED,
             f"round {self.number}: {size} processes in {nodes} pods",
         )
+        order = self.start_reply()
         for seat in chosen:
-            seat.state = State.RUNNING
+            self.seats.turn(seat, State.RUNNING)
             seat.hear(now)
-            self.reply(seat, self.start_reply())
+            self.reply(seat, order)
+
+    def _begin(self, world: Round, now: float) -> None:
+        self.round, self.active = world, True
+        self.number = max(self.number, world.number)
+        self.highest = max(member.node_rank for member in world.members)
+        self.drain_at = 0
+        self.seats.begin(world.members)
+        self.progress.begin(world.number, now)
+
+    def _end(self) -> None:
+        self.active, self.drain_at = False, 0
+        self.seats.end()

@@ -9,6 +9,7 @@ dies, when the coordinator says so, or by SIGTERM.
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import queue
 import sys
@@ -152,10 +153,12 @@ class Agent:
                 self.errands.pause(IDLE_SECONDS)
 
     def _finish(self, identity: Identity, current: Round) -> JoinReply:
-        request = FinishRequest(identity.pod, self.incarnation, current.number, current)
+        request = FinishRequest(identity.pod, self.incarnation, current.number)
         while True:
             reply = self.errands.ask(names.PATH_FINISH, request, JoinReply)
-            if reply.action != "wait":
+            if reply.action == "report":
+                request = dataclasses.replace(request, world=current)
+            elif reply.action != "wait":
                 return reply
 
     def _closed(self, reply: JoinReply) -> int:

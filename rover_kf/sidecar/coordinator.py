@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import logging
 import time
@@ -25,10 +24,8 @@ from rover_kf.api.jobs import Event
 from rover_kf.api.membership import (
     Failure,
     FinishRequest,
-    JoinReply,
     JoinRequest,
     LeaveRequest,
-    WatchReply,
     WatchRequest,
 )
 from rover_kf.api.samples import StepReport
@@ -37,6 +34,7 @@ from rover_kf.elastic.effects import Answer, Broken, Closed, Effect, Formed, Tel
 from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.rendezvous import Rendezvous
 from rover_kf.sidecar.commits import Commits
+from rover_kf.sidecar.open_requests import OpenRequests
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.story import Chronicle
 from rover_kf.sidecar.telemetry import Telemetry
@@ -60,8 +58,7 @@ class Coordinator:
         self._rendezvous = Rendezvous(_limits(settings, 1))
         self._telemetry = Telemetry(settings.window_seconds, time.time())
         self._started_at = time.time()
-        self._tickets = itertools.count(1)
-        self._open: dict[int, asyncio.Future[JoinReply | WatchReply]] = {}
+        self._open = OpenRequests()
         self._deserted = asyncio.Event()
         self._ticker: asyncio.Task[None] | None = None
         self._verdict = settings.home / names.RUN_DIR / VERDICT_FILE
@@ -137,19 +134,23 @@ class Coordinator:
 
     async def _on_join(self, request: web.Request) -> web.Response:
         message = await read(request, JoinRequest)
-        return await self._ask(lambda ticket, now: self._rendezvous.join(message, ticket, now))
+        job = self._rendezvous
+        return await self._ask(request, lambda *at: job.join(message, *at))
 
     async def _on_watch(self, request: web.Request) -> web.Response:
         message = await read(request, WatchRequest)
-        return await self._ask(lambda ticket, now: self._rendezvous.watch(message, ticket, now))
+        job = self._rendezvous
+        return await self._ask(request, lambda *at: job.watch(message, *at))
 
     async def _on_failure(self, request: web.Request) -> web.Response:
         message = await read(request, Failure)
-        return await self._ask(lambda ticket, now: self._rendezvous.failure(message, ticket, now))
+        job = self._rendezvous
+        return await self._ask(request, lambda *at: job.failure(message, *at))
 
     async def _on_finish(self, request: web.Request) -> web.Response:
         message = await read(request, FinishRequest)
-        return await self._ask(lambda ticket, now: self._rendezvous.finish(message, ticket, now))
+        job = self._rendezvous
+        return await self._ask(request, lambda *at: job.finish(message, *at))
 
     async def _on_leave(self, request: web.Request) -> web.Response:
         message = await read(request, LeaveRequest)
@@ -192,26 +193,22 @@ class Coordinator:
 
     # -- effects ------------------------------------------------------------------------------
 
-    async def _ask(self, act: Act) -> web.Response:
-        ticket = next(self._tickets)
-        future: asyncio.Future[JoinReply | WatchReply] = asyncio.get_running_loop().create_future()
-        self._open[ticket] = future
+    async def _ask(self, request: web.Request, act: Act) -> web.Response:
+        ticket, answer = self._open.open()
         try:
             self._carry_out(act(ticket, time.monotonic()))
-            return reply(await future)
+            return (await answer).response(request)
         except asyncio.CancelledError:
             self._carry_out(self._rendezvous.disconnected(ticket, time.monotonic()))
             raise
         finally:
-            del self._open[ticket]
+            self._open.close(ticket)
 
     def _carry_out(self, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
             match effect:
                 case Answer(ticket, answer):
-                    future = self._open.get(ticket)
-                    if future is not None and not future.done():
-                        future.set_result(answer)
+                    self._open.answer(ticket, answer)
                 case Tell(reason, message, warning):
                     self._chronicle.record(reason, message, warning=warning)
                 case Formed(current):

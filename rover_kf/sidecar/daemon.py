@@ -32,6 +32,9 @@ from rover_kf.sidecar.web import application, reply
 _log = logging.getLogger(__name__)
 
 BIND_RETRY_SECONDS = 0.5
+BACKLOG = 4096
+"""Connections that may wait to be taken: all pods of a job come at once, and one that finds no room
+tries again only after seconds."""
 SHUTDOWN_SECONDS = 1.0
 """That open requests have when the sidecar stops: long polls are asked again anyway."""
 RENDEZVOUS = (
@@ -111,7 +114,7 @@ class Daemon:
             await self._open_socket(runner)
             return
         while True:
-            site = web.TCPSite(runner, *self._address(), reuse_address=True)
+            site = web.TCPSite(runner, *self._address(), reuse_address=True, backlog=BACKLOG)
             try:
                 await site.start()
             except OSError as error:
