@@ -185,11 +185,6 @@ class Rendezvous:
 
     def tick(self, now: float) -> tuple[Effect, ...]:
         """Time has passed."""
-    def restart(self, why: str, now: float) -> tuple[Effect, ...]:
-        """Start the processes of the round anew; a failure that counts."""
-        self.steward.restart(why)
-        return self._advance(now)
-
         return self._advance(now)
 
     def _advance(self, now: float) -> tuple[Effect, ...]:
