@@ -8,11 +8,8 @@ the sidecar has said so; if it says otherwise the work is thrown away.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 from rover_kf import errors
@@ -90,15 +87,3 @@ class Anticipation:
             _log.debug("step %d was not made ready: %s", seen.seal.step, reason)
             return
         self._seen, self._loading = seen, loading
-
-
-@contextlib.contextmanager
-def without_collection() -> Iterator[None]:
-    """No search for cyclic garbage meanwhile: thousands of new tensors would begin several."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

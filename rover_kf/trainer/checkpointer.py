@@ -31,7 +31,8 @@ from rover_kf.checkpoint import cores, measured
 from rover_kf.checkpoint.control import Seal
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer import state as states
-from rover_kf.trainer.anticipation import Anticipation, without_collection
+from rover_kf.trainer.anticipation import Anticipation
+from rover_kf.trainer.collection import without_collection
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery

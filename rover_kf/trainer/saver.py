@@ -21,6 +21,7 @@ from rover_kf.checkpoint import cores, snapshot
 from rover_kf.checkpoint.arena import Filling
 from rover_kf.checkpoint.control import Seal
 from rover_kf.trainer import foresight, transfer
+from rover_kf.trainer.collection import without_collection
 from rover_kf.trainer.device import Streams
 from rover_kf.trainer.hands import Hands
 from rover_kf.trainer.overlap import Overlap, Owned
@@ -58,11 +59,8 @@ class Saver:
     ) -> None:
         self._settings, self._told, self._replicated = settings, told, replicated
         self._asked_overlap = overlap
-        self._slots, self._recall, self._streams = (
-            Slots(ask_arena),
-            Recall(replicated=replicated),
-            Streams(),
-        )
+        self._slots, self._streams = Slots(ask_arena), Streams()
+        self._recall = Recall(replicated=replicated)
         self._overlap, self._owned = Overlap(), Owned()
         helpers = _helpers(settings)
         self._hands = Hands(helpers)
@@ -103,6 +101,13 @@ class Saver:
         """
         self.finish()
         self.issued += 1
+        with without_collection():
+            overlaps = self._start(step, state, measured or {})
+        if not overlaps:
+            self._overlap.finish()
+
+    def _start(self, step: int, state: Mapping[str, object], measured: Mapping[str, str]) -> bool:
+        """Begin to copy; whether the copy may go on after save has returned."""
         parts = self._recall.take_apart(state)
         if measured:
             parts = dataclasses.replace(parts, metadata={**parts.metadata, **measured})
@@ -112,8 +117,7 @@ class Saver:
         if overlaps:
             late = self._owned.names(self._recall.era, state, parts.tensors)
         self._begin(step, parts, late, on_device=on_device)
-        if not overlaps:
-            self._overlap.finish()
+        return overlaps
 
     def save_parts(self, step: int, parts: Parts) -> None:
         """Copy named tensors into a slot and seal it.
@@ -208,7 +212,7 @@ class Saver:
         first.wait()
         if first.error is not None:
             raise first.error
-        watch = transfer.watch(step, tensors, plan.late)
+        watch = transfer.watch(step, tensors, [name for batch in late for name in batch.names])
         copies = transfer.copies(late, slot, tensors, on_device=on_device)
         pieces = [*copies, *early, *later]
         return Work(pieces, functools.partial(seal, watch))
@@ -240,7 +244,9 @@ class Saver:
 
 
 def _on_device(parts: Parts) -> bool:
-    return any(tensor.is_cuda for tensor in parts.tensors.values())
+    # Without a context there are none: no need to ask thousands of tensors.
+    known = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch's
+    return known and any(tensor.is_cuda for tensor in parts.tensors.values())
 
 
 def _helpers(settings: TrainerSettings) -> int:

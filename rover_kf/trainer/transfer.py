@@ -113,10 +113,11 @@ def copies(
     """
     found: list[Callable[[], None]] = []
     for batch in chosen:
-        sources = [tensors[name] for name in batch.names]
-        if not batch.plain:
-            sources = [copyable(source) for source in sources]
-        targets = batch.targets[slot]
+        if len(batch.names) > 1 and not on_device:
+            # Put together by who copies it: that may be after save has returned.
+            found.append(functools.partial(_copy_batch, batch, slot, tensors))
+            continue
+        targets, sources = _pairs(batch, slot, tensors)
         if on_device:
             pairs = [p for p in zip(targets, sources, strict=True) if not p[1].is_cuda]
             targets, sources = [there for there, _ in pairs], [here for _, here in pairs]
@@ -148,6 +149,19 @@ def device_pairs(
         for name, target in zip(batch.names, batch.targets[slot], strict=True)
         if tensors[name].is_cuda
     ]
+
+
+def _pairs(
+    batch: Batch, slot: int, tensors: Mapping[str, torch.Tensor]
+) -> tuple[Sequence[torch.Tensor], list[torch.Tensor]]:
+    sources = [tensors[name] for name in batch.names]
+    if not batch.plain:
+        sources = [copyable(source) for source in sources]
+    return batch.targets[slot], sources
+
+
+def _copy_batch(batch: Batch, slot: int, tensors: Mapping[str, torch.Tensor]) -> None:
+    _copy(*_pairs(batch, slot, tensors))
 
 
 def _changes(tensors: Iterable[torch.Tensor]) -> list[int]:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import pathlib
 
@@ -18,7 +17,7 @@ from rover_kf.checkpoint import allocation
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer import state as states
-from rover_kf.trainer.anticipation import Anticipation, without_collection
+from rover_kf.trainer.anticipation import Anticipation
 
 pytestmark = pytest.mark.torch
 
@@ -140,16 +139,3 @@ def test_what_cannot_be_read_is_left_alone(slots, left):
 def test_an_empty_memory(slots):
     """A new job, or a replaced pod."""
     assert not slots.look(_state(9.0)).is_ready
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_collection_is_as_it_was_before(enabled):
-    """Also after an error."""
-    was = gc.isenabled()
-    try:
-        (gc.enable if enabled else gc.disable)()
-        with pytest.raises(ZeroDivisionError), without_collection():
-            _ = 1 // gc.isenabled()
-        assert gc.isenabled() is enabled
-    finally:
-        (gc.enable if was else gc.disable)()
