@@ -10,6 +10,7 @@ from __future__ import annotations
 import checkpoint_pod
 import pytest
 import torch
+from torch.distributed.fsdp import fully_shard
 
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
@@ -119,3 +120,57 @@ def test_slots_are_registered_once_and_given_back(tmp_path):
         with Checkpointer(settings=settings) as successor:
             assert successor.restore(fresh) == 3
         assert all(torch.equal(fresh[key], state[key]) for key in state)
+
+
+def test_a_copy_beside_training_holds_the_step_that_was_saved(tmp_path):
+    """With overlap the device goes on while the side stream copies: what is sealed has the bits
+    from before the next optimizer step, save after save."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        for round_ in range(1, 6):
+            settings = trainer_settings.read(pod.environment(round_=round_))
+            state = _state(round_)
+            with Checkpointer(settings=settings, overlap=True) as saving:
+                restored = saving.restore(state)
+                assert restored == 3 * (round_ - 1)
+                if restored:
+                    assert _bytes(state) == expected
+                else:
+                    _train(state)
+                for step in range(restored + 1, restored + 4):
+                    expected = _bytes(state)
+                    saving.save(step, state)
+                    _train(state)
+
+
+def test_optimizer_state_of_dtensors_is_filled_before_it_goes_to_the_device(tmp_path):
+    """FSDP2 on one device: moments that a fresh optimizer does not have yet come back bit-equal."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        settings = trainer_settings.read(pod.environment())
+        store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+        torch.distributed.init_process_group("nccl", store=store, rank=0, world_size=1)
+        try:
+            state = _sharded(1)
+            _train(state)
+            with Checkpointer(settings=settings) as first:
+                first.restore(state)
+                first.save(1, state)
+            fresh = _sharded(2)
+            with Checkpointer(settings=settings) as second:
+                assert second.restore(fresh) == 1
+            assert _local_bytes(fresh) == _local_bytes(state)
+        finally:
+            torch.distributed.destroy_process_group()
+
+
+def _sharded(seed: int) -> dict[str, object]:
+    state = _state(seed)
+    fully_shard(state["model"])
+    return {**state, "optimizer": torch.optim.AdamW(state["model"].parameters())}
+
+
+def _local_bytes(state: dict[str, object]) -> list[bytes]:
+    moments = state["optimizer"].state_dict()["state"]
+    tensors = [*state["model"].state_dict().values()]
+    tensors += [moments[key][name] for key in sorted(moments) for name in sorted(moments[key])]
+    local = [getattr(tensor, "to_local", lambda kept=tensor: kept)() for tensor in tensors]
+    return [tensor.cpu().numpy().tobytes() for tensor in local]
