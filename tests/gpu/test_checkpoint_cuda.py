@@ -14,11 +14,17 @@ from torch.distributed.fsdp import fully_shard
 
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
+from rover_kf.trainer.settings import TrainerSettings
 
 if not torch.cuda.is_available():
     pytest.skip(
         "no CUDA device here; run make test-gpu where there is one", allow_module_level=True
     )
+
+
+def _settings(pod: checkpoint_pod.Pod, round_: int) -> TrainerSettings:
+    """Of the process that a round has started."""
+    return trainer_settings.read(pod.environment(round_=round_))
 
 
 def _state(seed: int) -> dict[str, object]:
@@ -43,9 +49,8 @@ def _bytes(state: dict[str, object]) -> list[bytes]:
 def test_device_state_comes_back_bit_equal(tmp_path):
     """Parameters, buffers and Adam's moments on the device survive the process that held them."""
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
-        settings = trainer_settings.read(pod.environment())
         state = _state(1)
-        with Checkpointer(settings=settings) as first:
+        with Checkpointer(settings=_settings(pod, 1)) as first:
             assert first.restore(state) == 0
             _train(state)
             first.save(1, state)
@@ -53,7 +58,7 @@ def test_device_state_comes_back_bit_equal(tmp_path):
             _train(state)
         successor = _state(2)
         _train(successor)
-        with Checkpointer(settings=settings) as second:
+        with Checkpointer(settings=_settings(pod, 2)) as second:
             assert second.restore(successor) == 1
             assert second.restored_from == "memory"
         assert _bytes(successor) == expected
@@ -73,7 +78,7 @@ def test_a_save_does_not_see_later_steps(tmp_path):
             for _ in range(100):
                 tensor.add_(1.0)
         fresh = {"tensor": torch.zeros(1 << 22, device="cuda")}
-        with Checkpointer(settings=settings) as successor:
+        with Checkpointer(settings=_settings(pod, 2)) as successor:
             assert successor.restore(fresh) == 1
         assert torch.equal(fresh["tensor"], torch.ones_like(tensor))
 
@@ -94,7 +99,7 @@ def test_the_copy_runs_beside_training_and_is_waited_for(tmp_path):
             assert checkpointer._saver.sealed == 5
         successor = _state(2)
         _train(successor)
-        with Checkpointer(settings=settings) as second:
+        with Checkpointer(settings=_settings(pod, 2)) as second:
             assert second.restore(successor) == 5
         assert _bytes(successor) == expected
 
@@ -117,45 +122,24 @@ def test_slots_are_registered_once_and_given_back(tmp_path):
         checkpointer.close()
         assert not after.is_pinned()
         fresh = {key: torch.zeros_like(value) for key, value in state.items()}
-        with Checkpointer(settings=settings) as successor:
+        with Checkpointer(settings=_settings(pod, 2)) as successor:
             assert successor.restore(fresh) == 3
         assert all(torch.equal(fresh[key], state[key]) for key in state)
-
-
-def test_a_copy_beside_training_holds_the_step_that_was_saved(tmp_path):
-    """With overlap the device goes on while the side stream copies: what is sealed has the bits
-    from before the next optimizer step, save after save."""
-    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
-        for round_ in range(1, 6):
-            settings = trainer_settings.read(pod.environment(round_=round_))
-            state = _state(round_)
-            with Checkpointer(settings=settings, overlap=True) as saving:
-                restored = saving.restore(state)
-                assert restored == 3 * (round_ - 1)
-                if restored:
-                    assert _bytes(state) == expected
-                else:
-                    _train(state)
-                for step in range(restored + 1, restored + 4):
-                    expected = _bytes(state)
-                    saving.save(step, state)
-                    _train(state)
 
 
 def test_optimizer_state_of_dtensors_is_filled_before_it_goes_to_the_device(tmp_path):
     """FSDP2 on one device: moments that a fresh optimizer does not have yet come back bit-equal."""
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
-        settings = trainer_settings.read(pod.environment())
         store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
         torch.distributed.init_process_group("nccl", store=store, rank=0, world_size=1)
         try:
             state = _sharded(1)
             _train(state)
-            with Checkpointer(settings=settings) as first:
+            with Checkpointer(settings=_settings(pod, 1)) as first:
                 first.restore(state)
                 first.save(1, state)
             fresh = _sharded(2)
-            with Checkpointer(settings=settings) as second:
+            with Checkpointer(settings=_settings(pod, 2)) as second:
                 assert second.restore(fresh) == 1
             assert _local_bytes(fresh) == _local_bytes(state)
         finally:
