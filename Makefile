@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv packages programs demo check test test-fast test-cluster images cluster-up cluster-down \
-  cluster-status test-gpu compat soak bench bench-checkpoint bench-rendezvous clean
+  cluster-status test-gpu compat soak bench bench-checkpoint bench-rendezvous bench-elastic clean
 
 PYTHON ?= python3
 CACHE := $(or $(ROVER_KF_CACHE),$(HOME)/.cache/rover-kf)
@@ -96,6 +96,10 @@ bench-checkpoint: venv
 
 bench-rendezvous: venv
 	$(PY) benchmarks/rendezvous.py --out build/bench/rendezvous.json
+
+# Starts the real cluster; goes on where it was. About two hours with three repeats of both sides.
+bench-elastic: packages venv
+	$(PY) benchmarks/elastic.py --out build/bench/elastic.json
 
 bench: venv
 	$(call planned,benchmarks/*.py)

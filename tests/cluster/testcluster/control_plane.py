@@ -24,9 +24,9 @@ _COREFILE = """
   errors
   kubernetes cluster.local in-addr.arpa {{
     kubeconfig {kubeconfig} rk
-    ttl 1
+    ttl {seconds}
   }}
-  cache 1
+  cache {seconds}
 }}
 """
 
@@ -69,9 +69,7 @@ class ControlPlane:
             f"--kubeconfig={self.root}/scheduler.kubeconfig",
             "--leader-elect=false",
         )
-        corefile = self.root / "Corefile"
-        corefile.write_text(_COREFILE.format(kubeconfig=self.kubeconfig))
-        self._daemon("coredns", self.binaries["coredns"], "-conf", corefile)
+        self.serve_names()
         # The API server calls webhooks by their service's address, so this namespace needs the
         # services' rules too. A proxy wants to be on a node that exists (it waits 30 s for one that
         # does not): it says it is on the first.
@@ -83,6 +81,19 @@ class ControlPlane:
             hostname=network.namespace(1),
             prefix=network.enter(0),
         )
+
+    def serve_names(self, *, seconds: int = 1) -> None:
+        """Start CoreDNS, or start it anew with other settings.
+
+        Args:
+            seconds: for which a name may be kept, by those who ask and by CoreDNS itself.
+        """
+        running = self.registry.get("coredns")
+        if running is not None:
+            self.registry.stop([running])
+        corefile = self.root / "Corefile"
+        corefile.write_text(_COREFILE.format(kubeconfig=self.kubeconfig, seconds=seconds))
+        self._daemon("coredns", self.binaries["coredns"], "-conf", corefile)
 
     def _daemon(self, name: str, *command: str | pathlib.Path) -> None:
         self.registry.start(name, [*network.enter(0), *FIRST, *command])

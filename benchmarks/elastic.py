@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recovery and scaling side by side: a stock PyTorchJob, and the same job with rover-kf.
+
+``make bench-elastic`` writes build/bench/elastic.json and prints a table. Each repeat of an action
+is a job of its own on the real three-node cluster, the sides in turn. What was measured is kept
+after each repeat, so a run that was cut off goes on; ``--fresh`` measures anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+
+HERE = pathlib.Path(__file__).parent
+for folder in ("checkpoint_peers", "elastic_actions"):
+    sys.path.insert(0, str(HERE / folder))
+sys.path.append(str(HERE.parent / "tests" / "cluster"))
+
+import manifest
+import place
+import standalone
+import table
+from actions import ACTIONS
+from course import Course
+from environments import NotInstalled
+from outcome import Outcome
+from results import Results, Sample
+from waiting import StoodStill, TooLong
+
+OUT = pathlib.Path("build/bench/elastic.json")
+TRIES = 5
+NAMES = ("standalone", "submit", *ACTIONS, "goodput")
+
+
+def main() -> None:
+    """Measure what is lacking, write, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--actions", default=",".join(NAMES))
+    parser.add_argument("--sides", default=",".join(manifest.SIDES), help="on the cluster")
+    parser.add_argument("--systems", default=",".join(standalone.SYSTEMS), help="standalone")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--fresh", action="store_true", help="forget what was measured of these")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("build/bench/elastic.json")
+    )
+    given = parser.parse_args()
+    actions, sides = given.actions.split(","), given.sides.split(",")
+    if unknown := set(actions) - set(NAMES):
+        parser.error(f"no such action: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    cores = {"cores": os.cpu_count(), "load_at_start": round(os.getloadavg()[0], 1)}
+    results = Results(given.out, {**place.stated(), **cores})
+    todo = {name: given.systems.split(",") if name == "standalone" else sides for name in actions}
+    if given.fresh:
+        for name in actions:
+            for side in todo[name]:
+                results.clear(name, side)
+    if "standalone" in todo:
+        _repeat(results, "standalone", given.repeats, _systems(todo.pop("standalone")))
+    if todo:
+        with place.prepared() as cluster:
+            for name, chosen in todo.items():
+                takes = {side: _on_cluster(cluster, side, name, given.out) for side in chosen}
+                _repeat(results, name, 1 if name == "goodput" else given.repeats, takes)
+    print(table.markdown(results.report()))
+
+
+def _repeat(
+    results: Results, name: str, repeats: int, takes: dict[str, Callable[[], Sample]]
+) -> None:
+    """Each side in turn, as often as is lacking; a side that fails is not tried again."""
+    failed: set[str] = set()
+    for number in range(repeats):
+        for side, take in takes.items():
+            if side in failed or results.count(name, side) > number:
+                continue
+            try:
+                sample = _undisturbed(take)
+            except (TooLong, NotInstalled) as reason:
+                failed.add(side)
+                print(f"{name} of {side}: {reason}", file=sys.stderr, flush=True)
+                continue
+            results.add(name, side, sample)
+            print(f"{name} of {side}: {sample}", flush=True)
+
+
+def _undisturbed(take: Callable[[], Sample]) -> Sample:
+    """Again, if this process stood still meanwhile; not for ever."""
+    for _ in range(TRIES - 1):
+        try:
+            return take()
+        except StoodStill as reason:  # noqa: PERF203 - a retry is what the loop is for
+            print(f"not counted: {reason}", file=sys.stderr, flush=True)
+    return take()
+
+
+def _systems(systems: list[str]) -> dict[str, Callable[[], Sample]]:
+    return {system: lambda system=system: _single(standalone.take(system)) for system in systems}
+
+
+def _on_cluster(
+    cluster: place.Place, side: str, name: str, out: pathlib.Path
+) -> Callable[[], Sample]:
+    course = Course(cluster, side, out.parent / "elastic-logs")
+    if name == "goodput":
+        return lambda: {"value": course.goodput()}
+    return lambda: _sample(course.take(name))
+
+
+def _single(found: Outcome) -> Sample:
+    return {"value": found.seconds, "steps_lost": found.steps_lost}
+
+
+def _sample(found: Outcome) -> Sample:
+    return {
+        "seconds": round(found.seconds, 3),
+        "survivors_seconds": round(found.survivors, 3),
+        "pause_seconds": round(found.pause, 3),
+        "steps_lost": found.steps_lost,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""One measured repeat: a fresh job, trained until it has settled, disturbed, and watched."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import time
+
+import manifest
+import outcome
+from actions import ACTIONS, Scene, whole
+from outcome import Outcome, World
+from place import NAMESPACE, Place
+from testcluster import logs
+from testcluster.jobs import RunningJob
+from waiting import TooLong, wait
+
+SETTLED_STEPS = 110
+"""Steps of every rank before the action: two files of the stock side are written then."""
+LONGEST_SECONDS = 300.0
+GOODPUT_SECONDS = 300.0
+FAULT_SECONDS = 60.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Course:
+    """Repeats of one side.
+
+    Args:
+        place: the cluster.
+        side: of manifest.SIDES.
+        logs: folder for what a failed repeat leaves; None keeps nothing.
+    """
+
+    place: Place
+    side: str
+    logs: pathlib.Path
+
+    def take(self, action: str) -> Outcome:
+        """One repeat.
+
+        Raises:
+            TooLong: a step of it did not happen in time; its logs are kept then.
+        """
+        name = f"{self.side}-{action.replace('_', '-')}"
+        with whole(self.place):
+            wanted = ACTIONS.get(action, ACTIONS["kill_process"])
+            job = manifest.job(
+                name, NAMESPACE, side=self.side, workers=wanted.workers, master=wanted.master
+            )
+            begun = time.time()
+            running = self.place.submit(job)
+            try:
+                if action == "submit":
+                    return self._started(running, wanted.workers, begun)
+                return self._disturbed(running, action)
+            except TooLong:
+                self._keep(running)
+                raise
+            finally:
+                self.place.remove(running)
+
+    def goodput(self) -> float:
+        """Part of five minutes with a killed process each minute that went into new steps."""
+        name = f"{self.side}-goodput"
+        job = manifest.job(name, NAMESPACE, side=self.side, workers=3)
+        running = self.place.submit(job)
+        try:
+            world = self._settled(running, 3)
+            usual = min(outcome.step_seconds(track) for track in world.tracks)
+            begun = time.time()
+            while (left := begun + GOODPUT_SECONDS - time.time()) > 0:
+                time.sleep(min(left, FAULT_SECONDS))
+                newest = outcome.trains(self.place.tracks(running), 3, 1)
+                if left > FAULT_SECONDS and newest:
+                    scene = Scene(self.place, running, newest, self.side)
+                    ACTIONS["kill_process"].act(scene)
+            tracks = self.place.tracks(running)
+            ended = begun + GOODPUT_SECONDS
+            return outcome.goodput(tracks, begun=begun, ended=ended, step_seconds=usual)
+        finally:
+            self.place.remove(running)
+
+    def _started(self, job: RunningJob, size: int, begun: float) -> Outcome:
+        look = lambda: outcome.outcome(  # noqa: E731 - one expression
+            self.place.tracks(job), before=(), acted=begun, size=size, left=set()
+        )
+        return wait(look, seconds=LONGEST_SECONDS, what=f"{job.name}: every rank's first step")
+
+    def _disturbed(self, job: RunningJob, action: str) -> Outcome:
+        wanted = ACTIONS[action]
+        size = wanted.workers + wanted.master
+        world = self._settled(job, size)
+        before = {found.name for found in outcome.worlds(self.place.tracks(job))}
+        acted = time.time()
+        touched = wanted.act(Scene(self.place, job, world, self.side))
+        look = lambda: outcome.outcome(  # noqa: E731 - one expression
+            self.place.tracks(job),
+            before=before,
+            acted=acted,
+            size=wanted.target,
+            left=world.pods - touched,
+        )
+        what = f"{job.name}: a world of {wanted.target} after {action}"
+        return wait(look, seconds=LONGEST_SECONDS, what=what)
+
+    def _settled(self, job: RunningJob, size: int) -> World:
+        def look() -> World | None:
+            return outcome.trains(self.place.tracks(job), size, SETTLED_STEPS)
+
+        what = f"{job.name}: {SETTLED_STEPS} steps of a world of {size}"
+        return wait(look, seconds=LONGEST_SECONDS, what=what)
+
+    def _keep(self, job: RunningJob) -> None:
+        folder = self.logs / job.name
+        daemons = self.place.cluster.root / "log"
+        logs.collect(self.place.cluster.kubectl, [NAMESPACE], folder, daemons)

@@ -1,0 +1,40 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for what a measured system does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+STILL_SECONDS = 5.0
+"""A pause that takes so much longer than asked says that this process stood still, not the job."""
+
+
+class TooLong(Exception):
+    """What was waited for did not happen; the message says what."""
+
+
+class StoodStill(Exception):
+    """This process, or the whole machine, was stopped meanwhile: what was seen says nothing."""
+
+
+def wait(look: Callable[[], T | None], *, seconds: float, what: str, every: float = 0.2) -> T:
+    """The first truthy value.
+
+    Raises:
+        TooLong: there was none in time.
+        StoodStill: whoever waits was stopped meanwhile.
+    """
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise TooLong(f"{what}: not within {seconds:g} s")
+        begun = time.monotonic()
+        time.sleep(every)
+        if (took := time.monotonic() - begun) > every + STILL_SECONDS:
+            raise StoodStill(f"{what}: a pause of {every:g} s took {took:.1f} s")
+    return found
