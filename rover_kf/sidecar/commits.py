@@ -37,6 +37,7 @@ from rover_kf.sidecar import first_look, newest_stored
 from rover_kf.sidecar.common_step import CommonStep
 from rover_kf.sidecar.long_poll import LongPoll
 from rover_kf.sidecar.naming import Naming
+from rover_kf.sidecar.plan_file import PlanFile
 from rover_kf.sidecar.replica_verdicts import ReplicaVerdicts
 from rover_kf.sidecar.replication import Replication
 from rover_kf.sidecar.seal_account import SealAccount
@@ -77,7 +78,8 @@ class Commits:
         self._naming = Naming(settings.persist_seconds, time.time_ns(), settings.persist_steps)
         self._replication = Replication(peers, lambda: self._naming.named)
         self._verdicts = ReplicaVerdicts(settings.checkpoint_check_every, story)
-        self._common = CommonStep(self._choose, self._begin_round, seconds=resolve_seconds)
+        kept = PlanFile(settings.home, settings.pod_uid)
+        self._common = CommonStep(self._choose, self._begin_round, kept, seconds=resolve_seconds)
         self._poll = LongPoll()
         self._writing = asyncio.Lock()
         self._waiters = 0
@@ -103,13 +105,15 @@ class Commits:
 
         A storage that cannot be read in time is told as a Warning; memory goes on.
         """
-        if self._storage is None:
-            return 1
-        found = await first_look.look(self._storage)
-        if found.wrong:
-            self._warn(found.wrong)
-        self._ledger = commit.Ledger(committed=found.committed)
-        return found.generation
+        generation = 1
+        if self._storage is not None:
+            found = await first_look.look(self._storage)
+            if found.wrong:
+                self._warn(found.wrong)
+            self._ledger = commit.Ledger(committed=found.committed)
+            generation = found.generation
+        await self._common.recall()
+        return generation
 
     def routes(self) -> list[web.RouteDef]:
         """For the coordinator's TCP port."""

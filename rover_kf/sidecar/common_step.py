@@ -3,19 +3,18 @@
 """All ranks of a round ask what to restore; when the last one has, each gets its answer.
 
 The coordinator's commits own one. A rank may ask again (its sidecar or the connection was lost) and
-gets the same answer. Whoever asks for a round that is over must end: it belongs to an old world.
+gets the same answer, also of a coordinator that was killed after it had answered others: they do
+not ask again. Whoever asks for a round that is over must end: it belongs to an old world.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import ResolveReply, ResolveRequest
-
-Plan = Mapping[int, ResolveReply]
-"""Each rank's answer."""
+from rover_kf.sidecar.plan_file import Plan, PlanFile
 
 Choose = Callable[[Sequence[ResolveRequest]], Awaitable[Plan]]
 
@@ -26,14 +25,25 @@ class CommonStep:
     Args:
         choose: called once a round, with one request of each rank.
         begin: told the number of a round when its first rank asks.
+        kept: where the newest answers outlive this process.
         seconds: how long a rank waits for the others.
     """
 
-    def __init__(self, choose: Choose, begin: Callable[[int], None], *, seconds: float) -> None:
+    def __init__(
+        self, choose: Choose, begin: Callable[[int], None], kept: PlanFile, *, seconds: float
+    ) -> None:
         self._choose, self._begin, self._seconds = choose, begin, seconds
+        self._kept = kept
         self._number = 0
         self._asked: dict[int, ResolveRequest] = {}
         self._plan: asyncio.Future[Plan] | None = None
+
+    async def recall(self) -> None:
+        """Go on with the round that a coordinator of this pod had answered last."""
+        found = self._kept.read()
+        if found is not None and found.round > self._number:
+            self._start(found.round)
+            self._future().set_result(found.plan)
 
     async def ask(self, asked: ResolveRequest) -> ResolveReply:
         """Answer a rank; waits for the others.
@@ -51,7 +61,8 @@ class CommonStep:
             raise errors.InputError(f"rank {asked.rank} is not in a world of {asked.world_size}")
         if self._plan is None or asked.round > self._number:
             self._start(asked.round)
-        plan, waiting = self._future(), len(self._asked) < asked.world_size
+        plan = self._future()
+        waiting = not plan.done() and len(self._asked) < asked.world_size
         self._asked[asked.rank] = asked
         if waiting and len(self._asked) == asked.world_size:
             await self._answer(plan, tuple(self._asked.values()))
@@ -86,6 +97,7 @@ class CommonStep:
                 _refuse(plan, error)
         else:
             if not plan.done():
+                self._kept.write(self._number, answers)
                 plan.set_result(answers)
 
 
