@@ -102,7 +102,8 @@ class WatchReply:
     action: str
     """``none`` (poll again), ``drain`` (trainers save and leave at drain_at, then join again),
     ``restart`` (kill the processes and join again), ``closed`` (kill, end with exit_code),
-    ``report`` (the coordinator is new: send the watch again with the world)."""
+    ``report`` (the coordinator is new: send the watch again with the world), ``stacks`` (send a
+    StackReport, go on)."""
     drain_at: int = 0
     exit_code: int = 0
     reason: str = ""

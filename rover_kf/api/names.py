@@ -120,6 +120,14 @@ ENV_RESTARTS = "ROVER_RESTARTS"
 """Budget of in-place restarts for failures that count against it."""
 ENV_WINDOW_SECONDS = "ROVER_WINDOW_SECONDS"
 """Length of a throughput window."""
+ENV_HANG_ACTION = "ROVER_HANG_ACTION"
+"""``restart``, ``report`` or ``off``."""
+ENV_HANG_FLOOR_SECONDS, ENV_HANG_PAUSE_SECONDS = (
+    "ROVER_HANG_FLOOR_SECONDS",
+    "ROVER_HANG_PAUSE_SECONDS",
+)
+ENV_HANG_FACTOR = "ROVER_HANG_FACTOR"
+"""Seconds without a step, seconds of a pause, and times a slow step, that are no hang yet."""
 ENV_AUTH = "ROVER_AUTH"
 """``serviceaccount`` (Kubernetes) or ``shared`` (embedded: one random token file)."""
 ENV_TOKEN_HOME = "ROVER_TOKEN_HOME"  # noqa: S105
@@ -150,6 +158,7 @@ PATH_JOIN, PATH_WATCH, PATH_LEAVE = (
 PATH_FAILURE, PATH_FINISH = "/v1/rendezvous/failure", "/v1/rendezvous/finish"
 PATH_SAMPLES = "/v1/samples"
 # sidecar to coordinator
+PATH_STACKS = "/v1/rendezvous/stacks"
 PATH_COMMIT_SEALED, PATH_COMMIT_DURABLE = "/v1/commit/sealed", "/v1/commit/durable"
 PATH_COMMIT_RESOLVE, PATH_COMMIT_WAIT = "/v1/commit/resolve", "/v1/commit/wait"
 PATH_REPLICATE, PATH_REPLICATED = "/v1/replicas/order", "/v1/replicas/done"
@@ -202,3 +211,4 @@ EVENT_SCALE_REFUSED = "ScaleRefused"
 EVENT_JOB_FAILED = "TrainingFailed"
 EVENT_FINISHED = "TrainingFinished"
 EVENT_RECORDED = "RunRecorded"
+EVENT_HANG, EVENT_HANG_OVER = "Hang", "HangOver"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api.decisions import ScaleDecision
+from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event
 from rover_kf.api.samples import Goodput, Throughput
 
@@ -56,5 +57,7 @@ class RunRecord:
     restarts: int = 0
     checkpoint_every: int = 0
     verdict: str = ""
+    hangs: tuple[Hang, ...] = ()
+    """With every rank's stacks; the newest eight."""
     replicated: bool | None = None
     """Whether every rank's snapshot held all of the state; None: not known."""

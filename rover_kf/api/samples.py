@@ -34,6 +34,9 @@ class StepReport:
     samples: tuple[StepSample, ...]
     total_steps: int | None = None
     """Steps that the whole training will take, if the trainer says."""
+    phase: str = ""
+    """What the process is at (rover_kf.api.hangs); empty: it does not say. A report without samples
+    says only this."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event
 from rover_kf.api.samples import Goodput, Throughput
 
@@ -62,5 +63,7 @@ class CoordinatorStatus:
     """Summed over saves, slowest rank."""
     snapshot_bytes: int = 0
     """Of the newest sealed snapshot, one rank."""
+    hangs: tuple[Hang, ...] = ()
+    """Whose Event has a sequence above the one asked for; at most 4."""
     replicated: bool | None = None
     """Whether every rank's snapshot holds all of the state; None: nothing was sealed yet."""

@@ -26,6 +26,7 @@ from rover_kf.api.membership import (
 from rover_kf.elastic.effects import Effect
 from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.seats import Seat, State
+from rover_kf.elastic.stack_call import StackCall
 from rover_kf.elastic.steward import Steward
 from rover_kf.elastic.world import World
 
@@ -36,6 +37,7 @@ class Rendezvous:
     def __init__(self, limits: Limits) -> None:
         self.world = World(limits)
         self.steward = Steward(self.world)
+        self.stack_call = StackCall(self.world)
         self._scaled = False
 
     def join(self, request: JoinRequest, ticket: int, now: float) -> tuple[Effect, ...]:
@@ -183,6 +185,11 @@ class Rendezvous:
         self.world.progress.observe(round_number, step, seconds=seconds, at=at)
         return self._advance(now)
 
+    def restart(self, why: str, now: float) -> tuple[Effect, ...]:
+        """Start the processes of the round anew; a failure that counts."""
+        self.steward.restart(why)
+        return self._advance(now)
+
     def tick(self, now: float) -> tuple[Effect, ...]:
         """Time has passed."""
         return self._advance(now)
@@ -190,6 +197,7 @@ class Rendezvous:
     def _advance(self, now: float) -> tuple[Effect, ...]:
         self.world.now = now
         self.steward.advance(now)
+        self.stack_call.announce()
         return self.world.flush()
 
     def _hold(self, seat: Seat, ticket: int, now: float) -> None:

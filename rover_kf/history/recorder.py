@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from rover_kf.api.decisions import ScaleDecision
+from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Goodput
@@ -23,6 +24,8 @@ T = TypeVar("T")
 
 RUNNING, SUCCEEDED, FAILED, DELETED = "running", "succeeded", "failed", "deleted"
 
+MAX_HANGS = 8
+"""The newest; each may hold many stacks."""
 MAX_WINDOWS, MAX_EVENTS, MAX_DECISIONS = 2048, 1024, 256
 """Beyond these the middle is thinned: how a run began and how it ended stay whole."""
 
@@ -108,7 +111,14 @@ def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
         restart_seconds=status.restart_seconds or record.restart_seconds,
         restarts=max(record.restarts, status.restarts),
         verdict=status.verdict or record.verdict,
+        hangs=_with_hangs(record.hangs, status.hangs),
     )
+
+
+def _with_hangs(kept: tuple[Hang, ...], new: tuple[Hang, ...]) -> tuple[Hang, ...]:
+    known = {(hang.at, hang.round) for hang in kept}
+    fresh = tuple(hang for hang in new if (hang.at, hang.round) not in known)
+    return (*kept, *fresh)[-MAX_HANGS:]
 
 
 def _larger(old: Goodput, new: Goodput) -> Goodput:

@@ -152,6 +152,25 @@ class RoverPolicy(_Section):
 
     @classmethod
     def from_annotations(
+class HangPolicy(_Section):
+    """What follows when no rank makes a step any more."""
+
+    action: Literal["restart", "report", "off"] = Field(
+        default="restart", description="restart, report or off"
+    )
+    """``restart`` tells and restarts the processes in place, once for a step."""
+    floor_seconds: Seconds = Field(
+        default=300.0, gt=0, description="seconds (300) or a duration (5s, 2m) above 0"
+    )
+    """Least time without a step that is a hang."""
+    pause_seconds: Seconds = Field(
+        default=1800.0, gt=0, description="seconds (1800) or a duration (5s, 2m) above 0"
+    )
+    """The same during a first step, an evaluation or a checkpoint."""
+    factor: float = Field(default=10.0, ge=1, description="a number, 1 or more")
+    """A hang lasts at least so many times the slowest of a hundred steps."""
+
+
         cls,
         annotations: Mapping[str, object],
         *,
@@ -164,6 +183,7 @@ class RoverPolicy(_Section):
             annotations: the job's; those of other prefixes are ignored.
             defaults: values for keys that the job does not state, keys with or without prefix
                 (a ConfigMap's data).
+    hang: HangPolicy = HangPolicy()
             source: file or object named in errors.
 
         Raises:

@@ -20,6 +20,8 @@ class Place:
     local_rank: int
     rank: int
     error_file: str
+    stack_file: str
+    """Where it writes its stacks when it is asked to (stacks.py)."""
     variables: dict[str, str]
 
 
@@ -65,6 +67,7 @@ def _place(shared: dict[str, str], local_rank: int, rank: int, folder: pathlib.P
         local_rank,
         rank,
         error_file,
+        str(folder / f"stacks-{local_rank}.txt"),
         {
             **shared,
             "RANK": str(rank),

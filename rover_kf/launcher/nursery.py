@@ -107,6 +107,14 @@ class Nursery:
         """Signal the training processes' groups; each end comes as Exited."""
         self._order({"do": "kill", "signal": number})
 
+    def ask_stacks(self, files: Mapping[str, str]) -> None:
+        """Have training processes write where they stand (stacks.py).
+
+        Args:
+            files: of each, by its local rank.
+        """
+        self._order({"do": "stacks", "files": dict(files)})
+
     def open_store(self, host: str) -> None:
         """Open a store; StoreOpened comes."""
         self._order({"do": "store", "host": host})

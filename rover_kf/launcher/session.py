@@ -15,7 +15,7 @@ from rover_kf.api.membership import Failure, Identity, Round, WatchReply, WatchR
 from rover_kf.elastic.failures.classify import classify, first
 from rover_kf.elastic.failures.evidence import Evidence, TrainingError, Verdict
 from rover_kf.elastic.failures.rule import BEYOND_CONTAINER
-from rover_kf.launcher import drain_file, environment, memory_kills
+from rover_kf.launcher import drain_file, environment, memory_kills, stacks
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.crew import Crew
 from rover_kf.launcher.errands import RETRY_SECONDS, Errands, Stop
@@ -232,6 +232,9 @@ class Session:
             if reply.action == "closed":
                 return Ended(closed=reply)
             return self._tell_what_was_cut_off(current) or Ended()
+        if reply.action == "stacks":
+            nursery, client, pod = self.crew.nursery, self.errands.client, self.member.pod
+            stacks.send(nursery, client, self.places, pod=pod, number=current.number)
         if reply.drain_at and reply.drain_at != self.drain_at:
             self.drain_at = reply.drain_at
             drain_file.write(home, reply.drain_at)

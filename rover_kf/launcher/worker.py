@@ -24,6 +24,7 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.elastic.failures.evidence import TrainingError
+from rover_kf.launcher import stacks
 
 MOST_CAUSES = 8
 """Exceptions that led to the last one, looked at; more would be a ring."""
@@ -32,6 +33,7 @@ MOST_CAUSES = 8
 def run(place: dict[str, Any], launch: dict[str, Any]) -> None:
     """Run the user's program in this process, and end the process."""
     os.environ.update(place["variables"])
+    stacks.register(place["stack_file"])
     _draw_new_seeds()
     _end(_outcome(pathlib.Path(place["error_file"]), launch))
 

@@ -9,6 +9,7 @@ CUDA: each has a child of its own. Every child, and this process itself, dies wi
 (PR_SET_PDEATHSIG): a killed launcher leaves nothing behind.
 
     agent → zygote   {"do": "spawn", "place": {…}, "launch": {…}}    {"do": "kill", "signal": 9}
+                     {"do": "stacks", "files": {"0": "…"}}
                      {"do": "store", "host": "…"}  {"do": "count"}   {"do": "drop", "pid": 7}
     zygote → agent   {"event": "ready"}            {"event": "store", "pid": 7, "port": 4711}
                      {"event": "ended", "pid": 7, "code": 1}    (a store or a count)
@@ -37,7 +38,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rover_kf.launcher import worker
+from rover_kf.launcher import stacks, worker
 
 PR_SET_PDEATHSIG = 1
 LONGEST_MESSAGE = 1 << 20
@@ -101,12 +102,19 @@ class Zygote:
             if pid == 0:
                 return functools.partial(count_processes, self.control)
             self.services.add(pid)
-        elif order["do"] == "kill":
+        else:
+            self._signal(order)
+        return None
+
+    def _signal(self, order: dict[str, Any]) -> None:
+        if order["do"] == "kill":
             for pid in self.children:
                 _kill_group(pid, order["signal"])
+        elif order["do"] == "stacks":
+            for pid, local_rank in self.children.items():
+                stacks.request(pid, order["files"][str(local_rank)])
         elif order["do"] == "drop" and order["pid"] in self.services:
             os.kill(order["pid"], signal.SIGKILL)
-        return None
 
     def _fork(self) -> int:
         """Fork; 0 in the child, which dies with this process."""

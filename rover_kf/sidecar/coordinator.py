@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from rover_kf.api import names
+from rover_kf.api.hangs import StackReport
 from rover_kf.api.jobs import Event
 from rover_kf.api.membership import (
     Failure,
@@ -34,10 +34,12 @@ from rover_kf.elastic.effects import Answer, Broken, Closed, Effect, Formed, Tel
 from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.rendezvous import Rendezvous
 from rover_kf.sidecar.commits import Commits
+from rover_kf.sidecar.hangs import Hangs
 from rover_kf.sidecar.open_requests import OpenRequests
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.story import Chronicle
 from rover_kf.sidecar.telemetry import Telemetry
+from rover_kf.sidecar.verdict_file import VerdictFile
 from rover_kf.sidecar.web import read, reply
 
 _log = logging.getLogger(__name__)
@@ -45,7 +47,6 @@ _log = logging.getLogger(__name__)
 TICK_SECONDS = 0.05
 LINGER_SECONDS = 10.0
 """How long the coordinator outlives its own pod's launcher for members that still flush."""
-VERDICT_FILE = "verdict.json"
 
 Act = Callable[[int, float], "tuple[Effect, ...]"]
 
@@ -61,13 +62,16 @@ class Coordinator:
         self._open = OpenRequests()
         self._deserted = asyncio.Event()
         self._ticker: asyncio.Task[None] | None = None
-        self._verdict = settings.home / names.RUN_DIR / VERDICT_FILE
+        self._verdict = VerdictFile(settings.home, settings.pod_uid)
+        self._hangs = Hangs(settings.hang, chronicle)
 
     async def start(self) -> None:
         """Find the first round's number, and the verdict if the job has ended already."""
         first = await self._commits.first_generation()
         self._rendezvous = Rendezvous(_limits(self._settings, first))
-        self._recall()
+        closed = self._verdict.read()
+        if closed is not None:
+            self._rendezvous.world.close(closed.exit_code, closed.verdict)
         self._ticker = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
@@ -87,6 +91,7 @@ class Coordinator:
             web.post(names.PATH_LEAVE, self._on_leave),
             web.post(names.PATH_FAILURE, self._on_failure),
             web.post(names.PATH_FINISH, self._on_finish),
+            web.post(names.PATH_STACKS, self._on_stacks),
             web.post(names.PATH_SAMPLES, self._on_samples),
         ]
 
@@ -128,6 +133,7 @@ class Coordinator:
             save_seconds=commits.seals.seconds,
             snapshot_bytes=commits.seals.snapshot_bytes,
             replicated=commits.seals.replicated,
+            hangs=self._hangs.after(after),
         )
 
     # -- requests -----------------------------------------------------------------------------
@@ -167,9 +173,14 @@ class Coordinator:
         self._chronicle.add(await read(request, Event))
         return reply(Acknowledged())
 
+    async def _on_stacks(self, request: web.Request) -> web.Response:
+        self._hangs.watch.stacks(await read(request, StackReport))
+        return reply(Acknowledged())
+
     async def _on_samples(self, request: web.Request) -> web.Response:
         report = await read(request, StepReport)
         now = time.time()
+        self._hangs.watch.heard(report)
         took = self._telemetry.report(report, now)
         if took is not None:
             message = f"round {report.round}: every rank steps again, {took:.2f} s after the change"
@@ -213,11 +224,14 @@ class Coordinator:
                     self._chronicle.record(reason, message, warning=warning)
                 case Formed(current):
                     self._telemetry.formed(current)
+                    self._hangs.watch.formed(current)
                 case Broken(planned, why):
                     _log.info("the round has ended: %s", why)
                     self._telemetry.broken(time.time(), planned=planned)
+                    self._hangs.watch.broken()
                 case Closed():
-                    self._remember(effect)
+                    self._verdict.write(effect)
+                    self._hangs.watch.broken()
 
         world = self._rendezvous.world
         if world.closed and world.seats:
@@ -228,7 +242,9 @@ class Coordinator:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self._carry_out(self._rendezvous.tick(time.monotonic()))
+            now = time.monotonic()
+            self._carry_out(self._rendezvous.tick(now))
+            self._carry_out(self._hangs.tick(self._rendezvous, now, time.time()))
 
     def _phase(self) -> str:
         world, telemetry = self._rendezvous.world, self._telemetry
@@ -239,34 +255,6 @@ class Coordinator:
         if world.active and (telemetry.stepping or not world.progress.ever):
             return "training"
         return "recovering" if telemetry.step else "waiting"
-
-    # -- the verdict outlives this process ------------------------------------------------------
-
-    def _remember(self, closed: Closed) -> None:
-        found = {
-            "pod_uid": self._settings.pod_uid,
-            "exit_code": closed.exit_code,
-            "verdict": closed.verdict,
-        }
-        part = self._verdict.with_suffix(".part")
-        try:
-            part.write_text(json.dumps(found))
-            part.replace(self._verdict)
-        except OSError as error:
-            _log.warning("the verdict could not be kept: %s", error)
-
-    def _recall(self) -> None:
-        try:
-            found = json.loads(self._verdict.read_text())
-            same_pod = found["pod_uid"] == self._settings.pod_uid
-            exit_code, verdict = int(found["exit_code"]), str(found["verdict"])
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            _log.warning("%s cannot be read, the job goes on: %s", self._verdict, error)
-            return
-        if same_pod:
-            self._rendezvous.world.close(exit_code, verdict)
 
 
 def _limits(settings: SidecarSettings, first_round: int) -> Limits:

@@ -43,6 +43,7 @@ RENDEZVOUS = (
     names.PATH_LEAVE,
     names.PATH_FAILURE,
     names.PATH_FINISH,
+    names.PATH_STACKS,
 )
 MISDIRECTED = 421
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.checkpoint.retention import Best, Spare
+from rover_kf.elastic.hangs import HangLimits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class SidecarSettings:
     """Least steps from one persisted step to the next; 0: any."""
     node: str = ""
     """Kubernetes node of the pod; empty: not known."""
+    hang: HangLimits = dataclasses.field(default_factory=HangLimits)
+    """How long no rank may make a step, and what follows."""
     port: int = names.PORT
 
     @property
@@ -133,6 +136,7 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
     )
 
 
+        hang=_hang(environment),
 def _text(environment: Mapping[str, str], name: str) -> str:
     value = environment.get(name, "")
     if not value:
@@ -151,6 +155,19 @@ def _best(environment: Mapping[str, str]) -> str:
 def _number(environment: Mapping[str, str], name: str, default: str = "") -> float:
     value = environment.get(name) or default
     try:
+def _hang(environment: Mapping[str, str]) -> HangLimits:
+    action = environment.get(names.ENV_HANG_ACTION, "restart")
+    if action not in ("restart", "report", "off"):
+        known = "restart, report or off is needed"
+        raise errors.InputError(f"{names.ENV_HANG_ACTION} is {action!r}; {known}")
+    return HangLimits(
+        action=action,
+        floor=_number(environment, names.ENV_HANG_FLOOR_SECONDS, "300"),
+        pause=_number(environment, names.ENV_HANG_PAUSE_SECONDS, "1800"),
+        factor=_number(environment, names.ENV_HANG_FACTOR, "10"),
+    )
+
+
         return float(value)
     except ValueError as cause:
         raise errors.InputError(f"{name} is {value!r}; a number is needed") from cause

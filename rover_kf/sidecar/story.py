@@ -31,7 +31,8 @@ class Chronicle:
     def __init__(self, source: str) -> None:
         self._source = source
         self._events: collections.deque[Event] = collections.deque(maxlen=MOST_EVENTS)
-        self._sequence = 0
+        self.sequence = 0
+        """Of the newest event."""
 
     def record(self, reason: str, message: str, *, warning: bool = False) -> None:
         """Add an event of this pod's."""
@@ -39,9 +40,9 @@ class Chronicle:
 
     def add(self, event: Event) -> None:
         """Add any pod's event."""
-        self._sequence += 1
+        self.sequence += 1
         kept = dataclasses.replace(
-            event, sequence=self._sequence, message=event.message[:LONGEST_MESSAGE]
+            event, sequence=self.sequence, message=event.message[:LONGEST_MESSAGE]
         )
         self._events.append(kept)
         level = logging.WARNING if event.warning else logging.INFO

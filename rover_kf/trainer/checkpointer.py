@@ -35,6 +35,7 @@ from rover_kf.trainer.anticipation import Anticipation
 from rover_kf.trainer.collection import without_collection
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.link import Link
+from rover_kf.trainer.phase import Phase
 from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery
 from rover_kf.trainer.reporter import Reporter
 from rover_kf.trainer.saver import Saver
@@ -79,7 +80,10 @@ class Checkpointer:
         self._replicated = replicated
         home = self._settings.home
         self._link = Link(home) if home else None
-        self._reporter = Reporter(self._settings, self._link) if self._link else None
+        self._phase = Phase()
+        self._reporter = (
+            Reporter(self._settings, self._link, self._phase.now) if self._link else None
+        )
         self._recovery = Recovery(self._settings, self._link) if self._link else None
         self._saver = Saver(
             self._settings, self._ask_arena, self._sealed, replicated=replicated, overlap=overlap
@@ -114,7 +118,7 @@ class Checkpointer:
         if self._recovery is None:
             self._say_outside()
             return 0
-        self._saver.finish()
+        self._begin()
         with without_collection():
             reply = self._bring_into(state, self._recovery)
         self._saver.prepare(state, reply.snapshot_bytes if reply.step is not None else None)
@@ -143,6 +147,7 @@ class Checkpointer:
         if self._recovery is None:
             self._say_outside()
             return None
+        self._begin()
         found: dict[str, object] | None = self._recovery.look()
         return found
 
@@ -163,7 +168,7 @@ class Checkpointer:
         if self._recovery is None:
             self._say_outside()
             return RestoreReply(None, "none")
-        self._saver.finish()
+        self._begin()
         reply = self._recovery.bring(wanted)
         self.restored_from = reply.source
         return reply
@@ -213,6 +218,7 @@ class Checkpointer:
             save_seconds=self._save_seconds + self._saver.take_waited(),
         )
         self._last_step_at, self._save_seconds = now, 0.0
+        self._phase.stepped(state, last=draining or step == total_steps)
         self._reporter.step(sample, total_steps)
         if draining:
             self.close()
@@ -258,7 +264,8 @@ class Checkpointer:
             raise errors.CheckpointError("this Checkpointer is closed; save before you close it")
         begun = time.monotonic()
         self._save_seconds += self._saver.take_waited()
-        save()
+        with self._phase.saving():
+            save()
         self._saver.take_waited()  # part of the time that is taken here
         self._save_seconds += time.monotonic() - begun
 
@@ -294,8 +301,9 @@ class Checkpointer:
         if self._link is None:
             self._say_outside()
             return False
-        self._saver.finish()
-        return self._link.wait(step, level, timeout=timeout, patience=PATIENCE_SECONDS)
+        with self._phase.saving():
+            self._saver.finish()
+            return self._link.wait(step, level, timeout=timeout, patience=PATIENCE_SECONDS)
 
     def close(self) -> None:
         """Wait for the copy, report what is left, let go of the memory; safe to call twice.
@@ -306,6 +314,7 @@ class Checkpointer:
         if not self._open:
             return
         self._open = False
+        self._phase.end()
         atexit.unregister(self.close)
         try:
             self._saver.close()
@@ -323,6 +332,13 @@ class Checkpointer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _begin(self) -> None:
+        """A restore is asked for: training follows."""
+        self._saver.finish()
+        self._phase.begin()
+        if self._reporter is not None:
+            self._reporter.watch()
 
     def _ask_arena(self, slot_bytes: int) -> ArenaReply:
         assert self._link is not None  # noqa: S101 - no save gets here without one

@@ -11,6 +11,8 @@ from __future__ import annotations
 import collections
 import logging
 import threading
+import time
+from collections.abc import Callable
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -27,6 +29,8 @@ _EVERY_SECONDS = 0.25
 _TIMEOUT_SECONDS = 5.0
 _MOST_SAMPLES = 10_000
 _MOST_A_REPORT = 1_000
+_PULSE_SECONDS = 5.0
+"""Between two reports that say nothing new but that the process lives."""
 
 
 class Reporter:
@@ -35,10 +39,14 @@ class Reporter:
     Args:
         settings: of the process.
         link: to the sidecar.
+        phase: says what the process is at; told with the steps, and when it changes.
     """
 
-    def __init__(self, settings: TrainerSettings, link: Link) -> None:
-        self._settings, self._link = settings, link
+    def __init__(
+        self, settings: TrainerSettings, link: Link, phase: Callable[[], str] = str
+    ) -> None:
+        self._settings, self._link, self._phase = settings, link, phase
+        self._told_phase, self._told_at = "", 0.0
         self._samples: collections.deque[StepSample] = collections.deque(maxlen=_MOST_SAMPLES)
         self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_SAMPLES)
         self._total_steps: int | None = None
@@ -76,6 +84,10 @@ class Reporter:
         self._start()
         self._wake.set()
 
+    def watch(self) -> None:
+        """Begin to tell the phase, before there is a step to tell."""
+        self._start()
+
     def close(self, timeout: float = 5.0) -> None:
         """Deliver what is left, as far as that goes in ``timeout`` seconds."""
         self._ended.set()
@@ -107,12 +119,17 @@ class Reporter:
                     names.PATH_SEALED, self._seals[0], Acknowledged, timeout=_TIMEOUT_SECONDS
                 )
                 self._seals.popleft()
-            while self._samples:
+            while self._samples or self._is_pulse_due():
                 self._report([self._samples.popleft() for _ in range(self._batch())])
         except errors.RoverError as error:
             # Once: the next tick tries again, and the log is the user's.
             (_log.debug if self._warned else _log.warning)("rover-kf: not reported: %s", error)
             self._warned = True
+
+    def _is_pulse_due(self) -> bool:
+        phase = self._phase()
+        late = time.monotonic() - self._told_at >= _PULSE_SECONDS
+        return bool(phase) and (phase != self._told_phase or late)
 
     def _batch(self) -> int:
         return min(len(self._samples), _MOST_A_REPORT)
@@ -125,9 +142,11 @@ class Reporter:
             round=settings.round,
             samples=tuple(samples),
             total_steps=self._total_steps,
+            phase=self._phase(),
         )
         try:
             self._link.ask(names.PATH_SAMPLES, message, Acknowledged, timeout=_TIMEOUT_SECONDS)
         except errors.RoverError:
             self._samples.extendleft(reversed(samples))
             raise
+        self._told_phase, self._told_at = message.phase, time.monotonic()

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 
 from tests_support import eventually
 
@@ -89,6 +90,7 @@ class Pod:
             names.ENV_TOKEN_HOME: str(job.folder),
             names.ENV_CHECKPOINT_PATH: str(job.folder / "storage"),
             names.ENV_PERSIST_SECONDS: "1",
+            **job.policy,
         }
         with (job.folder / f"{self.index}.sidecar.log").open("ab") as log:
             self.sidecar = subprocess.Popen(
@@ -130,13 +132,20 @@ class Job:
     """Several pods of one job."""
 
     def __init__(
-        self, nodes: int, *, min_nodes: int = 1, max_nodes: int = 4, restarts: int = 5
+        self,
+        nodes: int,
+        *,
+        min_nodes: int = 1,
+        max_nodes: int = 4,
+        restarts: int = 5,
+        policy: Mapping[str, str] | None = None,
     ) -> None:
         # The path of a Unix socket is bounded: pytest's folders are too long.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="rv"))
         self.network = network()
         self.nodes, self.min_nodes, self.max_nodes = nodes, min_nodes, max_nodes
         self.restarts = restarts
+        self.policy = policy or {}
         self.pods: dict[int, Pod] = {}
         (self.folder / "token").write_text("a shared token")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api.decisions import ScaleDecision
+from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.records import JobSignature
 from rover_kf.api.samples import Goodput, Throughput
@@ -95,6 +96,16 @@ def test_new_coordinator_takes_nothing_away():
     found = recorder.advance(old, JOB, fresh)
     assert found.windows == (window(0), window(1), window(7))
     assert dataclasses.replace(found, windows=old.windows) == old
+
+
+def test_hangs_are_kept_once():
+    """Each with its stacks, the newest eight."""
+    every = [Hang(float(at), 1, 5, 301.0, 300.0, True, "", ()) for at in range(10)]  # noqa: FBT003
+    found = recorder.advance(begun(), JOB, status(hangs=tuple(every[:4])))
+    found = recorder.advance(found, JOB, status(hangs=tuple(every[2:6])))
+    assert found.hangs == tuple(every[:6])
+    found = recorder.advance(found, JOB, status(hangs=tuple(every[6:])))
+    assert found.hangs == tuple(every[2:])
 
 
 def test_stays_in_a_row_are_two():

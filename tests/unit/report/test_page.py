@@ -10,6 +10,7 @@ import html.parser
 import pytest
 
 from rover_kf.api.decisions import Quantity, Recommendation, ScaleDecision
+from rover_kf.api.hangs import Hang, StackGroup
 from rover_kf.api.jobs import Event
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Goodput, Throughput
@@ -205,3 +206,18 @@ def test_summary_is_markdown_of_the_same_facts():
     assert "| goodput | 77.5% |" in text
     assert "- 2 -> 3: 2 -&gt; 3 pays" in text
     assert "**TrainingProcessFailed**" in text
+
+
+def test_hangs_show_every_stack():
+    """Each hang with its sentence, and the whole stacks of each group; as text, not as markup."""
+    assert "<h2>Hangs</h2>" not in render(record())
+    groups = (
+        StackGroup((1, 5), "R (running)", "read (ssl.py:7)", late=True, text=f"in read {EVIL}"),
+        StackGroup((0,), "T (stopped)", "", late=False, text=""),
+    )
+    hang = Hang(1040.0, 1, 22, 301.0, 300.0, restarted=True, message="no step", stacks=groups)
+    page = render(record(hangs=(hang,)))
+    assert "did not arrive: ranks 1, 5, R (running): read (ssl.py:7)" in page
+    assert "rank 0, T (stopped)</summary>" in page
+    assert "in read &lt;script&gt;" in page
+    assert EVIL not in page

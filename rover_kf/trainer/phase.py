@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What this process is at, so that whoever watches for hangs knows how long it may take.
+
+Read by the reporter's thread, which tells it even while the main thread is stuck. An evaluation
+shows by itself: scripts call ``model.eval()`` for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from rover_kf.api import hangs
+
+
+class Phase:
+    """Of one training process, from its Checkpointer's making on."""
+
+    def __init__(self) -> None:
+        self._begun = self._stepped = self._ended = False
+        self._saving = 0
+        self._modules: tuple[weakref.ref[torch.nn.Module], ...] = ()
+
+    def begin(self) -> None:
+        """A restore was asked for: steps will follow. A script that only saves tells of none."""
+        self._begun = True
+
+    def stepped(self, state: Mapping[str, object], *, last: bool) -> None:
+        """A step has ended.
+
+        Args:
+            state: whose modules' ``eval()`` tells of evaluations.
+            last: whether no other follows.
+        """
+        if not self._stepped:
+            self._modules = tuple(weakref.ref(module) for module in _modules(state))
+        self._stepped, self._ended = True, last
+
+    def end(self) -> None:
+        """What comes now is no training any more."""
+        self._ended = True
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """While a checkpoint is written, or waited for."""
+        self._saving += 1
+        try:
+            yield
+        finally:
+            self._saving -= 1
+
+    def now(self) -> str:
+        """One of the words of ``rover_kf.api.hangs``, or nothing; from any thread."""
+        if self._ended:
+            return hangs.ENDED
+        if not self._stepped:
+            return hangs.START if self._begun else ""
+        if self._saving:
+            return hangs.CHECKPOINT
+        return hangs.EVALUATION if self._evaluates() else hangs.TRAINING
+
+    def _evaluates(self) -> bool:
+        modules = [module for held in self._modules if (module := held()) is not None]
+        return any(not module.training for module in modules)
+
+
+def _modules(state: Mapping[str, object]) -> Iterator[torch.nn.Module]:
+    for value in state.values():
+        if isinstance(value, torch.nn.Module):
+            yield value
+            # Under a wrapper (DistributedDataParallel) either may be switched.
+            wrapped = getattr(value, "module", None)
+            if isinstance(wrapped, torch.nn.Module):
+                yield wrapped
