@@ -28,6 +28,7 @@ KILLS, SEED = 20, 20261121
 FORKS = """
 import os, sys
 import torch
+import torch._dynamo  # The first step of an optimizer imports it, for more than a second.
 from rover_kf.trainer.checkpointer import Checkpointer
 
 def train():

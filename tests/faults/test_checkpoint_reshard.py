@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import shutil
-import subprocess
-import sys
+from collections.abc import Iterator
 
 import checkpoint_pod
 import pytest
+import rank_server
 import torch
 from sharded_training import digest_of, whole
 
@@ -23,36 +22,65 @@ from rover_kf.inspection.whole_state import open_state
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
-ROOT = pathlib.Path(__file__).parents[2]
-SCRIPT = ROOT / "tests" / "support" / "sharded_training.py"
+SCRIPT = pathlib.Path(__file__).parents[1] / "support" / "sharded_training.py"
 
 
-def _run(some: list[checkpoint_pod.Pod], way: str, round_: int, size: int, level: str) -> dict:
-    """Two more steps by the first ``size`` pods, one rank each, until the last one is safe at that
-    level; what rank 0 told."""
-    ranks = _start(some, way, round_, size, level)
-    assert [rank.wait(280) for rank in ranks] == [0] * size
-    return json.loads((some[0].settings.home / "result.json").read_text())
+class Worlds:
+    """Worlds that train one after the other.
+
+    Args:
+        server: forks their ranks.
+        folder: for what the ranks have to complain.
+    """
+
+    def __init__(self, server: rank_server.RankServer, folder: pathlib.Path) -> None:
+        self._server, self._folder = server, folder
+
+    def codes(
+        self, some: list[checkpoint_pod.Pod], way: str, round_: int, size: int, level: str
+    ) -> list[int]:
+        """Two more steps by the first ``size`` pods, one rank each, until the last one is safe at
+        that level; the ranks' exit codes."""
+        local = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(checkpoint_pod.free_port())}
+        ranks = [
+            {**some[rank].environment(rank=rank, world_size=size, round_=round_), **local}
+            for rank in range(size)
+        ]
+        files = {"result": str(_result(some)), "errors": str(self._errors(round_))}
+        self._errors(round_).mkdir(parents=True)
+        self._server.start(ranks, way=way, last=2 * round_, level=level, **files)
+        return self._server.wait()
+
+    def run(
+        self, some: list[checkpoint_pod.Pod], way: str, round_: int, size: int, level: str
+    ) -> dict:
+        """The same, when it goes well; what rank 0 told."""
+        codes = self.codes(some, way, round_, size, level)
+        assert codes == [0] * size, self.complaints(round_)
+        return json.loads(_result(some).read_text())
+
+    def complaints(self, round_: int) -> list[str]:
+        """What each rank of that world wrote to standard error."""
+        return [path.read_text() for path in sorted(self._errors(round_).iterdir())]
+
+    def _errors(self, round_: int) -> pathlib.Path:
+        return self._folder / f"errors-{round_}"
 
 
-def _start(
-    some: list[checkpoint_pod.Pod], way: str, round_: int, size: int, level: str, **options: object
-) -> list[subprocess.Popen[bytes]]:
-    result, port = some[0].settings.home / "result.json", str(checkpoint_pod.free_port())
-    return [
-        subprocess.Popen(
-            [sys.executable, SCRIPT, way, str(2 * round_), level, result],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                **some[rank].environment(rank=rank, world_size=size, round_=round_),
-            },
-            **options,
-        )
-        for rank in range(size)
-    ]
+def _result(some: list[checkpoint_pod.Pod]) -> pathlib.Path:
+    return some[0].settings.home / "result.json"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[rank_server.RankServer]:
+    """Loads torch and its ways of sharding once for all tests."""
+    with rank_server.serving(SCRIPT) as running:
+        yield running
+
+
+@pytest.fixture
+def worlds(server, tmp_path) -> Worlds:
+    return Worlds(server, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +94,7 @@ def _start(
         ("ddp", "storage", (4, 3, 2, 4)),
     ],
 )
-def test_training_goes_on_at_another_size(tmp_path, way, kept, sizes):
+def test_training_goes_on_at_another_size(worlds, tmp_path, way, kept, sizes):
     """Worlds take over from each other: each starts from the very tensors that the one before
     ended with, moments included. A pod that has left the world still gives its pieces."""
     storage = tmp_path / "pvc" if kept == "storage" else None
@@ -76,7 +104,7 @@ def test_training_goes_on_at_another_size(tmp_path, way, kept, sizes):
         folder = tmp_path / ("pods" if kept == "memory" else f"pods-{round_}")
         with checkpoint_pod.pods(folder, 4, storage=storage, persist_seconds=0.0) as some:
             level = "durable" if kept == "storage" else "memory"
-            told = _run(some, way, round_, size, level)
+            told = worlds.run(some, way, round_, size, level)
         assert (told["resumed"], told["restored"]) == (step, digest)
         assert told["restored_from"] == ("none" if round_ == 1 else told["restored_from"])
         if round_ > 1:
@@ -96,16 +124,16 @@ def _exported(job: pathlib.Path, out: pathlib.Path) -> str:
     return digest_of(whole(state["model"]), whole(state["optimizer"]["state"]))
 
 
-def test_a_lost_pod_comes_back_from_its_partners_memory(tmp_path):
+def test_a_lost_pod_comes_back_from_its_partners_memory(worlds, tmp_path):
     """Sharded state without any storage: a pod is lost with its memory, and the pod that takes its
     place has the same bits again, from the replica that another pod kept."""
     with checkpoint_pod.pods(tmp_path, 3) as three:
-        ended = _run(three, "fsdp", 1, 3, "replica")["ended"]
+        ended = worlds.run(three, "fsdp", 1, 3, "replica")["ended"]
         lost = three[1]
         lost.kill()
         shutil.rmtree(lost.settings.home)
         lost.start()
-        told = _run(three, "fsdp", 2, 3, "replica")
+        told = worlds.run(three, "fsdp", 2, 3, "replica")
         assert (told["resumed"], told["restored"]) == (2, ended)
         (story,) = lost.told(names.EVENT_RESTORED)
         assert "rank 1 of 3 resumes at step 2 from peer" in story
@@ -116,15 +144,15 @@ def test_a_lost_pod_comes_back_from_its_partners_memory(tmp_path):
         assert kept == [{"replica-1"}, {"replica-2"}, {"replica-0"}]
 
 
-def test_two_lost_pods_are_one_too_many(tmp_path):
+def test_two_lost_pods_are_one_too_many(worlds, tmp_path):
     """Partner and pod lost together, and no storage: an error that says what is missing."""
     with checkpoint_pod.pods(tmp_path, 3) as three:
-        _run(three, "fsdp", 1, 3, "replica")
+        worlds.run(three, "fsdp", 1, 3, "replica")
         for pod in three[1:]:
             pod.kill()
             shutil.rmtree(pod.settings.home)
             pod.start()
-        ranks = _start(three, "fsdp", 2, 3, "memory", stderr=subprocess.PIPE)
-        told = [rank.communicate(timeout=280)[1].decode() for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [1, 1, 1]
+        assert worlds.codes(three, "fsdp", 2, 3, "memory") == [1, 1, 1]
+        told = worlds.complaints(2)
+        assert len(told) == 3
         assert all("step 2 lacks ranks [2]" in text for text in told)

@@ -9,11 +9,11 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
-import sys
+from collections.abc import Iterator
 
 import checkpoint_pod
 import pytest
+from rank_server import RankServer, serving
 from tests_support import eventually
 
 from rover_kf.api import names
@@ -21,26 +21,32 @@ from rover_kf.checkpoint.arena import Arena
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
-ROOT = pathlib.Path(__file__).parents[2]
+TESTS = pathlib.Path(__file__).parents[1]
+SAMPLES = TESTS.parent / "manifests" / "samples"
 STEPS = 60
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[RankServer]:
+    """Loads torch once for all trainings."""
+    with serving(TESTS / "support" / "sample_ranks.py") as running:
+        yield running
+
+
 def _start(
-    pod: checkpoint_pod.Pod, result: pathlib.Path, round_: int, *options: str
-) -> subprocess.Popen[bytes]:
-    script = ROOT / "manifests" / "samples" / "digits.py"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **pod.environment(round_=round_)}
-    return subprocess.Popen(
-        [sys.executable, script, "--steps", str(STEPS), "--result", result, *options],
-        env=environment,
-    )
+    server: RankServer, pod: checkpoint_pod.Pod, result: pathlib.Path, round_: int, *options: str
+) -> int:
+    """The process that trains."""
+    command = [SAMPLES / "digits.py", "--steps", STEPS, "--result", result, *options]
+    (rank,) = server.start([pod.environment(round_=round_)], command=[*map(str, command)])
+    return rank
 
 
 def _reached(arena: Arena, step: int) -> bool:
     return any(seal.step >= step for seal in arena.sealed())
 
 
-def test_resume_equals_no_crash(tmp_path):
+def test_resume_equals_no_crash(server, tmp_path):
     """SIGKILL of the training process twice, and of the sidecar: bit-equal final state."""
     files: list[bytes] = []
     for name, kills in (("calm", ()), ("killed", (12, 30))):
@@ -50,14 +56,15 @@ def test_resume_equals_no_crash(tmp_path):
             arena = Arena(pod.settings.home / "arena" / "0")
             result = tmp_path / f"{name}.json"
             for round_, step in enumerate(kills, 1):
-                process = _start(pod, result, round_, "--samples-per-second", "2000")
+                rank = _start(server, pod, result, round_, "--samples-per-second", "2000")
                 eventually(functools.partial(_reached, arena, step), within=240)
-                process.send_signal(signal.SIGKILL)
-                process.wait()
+                os.kill(rank, signal.SIGKILL)
+                assert server.wait() == [-signal.SIGKILL]
                 if round_ == 2:
                     pod.kill()
                     pod.start()
-            assert _start(pod, result, len(kills) + 1).wait(240) == 0
+            _start(server, pod, result, len(kills) + 1)
+            assert server.wait() == [0]
             told = json.loads(result.read_text())
             assert told["restored_from"] == ("memory" if kills else "none")
             assert len(pod.told(names.EVENT_RESTORED)) == len(kills)
@@ -67,38 +74,36 @@ def test_resume_equals_no_crash(tmp_path):
     assert files[0] == files[1]
 
 
-def _start_world(
-    some: list[checkpoint_pod.Pod], result: pathlib.Path, round_: int, size: int, steps: int
-) -> list[subprocess.Popen[bytes]]:
-    """One DDP rank a pod, in the first so many pods."""
-    script = ROOT / "manifests" / "samples" / "char_gpt.py"
-    port = str(checkpoint_pod.free_port())
-    model = ("--width", "16", "--layers", "1", "--global-batch", "12")
-    return [
-        subprocess.Popen(
-            [sys.executable, script, "--steps", str(steps), "--result", result, *model],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                **some[rank].environment(rank=rank, world_size=size, round_=round_),
-            },
-        )
-        for rank in range(size)
+def _train_world(
+    server: RankServer,
+    some: list[checkpoint_pod.Pod],
+    result: pathlib.Path,
+    *,
+    round_: int,
+    steps: int,
+) -> dict:
+    """By one DDP rank in each of the pods; what rank 0 told."""
+    size = len(some)
+    local = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(checkpoint_pod.free_port())}
+    ranks = [
+        {**pod.environment(rank=rank, world_size=size, round_=round_), **local}
+        for rank, pod in enumerate(some)
     ]
+    model = ("--width", "16", "--layers", "1", "--global-batch", "12")
+    command = [SAMPLES / "char_gpt.py", "--steps", steps, "--result", result, *model]
+    server.start(ranks, command=[*map(str, command)])
+    assert server.wait() == [0] * size
+    return json.loads(result.read_text())
 
 
-def test_a_replicated_state_restores_at_any_world_size(tmp_path):
+def test_a_replicated_state_restores_at_any_world_size(server, tmp_path):
     """One rank, then DDP of two, going on where the last world ended; both hold the same bits."""
     changes = {"checkpoint_every": 5, "checkpoint_check_every": 1}
     with checkpoint_pod.pods(tmp_path / "pods", 2, **changes) as two:
         result = tmp_path / "result.json"
         found = []
         for round_, size in enumerate((1, 2), 1):
-            ranks = _start_world(two, result, round_, size, steps=10 * round_)
-            assert [rank.wait(300) for rank in ranks] == [0] * size
-            told = json.loads(result.read_text())
+            told = _train_world(server, two[:size], result, round_=round_, steps=10 * round_)
             found.append((told["world_size"], told["resumed_step"], told["restored_from"]))
         assert found == [(1, 0, "none"), (2, 10, "memory")]
         (newcomer,) = two[1].told(names.EVENT_RESTORED)

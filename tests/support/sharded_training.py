@@ -1,18 +1,21 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that trains a small model by FSDP2, tensor parallelism or DDP up to a step, and tells what
-it was given and what it ends with: SHA-256 over all tensors made whole.
+"""Ranks that train a small model by FSDP2, tensor parallelism or DDP up to a step, and tell what
+they were given and what they end with: SHA-256 over all tensors made whole.
 
-    sharded_training.py fsdp|tensor-parallel|ddp STEP LEVEL RESULT
+Run as a script it forks the ranks of a world for each line of its standard input, JSON: {"ranks":
+[environment, …], "way": "fsdp" | "tensor-parallel" | "ddp", "last": step, "level": that it is to
+be safe at, "result": file that rank 0 writes, "errors": folder for what each rank has to complain}.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pathlib
-import sys
 
+import forked_ranks
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -77,9 +80,11 @@ def digest_of(*states: object) -> str:
     return found.hexdigest()
 
 
-def main() -> None:
-    """Train."""
-    way, last, level, result = sys.argv[1], int(sys.argv[2]), sys.argv[3], pathlib.Path(sys.argv[4])
+def train(asked: dict) -> None:
+    """One rank's."""
+    way, last = asked["way"], asked["last"]
+    with pathlib.Path(asked["errors"], os.environ["RANK"]).open("wb") as errors:
+        os.dup2(errors.fileno(), 2)
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1 + last)  # another start each round: what is restored must replace it
@@ -97,7 +102,7 @@ def main() -> None:
         model(part).square().mean().backward()
         optimizer.step()
         checkpointer.step(step, state, total_steps=last)
-    assert checkpointer.wait(last, level, timeout=60)
+    assert checkpointer.wait(last, asked["level"], timeout=60)
     ended = digest(model, optimizer)
     if rank == 0:
         told = {
@@ -107,10 +112,9 @@ def main() -> None:
             "step": last,
             "ended": ended,
         }
-        result.write_text(json.dumps(told))
+        pathlib.Path(asked["result"]).write_text(json.dumps(told))
     checkpointer.close()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    forked_ranks.serve(train)
