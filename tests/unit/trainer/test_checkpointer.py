@@ -296,7 +296,8 @@ def test_outside_rover_it_does_nothing_and_says_so_once(caplog):
 
 def test_a_missing_sidecar_is_named(tmp_path, monkeypatch):
     """ROVER_HOME without a sidecar is an error that says where it was looked for."""
-    monkeypatch.setattr("rover_kf.trainer.recovery.PATIENCE_SECONDS", 0.2)
+    for module in ("recovery", "checkpointer"):
+        monkeypatch.setattr(f"rover_kf.trainer.{module}.PATIENCE_SECONDS", 0.2)
     settings = trainer_settings.read({names.ENV_HOME: str(tmp_path)})
     with Checkpointer(settings=settings) as checkpointer:
         with pytest.raises(errors.SidecarUnavailable, match=r"sidecar\.sock"):
