@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import pytest
 from testcluster import jobs, objects, training_operator
@@ -70,7 +71,7 @@ def _safe(job: RunningJob) -> dict[str, str]:
     [(("worker-1",), "peer"), (("worker-0",), "peer"), (("worker-0", "worker-1"), "storage")],
     ids=["a pod", "the first pod", "both"],
 )
-def test_a_lost_pods_pieces_come_back(cluster, faults, start, lost, source):
+def test_a_lost_pods_pieces_come_back(faults, start, hurry, lost, source):
     """A pod that is deleted at once is replaced, and the new one has the lost one's very bits: from
     its partner's memory, or from storage where the partner is lost as well. The story tells it."""
     job = start()
@@ -80,13 +81,13 @@ def test_a_lost_pods_pieces_come_back(cluster, faults, start, lost, source):
     for pod in pods:
         # Even a forced deletion begins with SIGTERM, and whoever heeds it saves a later step.
         faults.kill(job.namespace, pod, container="pytorch", number=signal.SIGSTOP)
-    _delete_at_once(cluster, job, pods)
+    _delete_at_once(job, pods)
     for pod in pods:
         assert _restored(job, pod, before[pod]) == (SAFE, digests[pod], source)
-    _ends_well(job, source)
+    _ends_well(job, source, hurry)
 
 
-def test_a_lost_nodes_pieces_come_back(cluster, controller, start, node_faults):
+def test_a_lost_nodes_pieces_come_back(cluster, controller, start, hurry, node_faults):
     """A node loses power and its pod is given up: the new pod, on another node, has its bits from
     the partner's memory."""
     # The operator has to live to make a new pod, the controller to tell of it.
@@ -102,15 +103,15 @@ def test_a_lost_nodes_pieces_come_back(cluster, controller, start, node_faults):
     before, node = job.pods()[victim]["metadata"]["uid"], nodes[victim]
     with node_faults.node_stopped(node):
         eventually(lambda: node not in cluster.ready_nodes(), within=90, what=f"{node} NotReady")
-        _delete_at_once(cluster, job, [victim])
+        _delete_at_once(job, [victim])
         assert _restored(job, victim, before) == (SAFE, digests[victim], "peer")
         assert job.pods()[victim]["spec"]["nodeName"] not in nodes.values()
-        _ends_well(job, "peer")
+        _ends_well(job, "peer", hurry)
 
 
-def _delete_at_once(cluster, job: RunningJob, pods: list[str]) -> None:
+def _delete_at_once(job: RunningJob, pods: list[str]) -> None:
     at_once = ("--grace-period=0", "--force", "--wait=false")
-    cluster.kubectl("-n", job.namespace, "delete", "pod", *pods, *at_once)
+    job.cluster.kubectl("-n", job.namespace, "delete", "pod", *pods, *at_once)
 
 
 def _restored(job: RunningJob, pod: str, before: str) -> tuple[int, str, str]:
@@ -123,10 +124,13 @@ def _restored(job: RunningJob, pod: str, before: str) -> tuple[int, str, str]:
     return eventually(told, within=180, every=0.5, what=f"{pod} is replaced and restores")[0]
 
 
-def _ends_well(job: RunningJob, source: str) -> None:
-    assert eventually(job.verdict, within=240, every=1, what="the job's end") == "Succeeded"
-    told = eventually(
-        lambda: [e["message"] for e in job.events() if e["reason"] == "CheckpointRestored"],
-        within=60, what="the restore is told",
-    )  # fmt: skip
-    assert any(f"resumes at step {SAFE} from {source}" in message for message in told)
+def _ends_well(job: RunningJob, source: str, hurry: Callable[[], None]) -> None:
+    wanted = f"resumes at step {SAFE} from {source}"
+
+    def told() -> list[str]:
+        events = [event for event in job.events() if event["reason"] == "CheckpointRestored"]
+        return [event["message"] for event in events if wanted in event["message"]]
+
+    eventually(told, within=240, every=0.3, what=f"an event that a rank {wanted}")
+    hurry()
+    assert eventually(job.verdict, within=240, every=0.5, what="the job's end") == "Succeeded"

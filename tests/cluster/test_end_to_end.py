@@ -97,7 +97,7 @@ def _same_bits(job: RunningJob, pod: str) -> int:
     return step
 
 
-def test_the_whole_path(faults, submit):
+def test_the_whole_path(faults, submit, hurry):
     """Applied with the label: injected, trained by two, killed, resumed from memory bit by bit,
     scaled to three by the controller, succeeded, the sidecars ended, the story told."""
     job = submit("--samples-per-second", "150", "--steps", "900")
@@ -113,6 +113,7 @@ def test_the_whole_path(faults, submit):
     )  # fmt: skip
     _reaches(job, nodes=3, world_size=3)
 
+    hurry()
     assert _ends(job) == "Succeeded"
     pods = job.pods()
     phases = eventually(
@@ -138,12 +139,13 @@ def test_the_whole_path(faults, submit):
 # The operator's own init container of such jobs' workers is not admitted under the restricted one.
 @pytest.mark.parametrize("namespace", ["baseline"], indirect=True)
 @pytest.mark.parametrize("victim", ["digits-master-0", "digits-worker-0"])
-def test_a_master_and_a_worker(faults, submit, victim):
+def test_a_master_and_a_worker(faults, submit, hurry, victim):
     """A job of Master and Worker trains, recovers from memory whichever dies, and succeeds."""
     job = submit("--samples-per-second", "300", "--steps", "300", change=_with_master)
     _reaches(job, nodes=2, step=1)
     sealed, resumed = _kill_and_resume(job, faults, victim)
     assert resumed >= sealed
+    hurry()
     assert _ends(job) == "Succeeded"
     result = json.loads(re.findall(r"\{.*accuracy.*\}", job.log("digits-master-0"))[-1])
     assert result["accuracy"] >= 0.95
@@ -165,7 +167,7 @@ def test_without_the_label_nothing_is_touched(cluster, namespace, with_trainer):
     assert not any("initContainers" in pod["spec"] for pod in running.pods().values())
 
 
-def test_an_injected_job_does_not_need_the_controller(controller_down, faults, submit):
+def test_an_injected_job_does_not_need_the_controller(controller_down, faults, submit, hurry):
     """With the controller gone an injected job trains, recovers, persists and succeeds."""
     job = submit("--samples-per-second", "300", "--steps", "400")
     assert _injected(job)
@@ -174,6 +176,7 @@ def test_an_injected_job_does_not_need_the_controller(controller_down, faults, s
     sealed, resumed = _kill_and_resume(job, faults, "digits-worker-1")
     assert resumed >= sealed
     _reaches(job, durable_step=40)
+    hurry()
     assert _ends(job) == "Succeeded"
 
 

@@ -3,16 +3,19 @@
 """Runs a sample script unchanged and prints its state's digest at every step and restore.
 
 ``traced.py digits.py --steps 100``: lines ``trace stepped|restored <step> <sha256 of all
-tensors>``.
+tensors>``. Where the file HURRY is, input is not limited any more.
 """
 
 import hashlib
-import runpy
+import importlib.util
+import pathlib
 import sys
 
 import torch
 
 import rover_kf
+
+HURRY = pathlib.Path("/checkpoints/hurry")
 
 
 def digest(value, found=None):
@@ -49,4 +52,9 @@ class Traced(rover_kf.Checkpointer):
 
 rover_kf.Checkpointer = Traced
 sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+spec = importlib.util.spec_from_file_location("sample", sys.argv[0])
+sample = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sample)
+wait_for = sample.Source.wait_for
+sample.Source.wait_for = lambda *given: 0.0 if HURRY.exists() else wait_for(*given)
+sample.main()
