@@ -93,6 +93,8 @@ ENV_CHECKPOINT_BANDWIDTH = "ROVER_CHECKPOINT_BANDWIDTH"
 """Most bytes a second that a pod persists; 0 is no cap."""
 ENV_CHECKPOINT_REPLICA_BANDWIDTH = "ROVER_CHECKPOINT_REPLICA_BANDWIDTH"
 """Most bytes a second that a pod copies of another pod's slots to keep them; 0 is no cap."""
+ENV_CHECKPOINT_PARITY_GROUP = "ROVER_CHECKPOINT_PARITY_GROUP"
+"""Fewest pods that share a parity of their slots; 0: each keeps a copy of another pod's."""
 ENV_CHECKPOINT_EVERY = "ROVER_CHECKPOINT_EVERY"
 """Steps between two saves to memory; also in the trainer container."""
 ENV_CHECKPOINT_CHECK_EVERY = "ROVER_CHECKPOINT_CHECK_EVERY"
@@ -168,10 +170,11 @@ PATH_EVENTS = "/v1/events"
 # controller to coordinator
 PATH_STATUS, PATH_SCALE = "/v1/status", "/v1/scale"
 # sidecar to sidecar: PATH_SLOTS/<place>/<step> gives a sealed slot's bytes; the place is a local
-# rank, or REPLICA_PLACE<rank>
+# rank, REPLICA_PLACE<rank> or PARITY_PLACE<lane>
 PATH_SLOTS = "/v1/slots"
 SLOT_HEAD = "head"
 """PATH_SLOTS/<place>/<step>/head gives the snapshot's header alone."""
+PATH_PARITY_MADE = "/v1/replicas/parity"
 CHECKSUM_HEADER = "X-Rover-Checksum"
 """Of an answer to PATH_SLOTS: CRC-32C of the whole slot, in decimal."""
 REPLICA_PLACE = "replica-"
@@ -196,6 +199,11 @@ EVENT_NOT_REWRITTEN = "CommandNotRewritten"
 EVENT_WORLD_FORMED = "WorldFormed"
 EVENT_PROCESS_FAILED = "TrainingProcessFailed"
 EVENT_POD_LOST = "PodLost"
+PARITY_GROUP_LEAST, PARITY_GROUP_MOST = 3, 16
+"""What may stand in ``checkpoint.parity-group``. All pods of a group are read at once, which takes
+the sidecar some memory for each."""
+PARITY_PLACE = "parity-"
+"""Before the number of a lane (checkpoint.parity); also in the arena's folders."""
 EVENT_RECOVERED = "Recovered"
 EVENT_RESTORED = "CheckpointRestored"
 EVENT_DURABLE = "CheckpointDurable"

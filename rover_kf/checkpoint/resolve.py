@@ -3,7 +3,8 @@
 """Which step all ranks restore, and each from where; pure. The coordinator asks it once a round.
 
 A state is told by its step and by the round that made it: after a rollback the same step comes
-again, and ranks must not mix the two.
+again, and ranks must not mix the two. A slot that parities can bring back counts like one that is
+there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import Holding, ResolveReply, ResolveRequest
+from rover_kf.api.checkpoints import Holding, Rebuild, ResolveReply, ResolveRequest
+from rover_kf.checkpoint import rebuilding
 
 Key = tuple[int, int]
 """Step, round."""
@@ -49,7 +51,9 @@ def resolve(
         CheckpointError: there is state, but of another world size than this one can restore.
     """
     world_size = len(requests)
-    holdings = _held(requests, absent)
+    held = _held(requests, absent)
+    rebuilds = _rebuilds(requests, held)
+    holdings = [*held, *rebuilds]
     chosen = _newest(holdings, world_size)
     if stored is not None and (not chosen or stored.step > chosen[0].step):
         if not stored.fits:
@@ -60,7 +64,7 @@ def resolve(
         if holdings:
             raise errors.CheckpointError(_incomplete(holdings, world_size))
         return {request.rank: ResolveReply(None, "none") for request in requests}
-    return {request.rank: _source(request, chosen) for request in requests}
+    return {request.rank: _source(request, chosen, rebuilds) for request in requests}
 
 
 def newest_in_memory(requests: Sequence[ResolveRequest], absent: Sequence[Holding] = ()) -> int:
@@ -70,12 +74,21 @@ def newest_in_memory(requests: Sequence[ResolveRequest], absent: Sequence[Holdin
         requests: one of each rank of the round.
         absent: as for ``resolve``.
     """
-    chosen = _newest(_held(requests, absent), len(requests))
+    held = _held(requests, absent)
+    chosen = _newest([*held, *_rebuilds(requests, held)], len(requests))
     return chosen[0].step if chosen else 0
 
 
 def _held(requests: Sequence[ResolveRequest], absent: Sequence[Holding]) -> Sequence[Holding]:
     return [*(holding for request in requests for holding in request.holdings), *absent]
+
+
+def _rebuilds(
+    requests: Sequence[ResolveRequest], held: Sequence[Holding]
+) -> Mapping[Holding, Rebuild]:
+    """Slots that nobody has, and how they come back."""
+    parities = [parity for request in requests for parity in request.parities]
+    return {found.holding: found for found in rebuilding.rebuilds(held, parities)}
 
 
 def _newest(holdings: Sequence[Holding], world_size: int) -> Sequence[Holding]:
@@ -97,26 +110,33 @@ def _newest(holdings: Sequence[Holding], world_size: int) -> Sequence[Holding]:
     return max(whole, key=lambda state: state[:2])[2] if whole else ()
 
 
-def _source(request: ResolveRequest, chosen: Sequence[Holding]) -> ResolveReply:
+def _source(
+    request: ResolveRequest, chosen: Sequence[Holding], rebuilds: Mapping[Holding, Rebuild]
+) -> ResolveReply:
     if chosen[0].pieces and chosen[0].world_size != request.world_size:
-        return _all(request, chosen)
+        return _all(request, chosen, rebuilds)
     for holding in request.holdings:
         if holding in chosen and (holding.replicated or holding.rank == request.rank):
             return ResolveReply(holding.step, "memory", (holding,))
     holders = [h for h in chosen if h.replicated or h.rank == request.rank]
     # Spread the load of many newcomers over those who hold it.
     holding = sorted(holders, key=lambda h: h.rank)[request.rank % len(holders)]
+    if holding in rebuilds:
+        return ResolveReply(holding.step, "parity", (holding,), rebuilds=(rebuilds[holding],))
     return ResolveReply(holding.step, "peer", (holding,))
 
 
-def _all(request: ResolveRequest, chosen: Sequence[Holding]) -> ResolveReply:
+def _all(
+    request: ResolveRequest, chosen: Sequence[Holding], rebuilds: Mapping[Holding, Rebuild]
+) -> ResolveReply:
     """One holding of every rank of the world that saved it, the pod's own where it has one."""
     own = set(request.holdings)
     by_rank = {h.rank: h for h in sorted(chosen, key=lambda h: h in own)}
     first = request.rank % chosen[0].world_size
     ordered = (by_rank[first], *(h for rank, h in sorted(by_rank.items()) if rank != first))
     source = "memory" if own.issuperset(ordered) else "peer"
-    return ResolveReply(chosen[0].step, source, ordered)
+    lost = tuple(rebuilds[holding] for holding in ordered if holding in rebuilds)
+    return ResolveReply(chosen[0].step, "parity" if lost else source, ordered, rebuilds=lost)
 
 
 def _incomplete(holdings: Sequence[Holding], world_size: int) -> str:

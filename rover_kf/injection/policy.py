@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 import pydantic
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -26,6 +26,12 @@ Seconds = Annotated[float, BeforeValidator(quantities.parse_seconds)]
 
 def _split_sizes(value: object) -> object:
     return sorted({int(part) for part in value.split(",")}) if isinstance(value, str) else value
+
+
+def _some_pods(value: int) -> int:
+    if 0 < value < names.PARITY_GROUP_LEAST:
+        raise ValueError("too few")
+    return value
 
 
 class _Section(pydantic.BaseModel):
@@ -56,6 +62,15 @@ class CheckpointPolicy(_Section):
         default=0, ge=0, description="bytes a second such as 100Mi, 1 or more; 0 is no cap"
     )
     """Most bytes a second that a pod copies of another's state; a restore is not held back."""
+    parity_group: Annotated[int, AfterValidator(_some_pods)] = Field(
+        default=0,
+        ge=0,
+        le=names.PARITY_GROUP_MOST,
+        description=f"a whole number of pods, {names.PARITY_GROUP_LEAST} to "
+        f"{names.PARITY_GROUP_MOST} (of two pods a parity is as large as a copy); 0 keeps copies",
+    )
+    """Fewest pods that share a parity of their sharded state, in place of the copy that each pod
+    keeps of another one's. Of four pods it takes a third of a slot and brings back any one."""
     every: int = Field(default=50, ge=1, description="a whole number of steps, 1 or more")
     """Steps between two saves to memory."""
     keep: int = Field(default=3, ge=1, description="a whole number, 1 or more")

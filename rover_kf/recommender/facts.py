@@ -33,6 +33,8 @@ class JobFacts:
     """Whether the annotation is there."""
     arena_bytes: int | None = None
     """The annotation; None if it is not there."""
+    parity_group: int = 0
+    """Fewest pods that share a parity of sharded state; 0: each keeps a copy."""
 
 
 def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
@@ -71,6 +73,7 @@ def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
         checkpoint_every=policy.checkpoint.every,
         states_every="every" in policy.checkpoint.model_fields_set,
         arena_bytes=policy.checkpoint.arena,
+        parity_group=policy.checkpoint.parity_group,
     )
 
 

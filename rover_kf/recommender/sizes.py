@@ -44,10 +44,17 @@ class Sources:
         """The most alike run of which it is known whether its state was sharded."""
         return next((item for item in self.runs if item.record.replicated is not None), None)
 
-    def slots(self) -> int:
-        """Snapshots in the arena for each rank; of sharded state another pod's rank's, too."""
+    def kept(self) -> float:
+        """What each rank's pod keeps of other pods' sharded state, in slots: one, or a parity."""
+        if not self.facts.parity_group:
+            return 1.0
+        pods = self.facts.masters + int(self.facts.requested["replicas"])
+        return 1.0 / (max(min(self.facts.parity_group, pods), 2) - 1)
+
+    def slots(self) -> float:
+        """Snapshots in the arena for each rank, what is kept of other pods' among them."""
         layout = self.layout()
-        return SLOTS + (layout is not None and not layout.record.replicated)
+        return SLOTS + (0.0 if layout is None or layout.record.replicated else self.kept())
 
 
 def memory(sources: Sources) -> Quantity:
@@ -109,7 +116,8 @@ def arena(sources: Sources) -> Quantity:
     if sizes or measured:
         largest = max([sample.value for sample in sizes] or [float(measured or 0)])
         target = _mib(largest * slots * ranks * ARENA_MARGIN)
-        why = f"{slots} slots of {largest / MIB:.1f} MiB for each of {ranks} processes, and 10 %"
+        size = f"{largest / MIB:.1f} MiB"
+        why = f"{slots:.3g} slots of {size} for each of {ranks} processes, and 10 %"
         if sizes:
             low = largest * slots * ranks
             return _quantity("arena", target, (low, target * 1.25), sizes, why)
@@ -136,19 +144,33 @@ def replica(sources: Sources, arena: Quantity) -> Quantity:
     layout, slots = sources.layout(), sources.slots()
     if layout is None:
         why = (
-            "not known yet: nothing where all ranks hold the same (DDP); a third slot for each "
-            "process, beside the arena's two, where state is sharded (FSDP, tensor parallel)"
+            f"not known yet: nothing where all ranks hold the same (DDP); {_room(sources)} for "
+            "each process, beside the arena's two, where state is sharded (FSDP, tensor parallel)"
         )
-        return _single("replica", 0.0, (0.0, arena.target / SLOTS), "default", why)
+        most = sources.kept() * arena.target / SLOTS
+        return _single("replica", 0.0, (0.0, most), "default", why)
     if layout.record.replicated:
         why = "a run alike held all of its state in every rank: nothing is copied to other pods"
         return Quantity("replica", 0.0, 0.0, 0.0, "bytes", "history", layout.weight, why)
-    target, low, high = arena.target / slots, arena.lower / slots, arena.upper / slots
+    kept = sources.kept()
+    target, low, high = (kept * n / slots for n in (arena.target, arena.lower, arena.upper))
     why = (
-        f"one of the arena's {slots} slots for each process holds a rank of another pod: a run "
+        f"one of the arena's {slots:.3g} slots for each process holds a rank of another pod: a run "
         "alike had sharded state, which is lost with its pod otherwise"
     )
+    if sources.facts.parity_group:
+        high *= 2
+        why = (
+            f"{kept:.3g} of a slot for each process is its part of the parity of its group: a run "
+            "alike had sharded state, which is lost with its pod otherwise. As much again, in the "
+            "annotation checkpoint.arena, lets the part before stay while the next one is made"
+        )
     return Quantity("replica", target, low, high, "bytes", "history", layout.weight, why)
+
+
+def _room(sources: Sources) -> str:
+    kept = sources.kept()
+    return f"{kept:.3g} of a slot (parity)" if sources.facts.parity_group else "a third slot"
 
 
 def checkpoint_every(sources: Sources) -> Quantity:

@@ -76,7 +76,8 @@ class Commits:
         self._ledger = commit.Ledger()
         self._seals = SealAccount()
         self._naming = Naming(settings.persist_seconds, time.time_ns(), settings.persist_steps)
-        self._replication = Replication(peers, lambda: self._naming.named)
+        group = settings.checkpoint_parity_group
+        self._replication = Replication(peers, lambda: self._naming.named, group)
         self._verdicts = ReplicaVerdicts(settings.checkpoint_check_every, story)
         kept = PlanFile(settings.home, settings.pod_uid)
         self._common = CommonStep(self._choose, self._begin_round, kept, seconds=resolve_seconds)

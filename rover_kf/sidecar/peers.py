@@ -104,10 +104,14 @@ class SidecarPeers:
             delay = min(delay * 1.5, 2.0)
 
     @contextlib.asynccontextmanager
-    async def get(self, address: str, path: str, *, offset: int = 0) -> AsyncIterator[Stream]:
+    async def get(
+        self, address: str, path: str, *, offset: int = 0, end: int | None = None
+    ) -> AsyncIterator[Stream]:
         """See seams.Peers."""
         url = f"http://{address}{path}"
-        headers = self._headers() | ({"Range": f"bytes={offset}-"} if offset else {})
+        headers = self._headers()
+        if offset or end is not None:
+            headers["Range"] = f"bytes={offset}-{'' if end is None else end - 1}"
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
         )

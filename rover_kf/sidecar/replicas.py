@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A pod's half of replicas: copies of a partner pod's slots in this pod's memory.
+"""A pod's half of replicas: copies of a partner pod's slots in this pod's memory, or parities.
 
 One slot for each rank that is kept, beside the pod's own slots. While a newer step is copied over
 an older one there is no replica; a pod that is lost in that moment costs a way back to storage.
+Parities are parity_maker.py's.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import logging
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Holding, Replicated, ReplicateOrder, ReplicateRequest
+from rover_kf.api.checkpoints import Holding
+from rover_kf.api.replication import Replicated, ReplicateOrder, ReplicateRequest
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.bandwidth import Cap
 from rover_kf.sidecar.capped_source import CappedSource
+from rover_kf.sidecar.parity_maker import ParityMaker
 from rover_kf.sidecar.peer_source import PeerSource
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
@@ -43,10 +46,11 @@ class Replicas:
         self._settings, self._slots = settings, slots
         self._peers, self._story = peers, story
         self._cap = Cap(settings.checkpoint_replica_bandwidth)
+        self._parities = ParityMaker(settings, slots, peers, self._cap)
         self._told: type[Exception] | None = None
 
     async def run(self) -> None:
-        """Copy what the coordinator orders, for ever."""
+        """Copy what the coordinator orders, or make parities of it, for ever."""
         number = 0
         while True:
             request = ReplicateRequest(self._settings.pod, number, _LONG_POLL_SECONDS)
@@ -55,21 +59,37 @@ class Replicas:
                     names.PATH_REPLICATE, request, ReplicateOrder
                 )
                 number = order.number
-                if order.holdings:
-                    told = Replicated(self._settings.pod, number, await self._keep(order.holdings))
+                if order.holdings or order.lanes:
+                    told = Replicated(self._settings.pod, number, await self._carried_out(order))
                     await self._peers.ask_coordinator(names.PATH_REPLICATED, told, Acknowledged)
             except errors.RoverError as error:
                 _log.warning("the coordinator orders no replicas: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _keep(self, holdings: tuple[Holding, ...]) -> str:
-        """Copy the slots; why it could not be done."""
+    async def _carried_out(self, order: ReplicateOrder) -> str:
+        """Do what is ordered; why it could not be done."""
+        holdings = order.holdings
         await asyncio.to_thread(self._slots.forget_replicas, {h.rank for h in holdings})
+        if order.lanes:
+            return await self._mix(order)
+        await asyncio.to_thread(self._slots.forget_parities, frozenset())
         try:
             for holding in holdings:
                 await self._copy(holding)
         except (errors.RoverError, OSError) as error:
-            self._warn(error, holding)
+            what = f"no replica of rank {holding.rank}"
+            self._warn(error, what, f"if {holding.pod} is lost, the job goes back to storage")
+            return str(error)
+        return ""
+
+    async def _mix(self, order: ReplicateOrder) -> str:
+        """Make the parities; why it could not be done."""
+        try:
+            await self._parities.make(order.number, order.lanes)
+        except (errors.RoverError, OSError) as error:
+            step = order.lanes[0].members[0].step
+            what = f"no parity of step {step}"
+            self._warn(error, what, "if a pod is lost now, the job goes back further than that")
             return str(error)
         return ""
 
@@ -91,13 +111,9 @@ class Replicas:
             )
             arena.control.write_checksum(seal, holding.checksum)
 
-    def _warn(self, why: Exception, holding: Holding) -> None:
-        _log.info("no replica of rank %d: %s", holding.rank, why)
+    def _warn(self, why: Exception, what: str, then: str) -> None:
+        _log.info("%s: %s", what, why)
         if type(why) is not self._told:  # each kind once, not at each step
             self._told = type(why)
-            self._story.record(
-                names.EVENT_CHECKPOINT_WARNING,
-                f"{self._settings.pod} keeps no replica of rank {holding.rank}: {why}; if "
-                f"{holding.pod} is lost, the job goes back to storage",
-                warning=True,
-            )
+            message = f"{self._settings.pod} keeps {what}: {why}; {then}"
+            self._story.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator's half of replicas: tells each pod whose slots to copy, and who still has some.
+"""The coordinator's half of replicas: who copies whose slots or makes which parity, who has some.
 
 A pod that has left the world may still be there for a moment, with its slots: after a planned
 change of size they are as good as a replica.
@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import (
-    Holding,
+from rover_kf.api.checkpoints import Holding, ResolveRequest
+from rover_kf.api.replication import (
+    ParityMade,
+    ParityVerdict,
     Replicated,
     ReplicateOrder,
     ReplicateRequest,
-    ResolveRequest,
 )
 from rover_kf.api.status import Acknowledged
 from rover_kf.sidecar.long_poll import LongPoll
+from rover_kf.sidecar.parity_verdicts import ParityVerdicts
 from rover_kf.sidecar.peer_source import PeerSource
 from rover_kf.sidecar.ring import Key, Ring
 from rover_kf.sidecar.seams import Peers
@@ -41,17 +44,22 @@ class Replication:
     Args:
         peers: other sidecars.
         persisting: tells which step is being persisted.
+        parity_group: fewest pods that share a parity; 0: each keeps a copy of another one's slots.
     """
 
-    def __init__(self, peers: Peers, persisting: Callable[[], Key | None]) -> None:
+    def __init__(
+        self, peers: Peers, persisting: Callable[[], Key | None], parity_group: int = 0
+    ) -> None:
         self._peers, self._persisting = peers, persisting
-        self._ring = Ring()
+        # Above all that a coordinator before this one has counted: members remember its numbers.
+        self._ring = Ring(parity_group, number=time.time_ns())
+        self._verdicts = ParityVerdicts()
         self._poll = LongPoll()
         self._held_by_all: int | None = None
 
     @property
     def step(self) -> int | None:
-        """Newest step that a peer of every pod holds."""
+        """Newest step that no loss of one pod takes away."""
         return self._ring.replicated[1] if self._ring.replicated else self._held_by_all
 
     @property
@@ -64,6 +72,7 @@ class Replication:
         return [
             web.post(names.PATH_REPLICATE, self._on_replicate),
             web.post(names.PATH_REPLICATED, self._on_replicated),
+            web.post(names.PATH_PARITY_MADE, self._on_parity_made),
         ]
 
     async def sealed(self, key: Key, holdings: Sequence[Holding]) -> None:
@@ -108,17 +117,36 @@ class Replication:
         asked = await read(request, ReplicateRequest)
 
         def news() -> ReplicateOrder | None:
+            before = self._ring.number
             self._ring.due(self._persisting())
+            if self._ring.number != before:
+                self._verdicts = ParityVerdicts(self._ring.lanes)
             order = self._ring.order(asked.pod)
-            if not order or self._ring.number == asked.after:
-                return None
-            return ReplicateOrder(self._ring.number, order)
+            return order if order and order.number != asked.after else None
 
         found = await self._poll.answer(news, asked.timeout_seconds)
         return reply(found or ReplicateOrder(asked.after))
 
     async def _on_replicated(self, request: web.Request) -> web.Response:
         told = await read(request, Replicated)
+        if told.reason and told.number == self._ring.number:
+            self._verdicts.failed(told.pod, told.reason)
         self._ring.finished(told.pod, told.number, done=not told.reason)
         await self._poll.notify()
         return reply(Acknowledged())
+
+    async def _on_parity_made(self, request: web.Request) -> web.Response:
+        told = await read(request, ParityMade)
+
+        def news() -> ParityVerdict | None:
+            order = self._ring.order(told.pod)
+            if order is None or order.number != told.number:
+                return ParityVerdict(known=True, reason="the order is over")
+            found = self._verdicts.verdict(told.pod)
+            return found if found.known else None
+
+        if told.number == self._ring.number:
+            self._verdicts.made(told)
+            await self._poll.notify()
+        found = await self._poll.answer(news, told.timeout_seconds)
+        return reply(found or ParityVerdict(known=False))

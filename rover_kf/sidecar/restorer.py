@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training process starts from: the coordinator chooses the step, this brings its bytes.
 
-Own memory, a peer's memory, or storage; as they are, or put together from several ranks' where the
-world has another size or the file was split. Whatever the source, the result is a sealed, verified
-slot of this pod. Slots with steps after the common one are cleared: they belong to a course that
-the job has left, and a later choice must not mix the two.
+Own memory, a peer's memory, parities, or storage; as they are, or put together from several ranks'
+where the world has another size or the file was split. Whatever the source, the result is a sealed,
+verified slot of this pod. Slots with steps after the common one are cleared: they belong to a
+course that the job has left, and a later choice must not mix the two.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rover_kf.api import names
 from rover_kf.api.checkpoints import (
     ArenaRequest,
     Holding,
+    Parity,
     ResolveReply,
     ResolveRequest,
     RestoreReply,
@@ -32,11 +33,12 @@ from rover_kf.checkpoint.assembly import Assembly
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.manifest import Folder
 from rover_kf.checkpoint.storage import Storage
-from rover_kf.sidecar.peer_source import PeerSource
+from rover_kf.sidecar import parity_slot
+from rover_kf.sidecar.memory_sources import MemorySources
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots import Assignment, Slots
-from rover_kf.sidecar.sources import FileSource, SlotSource, Source, copy_into, move
+from rover_kf.sidecar.sources import FileSource, Source, copy_into, move
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class Restorer:
     ) -> None:
         self._settings, self._slots, self._storage = settings, slots, store
         self._peers, self._story = peers, story
+        self._memory = MemorySources(settings, slots, peers)
 
     async def restore(self, request: RestoreRequest) -> RestoreReply:
         """Answer a training process; waits until all ranks of its round have asked.
@@ -89,9 +92,10 @@ class Restorer:
         assignment = Assignment(request.rank, request.world_size, request.round)
         await asyncio.to_thread(self._slots.assign, local_rank, assignment)
         holdings = await asyncio.to_thread(self._holdings, local_rank)
+        parities = await asyncio.to_thread(self._parities, local_rank)
         choice = await self._peers.ask_coordinator(
             names.PATH_COMMIT_RESOLVE,
-            ResolveRequest(request.round, request.rank, request.world_size, holdings),
+            ResolveRequest(request.round, request.rank, request.world_size, holdings, parities),
             ResolveReply,
         )
         if choice.step is None:
@@ -112,12 +116,12 @@ class Restorer:
     async def _bring(self, request: RestoreRequest, choice: ResolveReply) -> Seal:
         if choice.source == "storage" and self._storage is not None:
             return await self._from_storage(request, choice, self._storage)
-        if choice.source in ("memory", "peer") and choice.holdings:
+        if choice.source in ("memory", "peer", "parity") and choice.holdings:
             first = choice.holdings[0]
             here = choice.source == "memory" and not first.replica
             if here and len(choice.holdings) == 1:
                 return await asyncio.to_thread(self._own_verified, first)
-            return await self._again(request, choice.holdings)
+            return await self._again(request, choice)
         raise errors.CheckpointError(
             f"the coordinator chose {choice.source!r}, which this pod cannot reach "
             f"({names.PREFIX}checkpoint.path is {self._settings.checkpoint_path})"
@@ -136,18 +140,16 @@ class Restorer:
                 self._story.record(names.EVENT_CHECKPOINT_WARNING, damage, warning=True)
         return tuple(found)
 
-    def _own(self, holding: Holding) -> Seal:
-        for seal in self._slots.arena(holding.place).sealed():
-            same = (seal.step, seal.round, seal.world_size) == (
-                holding.step, holding.round, holding.world_size
-            )  # fmt: skip
-            if same:
-                return seal
-        raise errors.TornSnapshot(f"step {holding.step} was overwritten while it was being chosen")
+    def _parities(self, local_rank: int) -> tuple[Parity, ...]:
+        """The pod's parities, which its first rank tells of."""
+        found, damages = parity_slot.found(self._slots) if local_rank == 0 else ((), ())
+        for damage in damages:
+            self._story.record(names.EVENT_CHECKPOINT_WARNING, damage, warning=True)
+        return found
 
     def _own_verified(self, holding: Holding) -> Seal:
         """The slot to be taken as it is; the newest one was verified when it was offered."""
-        seal, arena = self._own(holding), self._slots.arena(holding.place)
+        seal, arena = self._memory.seal_of(holding), self._slots.arena(holding.place)
         if seal != arena.sealed()[0]:
             try:
                 self._slots.verify(holding.place, seal)
@@ -157,29 +159,21 @@ class Restorer:
                 raise
         return seal
 
-    async def _again(self, request: RestoreRequest, holdings: tuple[Holding, ...]) -> Seal:
+    async def _again(self, request: RestoreRequest, choice: ResolveReply) -> Seal:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return await self._from_memory(request, holdings)
+                return await self._from_memory(request, choice)
             except (errors.ClusterUnavailable, errors.TornSnapshot) as error:  # noqa: PERF203 - a retry
                 if attempt == _ATTEMPTS:
                     raise
-                _log.warning("fetching step %d again: %s", holdings[0].step, error)
+                _log.warning("fetching step %s again: %s", choice.step, error)
                 await asyncio.sleep(0.2 * attempt)
         raise AssertionError
 
-    async def _from_memory(self, request: RestoreRequest, holdings: tuple[Holding, ...]) -> Seal:
-        first = holdings[0]
+    async def _from_memory(self, request: RestoreRequest, choice: ResolveReply) -> Seal:
+        first = choice.holdings[0]
         with contextlib.ExitStack() as pins:
-            sources: list[Source] = []
-            for holding in holdings:
-                if holding.pod != self._settings.pod:
-                    sources.append(PeerSource(self._peers, holding))
-                    continue
-                # Pinned, so that what is being made does not take its place.
-                seal = await asyncio.to_thread(self._own, holding)
-                pin = pins.enter_context(self._slots.arena(holding.place).pin(seal))
-                sources.append(SlotSource(pin, holding.checksum))
+            sources = await self._memory.open(choice, pins)
             made = await self._made(sources, request)
             state = _State(
                 first.step, first.round, replicated=first.replicated, pieces=first.pieces

@@ -45,7 +45,8 @@ class SlotServer:
 
     def routes(self) -> list[web.RouteDef]:
         """For the TCP port."""
-        slot = names.PATH_SLOTS + rf"/{{place:(?:{names.REPLICA_PLACE})?\d+}}/{{step:\d+}}"
+        kinds = f"(?:{names.REPLICA_PLACE}|{names.PARITY_PLACE})?"
+        slot = names.PATH_SLOTS + rf"/{{place:{kinds}\d+}}/{{step:\d+}}"
         return [
             web.get(slot, self._on_slot, allow_head=False),
             web.get(f"{slot}/{{part:{names.SLOT_HEAD}}}", self._on_slot, allow_head=False),

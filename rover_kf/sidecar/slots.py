@@ -44,7 +44,7 @@ class Slots:
         self._assignments: dict[int, Assignment] = {}
 
     def allocate(self, request: ArenaRequest) -> ArenaReply:
-        """Make or grow a local rank's slots.
+        """Make or grow a local rank's slots; parities give way where there is no room for both.
 
         Raises:
             ArenaTooSmall: they do not fit.
@@ -52,12 +52,15 @@ class Slots:
         """
         if request.local_rank < 0 or request.slot_bytes < 0:
             raise errors.InputError(f"{request} has a negative number")
-        arena = allocation.allocate(
-            self._root,
-            request.local_rank,
-            request.slot_bytes,
-            most_bytes=self._settings.arena_bytes,
-        )
+        place, size = request.local_rank, request.slot_bytes
+        most = self._settings.arena_bytes
+        try:
+            arena = allocation.allocate(self._root, place, size, most_bytes=most)
+        except errors.ArenaTooSmall:
+            if not self.parities():
+                raise
+            self.forget_parities(frozenset())
+            arena = allocation.allocate(self._root, place, size, most_bytes=most)
         return ArenaReply(str(arena.directory), arena.slot_bytes())
 
     def allocate_replica(self, rank: int, slot_bytes: int) -> Arena:
@@ -70,18 +73,47 @@ class Slots:
         most = self._settings.arena_bytes
         return allocation.allocate(self._root, place, slot_bytes, most_bytes=most, slots=(0,))
 
+    def allocate_parity(self, lane: int, slot_bytes: int) -> Arena:
+        """Make or grow two slots for a parity, or one if there is no room for two.
+
+        Raises:
+            ArenaTooSmall: not even one fits beside this pod's own.
+        """
+        place, most = f"{names.PARITY_PLACE}{lane}", self._settings.arena_bytes
+        try:
+            return allocation.allocate(self._root, place, slot_bytes, most_bytes=most)
+        except errors.ArenaTooSmall:
+            if self.arena(place).slot_bytes():
+                self._remove(place)  # Two of the smaller size may take the room of the larger one.
+            return allocation.allocate(self._root, place, slot_bytes, most_bytes=most, slots=(0,))
+
     def forget_replicas(self, kept: AbstractSet[int]) -> None:
         """Give back the memory of all replicas but those of these ranks."""
         for place in self.replicas():
             if int(place.removeprefix(names.REPLICA_PLACE)) not in kept:
-                for path in (self._root / place).iterdir():
-                    path.unlink()
-                (self._root / place).rmdir()
+                self._remove(place)
+
+    def forget_parities(self, kept: AbstractSet[int]) -> None:
+        """Give back the memory of all parities but those of these lanes."""
+        for place in self.parities():
+            if int(place.removeprefix(names.PARITY_PLACE)) not in kept:
+                self._remove(place)
 
     def replicas(self) -> tuple[str, ...]:
         """Places of the replicas in this pod."""
-        found = self._root.glob(f"{names.REPLICA_PLACE}*/control")
-        return tuple(sorted(path.parent.name for path in found))
+        return self._places(names.REPLICA_PLACE)
+
+    def parities(self) -> tuple[str, ...]:
+        """Places of the parities in this pod."""
+        return self._places(names.PARITY_PLACE)
+
+    def _places(self, prefix: str) -> tuple[str, ...]:
+        return tuple(sorted(path.parent.name for path in self._root.glob(f"{prefix}*/control")))
+
+    def _remove(self, place: str) -> None:
+        for path in (self._root / place).iterdir():
+            path.unlink()
+        (self._root / place).rmdir()
 
     def arena(self, place: int | str) -> Arena:
         """The slots of a local rank, or of a replica, made or not."""
@@ -150,7 +182,7 @@ class Slots:
         return found
 
     def holdings(self, place: int | str) -> tuple[tuple[Holding, ...], tuple[str, ...]]:
-        """What a rank's or a replica's slots hold, and what was wrong with the others.
+        """What a rank's, a replica's or a parity's slots hold, and what was wrong with the others.
 
         The newest is verified; a damaged slot is cleared: it must be offered to nobody. An older
         one, which is seldom wanted, has the checksum of its seal, and is verified by whoever reads
@@ -169,11 +201,14 @@ class Slots:
         return tuple(found), tuple(wrong)
 
     def _holding(self, place: int | str, seal: Seal, found: int) -> Holding:
+        name = str(place)
+        replica, parity = (name.startswith(p) for p in (names.REPLICA_PLACE, names.PARITY_PLACE))
         return Holding(
             pod=self._settings.pod,
             address=self._settings.endpoint,
-            local_rank=place if isinstance(place, int) else 0,
-            replica=isinstance(place, str),
+            local_rank=0 if replica else int(name.removeprefix(names.PARITY_PLACE)),
+            replica=replica,
+            parity=parity,
             node=self._settings.node,
             rank=seal.rank,
             world_size=seal.world_size,

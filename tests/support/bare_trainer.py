@@ -9,7 +9,15 @@ import os
 import checkpoint_pod
 
 from rover_kf.api import names
-from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, RestoreRequest, Sealed
+from rover_kf.api.checkpoints import (
+    ArenaReply,
+    ArenaRequest,
+    RestoreReply,
+    RestoreRequest,
+    Sealed,
+    WaitRequest,
+    Wanted,
+)
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
@@ -34,22 +42,28 @@ class Trainer:
     def allocate(self, size: int) -> ArenaReply:
         return self.link.ask(names.PATH_ARENA, ArenaRequest(0, size), ArenaReply, timeout=30)
 
-    def save(self, step: int, content: bytes, *, replicated: bool = True) -> Seal:
+    def save(
+        self, step: int, content: bytes, *, replicated: bool = True, pieces: bool = False
+    ) -> Seal:
         self.allocate(len(content))
         with self.arena.fill() as filling:
             os.pwrite(filling.descriptor, content, 0)
             seal = filling.seal(
                 step=step, length=len(content), rank=self.rank, world_size=self.world,
-                round_=self.round, replicated=replicated,
+                round_=self.round, replicated=replicated, pieces=pieces,
             )  # fmt: skip
         place = (0, self.rank, self.world, self.round)
-        message = Sealed(*place, step, seal.slot, len(content), replicated)
+        message = Sealed(*place, step, seal.slot, len(content), replicated, pieces=pieces)
         self.link.ask(names.PATH_SEALED, message, Acknowledged, timeout=30)
         return seal
 
-    def restore(self, round_: int) -> RestoreReply:
+    def wait(self, step: int, level: str) -> Acknowledged:
+        asked = WaitRequest(step, level, 50)
+        return self.link.ask(names.PATH_WAIT, asked, Acknowledged, timeout=60)
+
+    def restore(self, round_: int, wanted: tuple[Wanted, ...] = ()) -> RestoreReply:
         self.round = round_
-        request = RestoreRequest(0, self.rank, self.world, round_)
+        request = RestoreRequest(0, self.rank, self.world, round_, wanted)
         return self.link.ask(names.PATH_RESTORE, request, RestoreReply, timeout=60)
 
     def flush(self) -> Acknowledged:

@@ -95,8 +95,8 @@ class Here:
         return found
 
     @contextlib.asynccontextmanager
-    async def get(self, address, path, *, offset):
-        raise errors.ClusterUnavailable(f"{address}{path} from {offset}")
+    async def get(self, address, path, *, offset, end):
+        raise errors.ClusterUnavailable(f"{address}{path} from {offset} to {end}")
         yield
 
 

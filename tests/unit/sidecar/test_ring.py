@@ -55,10 +55,10 @@ def test_one_step_at_a_time():
     """The next step is ordered when every pod has the one before."""
     ring = _ring(2)
     assert ring.due(None) == (1, 10)
-    assert [holding.rank for holding in ring.order("pod-0")] == [1]
+    assert [holding.rank for holding in ring.order("pod-0").holdings] == [1]
     ring.sealed((1, 20), [_held(0), _held(1)])
     ring.finished("pod-0", ring.number, done=True)
-    assert ring.order("pod-0") == ()
+    assert ring.order("pod-0") is None
     assert (ring.due(None), ring.replicated) == ((1, 10), None)
     ring.finished("pod-1", ring.number, done=True)
     assert ring.replicated == (1, 10)
@@ -88,8 +88,29 @@ def test_a_late_word_counts_for_nothing():
     ring = _ring(2)
     ring.due(None)
     ring.finished("pod-0", ring.number - 1, done=True)
-    assert len(ring.order("pod-0")) == 1
+    assert len(ring.order("pod-0").holdings) == 1
     ring.restart()
     ring.finished("pod-0", ring.number, done=True)
     ring.finished("pod-1", ring.number, done=True)
     assert (ring.under_way, ring.replicated) == (None, None)
+
+
+def test_parities_are_ordered_in_place_of_copies():
+    """Where the policy says so: each pod gets the lanes of its group, and no slot to copy; a step
+    of which a rank is missing, or a single pod, gets nothing."""
+    ring = Ring(parity_group=3)
+    ring.sealed((1, 10), [_held(rank) for rank in range(9)])
+    assert ring.due(None) == (1, 10)
+    order = ring.order("pod-4")
+    assert order.holdings == ()
+    (lane,) = order.lanes
+    assert [holding.pod for holding in lane.members] == ["pod-1", "pod-4", "pod-7"]
+    assert {pod for pod, lanes in ring.lanes.items() if lane in lanes} == {
+        "pod-1",
+        "pod-4",
+        "pod-7",
+    }
+    for few in ([_held(rank) for rank in range(8)], [_held(rank, pod="a") for rank in range(9)]):
+        ring = Ring(parity_group=3)
+        ring.sealed((1, 10), few)
+        assert ring.due(None) is None
