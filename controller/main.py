@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import kopf
@@ -19,6 +20,7 @@ from controller.rover import Rover
 from controller.settings import read
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
+from rover_kf.cluster.kubernetes_objects import silent_since
 
 
 @kopf.on.startup()
@@ -38,6 +40,12 @@ async def observe(namespace: str | None, name: str, memo: Any, **_: object) -> N
     """Queue the job's key."""
     if namespace is not None:  # None is kopf's type for objects of no namespace; jobs have one
         memo.rover.queue.add(JobKey(namespace, name))
+
+
+@kopf.on.event("", "v1", "nodes")
+async def observe_node(name: str, status: Mapping[str, Any], memo: Any, **_: object) -> None:
+    """Queue every job when a node falls silent or is heard again."""
+    await memo.rover.node_seen(name, silent=silent_since({"status": status}) is not None)
 
 
 @kopf.on.cleanup()

@@ -21,6 +21,8 @@ from rover_kf.reconcilers.queue import KeyQueue
 from rover_kf.webhook.server import make_app
 
 STOP_SECONDS = 10.0
+NODE_SECONDS = 2.0
+"""Between a node's silence and a look at the jobs: Kubernetes marks the pods after the node."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ class Rover:
         self._tasks: list[asyncio.Task[None]] = []
         self._worker: threading.Thread | None = None
         self._webhook: WebhookServer | None = None
+        self._cluster: kubernetes.KubernetesCluster | None = None
+        self._silent: set[str] = set()
 
     async def start(self) -> None:
         """Start everything; returns at once.
@@ -49,6 +53,7 @@ class Rover:
         """
         told = self._settings
         cluster = kubernetes.from_environment(token_file=told.token_file)
+        self._cluster = cluster
         secret = CertificateSecret(
             cluster.api,
             namespace=told.namespace,
@@ -72,6 +77,13 @@ class Rover:
         if self._worker is not None:
             await asyncio.to_thread(self._worker.join, STOP_SECONDS)
 
+    async def node_seen(self, name: str, *, silent: bool) -> None:
+        """A node's object has changed; jobs are looked at if it fell silent or is heard again."""
+        if silent is (name in self._silent) or self._cluster is None:
+            return
+        self._silent ^= {name}
+        await self._queue_all(self._cluster, delay=NODE_SECONDS)
+
     def alive(self) -> bool:
         """Whether the reconcilers' thread and every task still run."""
         working = self._worker is not None and self._worker.is_alive()
@@ -93,9 +105,14 @@ class Rover:
     async def _resync(self, cluster: kubernetes.KubernetesCluster) -> None:
         """Look at every job now and then, whatever the watch stream has missed."""
         while True:
-            try:
-                for job in await asyncio.to_thread(cluster.list_jobs):
-                    self.queue.add(job.key)
-            except errors.RoverError as cause:
-                _log.warning("resync: %s", cause)
+            await self._queue_all(cluster)
             await asyncio.sleep(self._settings.resync_seconds)
+
+    async def _queue_all(
+        self, cluster: kubernetes.KubernetesCluster, *, delay: float = 0.0
+    ) -> None:
+        try:
+            for job in await asyncio.to_thread(cluster.list_jobs):
+                self.queue.add(job.key, delay)
+        except errors.RoverError as cause:
+            _log.warning("the jobs could not be listed: %s", cause)

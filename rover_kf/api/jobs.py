@@ -54,6 +54,8 @@ class Pod:
     """IP address; empty until it has one."""
     node: str = ""
     deleting: bool = False
+    ready: bool = True
+    """Its Ready condition; Kubernetes takes it from the pods of a node that fell silent."""
     containers: tuple[Container, ...] = ()
     reasons: tuple[str, ...] = ()
     """Why it has ended or is about to: its status' reason (Evicted, …) and its DisruptionTarget's

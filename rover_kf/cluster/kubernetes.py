@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pathlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import kubernetes.client
@@ -149,6 +149,32 @@ class KubernetesCluster:
             self._api.request("DELETE", path, what=f"pod {pod} of {key}")
         except errors.JobNotFound:
             return
+
+    def abandon_pod(self, key: JobKey, pod: Pod) -> None:
+        """Remove a pod's object without waiting for its node; one that is gone is no error.
+
+        Raises:
+            Conflict: a pod of that name is another one by now.
+        """
+        path = f"/api/v1/namespaces/{key.namespace}/pods/{pod.name}"
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
+        try:
+            self._api.request("DELETE", path, what=f"pod {pod.name} of {key}", body=body)
+        except errors.JobNotFound:
+            return
+
+    def silent_nodes(self, nodes: Collection[str]) -> dict[str, float]:
+        """Those of the nodes that Kubernetes hears no more, and since when (Unix seconds)."""
+        found: dict[str, float] = {}
+        for name in sorted(nodes):
+            try:
+                node = self._api.request("GET", f"/api/v1/nodes/{name}", what=f"node {name}")
+            except errors.JobNotFound:
+                continue  # Kubernetes itself removes the pods of a node that is no more
+            since = objects.silent_since(node)
+            if since is not None:
+                found[name] = since
+        return found
 
     def read_log(self, key: JobKey, pod: str, container: str, *, tail: int | None = None) -> str:
         """What the container printed so far (the last ``tail`` lines).

@@ -81,10 +81,26 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
         address=status.get("podIP") or "",
         node=(item.get("spec") or {}).get("nodeName") or "",
         deleting="deletionTimestamp" in metadata,
+        ready=_condition(status, "Ready").get("status") == "True",
         containers=tuple(_container_of(state) for state in states),
         reasons=tuple(reason for reason, _ in ends if reason),
         message=next((message for _, message in ends if message), ""),
     )
+
+
+def silent_since(node: Mapping[str, Any]) -> float | None:
+    """When Kubernetes heard a node no more, Unix seconds; None while it does.
+
+    A kubelet that says itself that it is not ready is no silent one: what runs there runs on.
+    """
+    ready = _condition(node.get("status") or {}, "Ready")
+    return seconds_of(ready.get("lastTransitionTime")) if ready.get("status") == "Unknown" else None
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """The condition of that type; empty if there is none."""
+    found = status.get("conditions") or ()
+    return next((condition for condition in found if condition.get("type") == kind), {})
 
 
 def _ends_of(status: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ tests/unit/cluster/conformance.py is run on both. Reads return frozen views; wri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
@@ -60,6 +60,16 @@ class Pods(Protocol):
 
     def delete_pod(self, key: JobKey, pod: str) -> None:
         """Delete a pod with its grace period; the operator makes another."""
+
+    def abandon_pod(self, key: JobKey, pod: Pod) -> None:
+        """Remove a pod's object without waiting for its node; one that is gone is no error.
+
+        Raises:
+            Conflict: a pod of that name is another one by now.
+        """
+
+    def silent_nodes(self, nodes: Collection[str]) -> dict[str, float]:
+        """Those of the nodes that are not heard any more, and since when (Unix seconds)."""
 
     def read_log(self, key: JobKey, pod: str, container: str, *, tail: int | None = None) -> str:
         """What the container printed so far (the last ``tail`` lines)."""

@@ -21,9 +21,18 @@ from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.status import Acknowledged, CoordinatorStatus, ScaleRequest
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.protocol import HistoryStore
-from rover_kf.reconcilers import policies, scaling, status, story
+from rover_kf.reconcilers import nodes, policies, scaling, status, story
 from rover_kf.reconcilers.history import RunHistory
-from rover_kf.reconcilers.plan import Announce, Effect, Observed, Plan, Remember, Resize, Tell
+from rover_kf.reconcilers.plan import (
+    Abandon,
+    Announce,
+    Effect,
+    Observed,
+    Plan,
+    Remember,
+    Resize,
+    Tell,
+)
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.policy import WatchPolicy
 
@@ -99,7 +108,7 @@ class Reconcilers:
         seen, memory = self._observe(job, memory)
         made = plan(seen, memory, now)
         applied = self._apply(job, made, now)
-        delay = _delay(seen, made) if applied else RETRY_SECONDS
+        delay = _delay(seen, made, now) if applied else RETRY_SECONDS
         recorded = self._history.update(
             job,
             seen.status,
@@ -127,7 +136,10 @@ class Reconcilers:
             found = self._coordinator(job, 0)
         if found is not None:
             memory = dataclasses.replace(memory, story=found.started_at)
-        return Observed(job, self._cluster.list_pods(job.key), found, policy, error), memory
+        pods = self._cluster.list_pods(job.key)
+        suspects = nodes.suspects(pods)
+        silent = self._cluster.silent_nodes(suspects) if suspects else {}
+        return Observed(job, pods, found, policy, silent, error), memory
 
     def _coordinator(self, job: ObservedJob, after: int) -> CoordinatorStatus | None:
         if job.suspended:
@@ -163,6 +175,9 @@ class Reconcilers:
                 return job
             case Remember(memory):
                 return self._patch(job, _annotation(memory, now))
+            case Abandon(pod):
+                self._cluster.abandon_pod(job.key, pod)
+                return job
             case Resize(replicas, memory):
                 specs = {"pytorchReplicaSpecs": {"Worker": {"replicas": replicas}}}
                 return self._patch(job, {**_annotation(memory, now), "spec": specs})
@@ -216,7 +231,7 @@ def plan(seen: Observed, memory: JobStatus, now: float) -> Plan:
         memory: its annotation, as read at the same time.
         now: Unix seconds.
     """
-    made = story.extend(Plan((), memory), seen, now)
+    made = nodes.extend(story.extend(Plan((), memory), seen, now), seen, now)
     made = scaling.extend(made, seen, now)
     written = status.read(seen.job)
     for effect in made.effects:
@@ -238,9 +253,10 @@ def _annotation(memory: JobStatus, now: float) -> dict[str, object]:
     return {"metadata": {"annotations": {names.STATUS_ANNOTATION: text}}}
 
 
-def _delay(seen: Observed, made: Plan) -> float | None:
+def _delay(seen: Observed, made: Plan, now: float) -> float | None:
     if seen.job.suspended or seen.job.deleting:
         return None
     moving = made.status.scaling.move is not None
     pace = min(seen.policy.window_seconds / 2, 2.0 if moving else SLOWEST_SECONDS)
-    return max(pace, 0.5)
+    silent = nodes.delay(seen, now)
+    return max(pace if silent is None else min(pace, silent), 0.5)

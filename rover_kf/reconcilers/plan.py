@@ -11,6 +11,7 @@ and completes it, or finds it completed.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob, Pod
@@ -28,6 +29,8 @@ class Observed:
     status: CoordinatorStatus | None
     """None while the coordinator cannot be reached."""
     policy: WatchPolicy
+    silent: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Nodes of its pods that are not heard any more, and since when (Unix seconds)."""
     policy_error: str = ""
     """Why the job's annotations could not be read as a policy; the policy is then ``off``."""
 
@@ -64,7 +67,14 @@ class Resize:
     status: JobStatus
 
 
-Effect = Tell | Remember | Announce | Resize
+@dataclasses.dataclass(frozen=True, slots=True)
+class Abandon:
+    """Remove a pod whose node is silent: the operator makes another one elsewhere."""
+
+    pod: Pod
+
+
+Effect = Tell | Remember | Announce | Resize | Abandon
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
         window_seconds=policy.scaling.window,
         cooldown_seconds=policy.scaling.cooldown,
         restart_prior_seconds=restart_prior_seconds,
+        node_grace_seconds=policy.failures.node_grace,
     )
 
 

@@ -36,6 +36,8 @@ class WatchPolicy:
     """How long a size that disappointed is not tried again."""
     join_seconds: float = 300.0
     """How long a changed world may take to form before the change is taken back."""
+    node_grace_seconds: float = 5.0
+    """How long a node may be silent before its pods are removed."""
     settle_windows: int = 2
     """Windows at one size before anything is concluded from them."""
 

@@ -18,7 +18,7 @@ import pathlib
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import TracebackType
 from typing import Any, final
 
@@ -193,6 +193,15 @@ class LocalCluster:
             self._wake()
         elif any(item.name == pod for item in self.list_pods(key)):
             raise errors.ClusterUnavailable(f"{key} is run by another process: delete {pod} there")
+
+    def abandon_pod(self, key: JobKey, pod: Pod) -> None:
+        """Delete a pod; there is but one machine, which is there as long as this process."""
+        self.delete_pod(key, pod.name)
+
+    def silent_nodes(self, nodes: Collection[str]) -> dict[str, float]:
+        """None: the one machine is this one."""
+        del nodes
+        return {}
 
     def processes(self, key: JobKey, pod: str, container: str) -> tuple[int, ...]:
         """Process ids of a container that this process runs, its command first."""

@@ -238,6 +238,29 @@ def test_deleting_a_pod_that_is_gone_is_no_error(cluster, server):
     assert server.objects == {}
 
 
+def test_a_pod_is_abandoned_only_if_it_is_that_one(cluster, server):
+    """Without grace, under the condition of its uid; gone already is no error."""
+    server.put(f"{PODS}/digits-worker-0", pod())
+    (found,) = cluster.list_pods(KEY)
+    assert not found.ready
+    cluster.abandon_pod(KEY, found)
+    cluster.abandon_pod(KEY, found)
+    method, path, _, body, _ = server.requests[-2]
+    assert (method, path) == ("DELETE", f"{PODS}/digits-worker-0")
+    assert body == {"gracePeriodSeconds": 0, "preconditions": {"uid": found.uid}}
+    assert server.objects == {}
+
+
+def test_silent_nodes_are_those_nobody_hears(cluster, server):
+    """A kubelet that says it is not ready is heard; a node that is gone is not silent."""
+    at = "2026-01-01T00:00:10Z"
+    for name, status in (("n1", "Unknown"), ("n2", "False"), ("n3", "True")):
+        ready = {"type": "Ready", "status": status, "lastTransitionTime": at}
+        server.put(f"/api/v1/nodes/{name}", {"status": {"conditions": [ready]}})
+    asked = {"n1", "n2", "n3", "n4"}
+    assert cluster.silent_nodes(asked) == {"n1": 1767225610.0}
+
+
 def test_events_are_told_once(cluster, server):
     """A line with a sequence is stored once however often it is told; one without, each time."""
     job = cluster.create_job(make_job())

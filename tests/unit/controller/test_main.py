@@ -14,9 +14,10 @@ from rover_kf.api.jobs import JobKey
 
 
 def test_nothing_asks_kopf_for_a_finalizer():
-    """kopf has one event handler and no other on any resource, so no job gets a finalizer."""
+    """kopf has event handlers and no other on any resource, so no job gets a finalizer."""
     registry = kopf.get_default_registry()
-    assert [handler.fn for handler in registry._watching.get_all_handlers()] == [main.observe]
+    watching = [handler.fn for handler in registry._watching.get_all_handlers()]
+    assert watching == [main.observe, main.observe_node]
     for others in (registry._changing, registry._spawning, registry._webhooks, registry._indexing):
         assert not list(others.get_all_handlers())
 
@@ -29,3 +30,19 @@ def test_a_change_queues_the_key():
     )
     asyncio.run(main.observe(namespace="team", name="digits", memo=memo, type="DELETED"))
     assert added == [JobKey("team", "digits")]
+
+
+def test_a_node_is_told_silent_when_nobody_hears_it():
+    """Unknown is silent; a kubelet that says it is not ready is heard, and so is a new node."""
+    told = []
+
+    async def node_seen(name, *, silent):
+        told.append((name, silent))
+
+    memo = types.SimpleNamespace(rover=types.SimpleNamespace(node_seen=node_seen))
+    for status in ("Unknown", "False", "True"):
+        conditions = [{"type": "Ready", "status": status}]
+        seen = {"conditions": conditions}
+        asyncio.run(main.observe_node(name="n1", status=seen, memo=memo, type="MODIFIED"))
+    asyncio.run(main.observe_node(name="n2", status={}, memo=memo, type="ADDED"))
+    assert told == [("n1", True), ("n1", False), ("n1", False), ("n2", False)]

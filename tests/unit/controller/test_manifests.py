@@ -111,13 +111,15 @@ def test_the_environment_is_what_the_settings_read(rendered):
 
 
 def test_the_controller_may_do_what_it_does_and_no_more(rendered):
-    """No wildcard, nothing created but events and our Secret, nothing deleted."""
+    """No wildcard, nothing created but events and our Secret, nothing deleted but pods."""
     roles = [document for (kind, _), document in rendered.items() if kind.endswith("Role")]
     rules = [rule for role in roles for rule in role["rules"]]
     for rule in rules:
         for values in (rule["apiGroups"], rule["resources"], rule["verbs"]):
             assert "*" not in values
-        assert not {"delete", "deletecollection", "impersonate", "escalate"} & set(rule["verbs"])
+        assert not {"deletecollection", "impersonate", "escalate"} & set(rule["verbs"])
+    deleted = {resource for r in rules if "delete" in r["verbs"] for resource in r["resources"]}
+    assert deleted == {"pods"}
     created = {resource for r in rules if "create" in r["verbs"] for resource in r["resources"]}
     assert created == {"events", "secrets"}
     named = {n for rule in rules for n in rule.get("resourceNames", ())}

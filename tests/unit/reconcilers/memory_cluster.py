@@ -64,6 +64,7 @@ class MemoryCluster:
         self.manifest = given or manifest()
         self.version, self.uid, self.phase = 1, "uid-1", "Running"
         self.pods = ()
+        self.silent = {}
         self.reachable = True
         self.story, self.coordinator_events = clock(), []
         self.events, self.posts, self.resizes, self.patches = [], [], [], 0
@@ -96,6 +97,13 @@ class MemoryCluster:
 
     def list_pods(self, _):
         return self.pods
+
+    def silent_nodes(self, nodes):
+        return {name: since for name, since in self.silent.items() if name in nodes}
+
+    def abandon_pod(self, _, pod):
+        self._point("abandon")
+        self.pods = tuple(one for one in self.pods if one.uid != pod.uid)
 
     def patch_job(self, key, patch, *, resource_version=None):
         self._point("patch")

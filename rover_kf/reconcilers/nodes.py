@@ -1,0 +1,53 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pods of nodes that fell silent: removed after the policy's grace, so that others replace them.
+
+Kubernetes itself marks such pods for deletion after five minutes and then waits for a word of their
+node; the Training Operator never makes a pod while one of that name is there. A node that was only
+cut off goes on with its pod until it hears of it: such a pod is of no round any more, and what it
+writes bears its old round (docs/protocols.md).
+"""
+
+from __future__ import annotations
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Event, Pod
+from rover_kf.reconcilers.plan import Abandon, Observed, Plan, Tell
+
+_ENDED = ("Succeeded", "Failed")
+
+
+def suspects(pods: tuple[Pod, ...]) -> frozenset[str]:
+    """Nodes worth a question: of pods that are not ready, though they have not ended."""
+    return frozenset(
+        pod.node for pod in pods if pod.node and not pod.ready and pod.phase not in _ENDED
+    )
+
+
+def extend(made: Plan, seen: Observed, now: float) -> Plan:
+    """The plan with the pods removed whose node was silent for longer than the grace."""
+    for pod in seen.pods:
+        left = _left(pod, seen, now)
+        if left is None or left > 0:
+            continue
+        silent = now - seen.silent[pod.node]
+        message = (
+            f"{pod.name} is removed: its node {pod.node} has been silent for {silent:.0f} s "
+            f"(failures.node-grace is {seen.policy.node_grace_seconds:g} s)"
+        )
+        event = Event(names.EVENT_POD_LOST, message, warning=True, at=now)
+        made = made.then(Abandon(pod), Tell(event), status=made.status)
+    return made
+
+
+def delay(seen: Observed, now: float) -> float | None:
+    """Seconds until the next pod's grace is over; None if none is waited for."""
+    waits = [left for pod in seen.pods if (left := _left(pod, seen, now)) is not None]
+    return min((left for left in waits if left > 0), default=None)
+
+
+def _left(pod: Pod, seen: Observed, now: float) -> float | None:
+    since = seen.silent.get(pod.node)
+    if since is None or pod.phase in _ENDED:
+        return None
+    return since + seen.policy.node_grace_seconds - now

@@ -1,0 +1,68 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pods of a node that fell silent are removed after the grace, no others and not earlier."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from memory_cluster import KEY, MemoryCluster, manifest
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Pod
+from rover_kf.reconcilers.job import Reconcilers
+
+
+def pods(*, silent="n2"):
+    made = [
+        Pod(f"digits-worker-{index}", f"uid-{index}", "worker", index, "Running", node=f"n{index}")
+        for index in range(4)
+    ]
+    return tuple(dataclasses.replace(pod, ready=pod.node != silent) for pod in made)
+
+
+def look(cluster, history):
+    return Reconcilers(cluster, history, clock=cluster.clock).tick(KEY)
+
+
+def lost(cluster):
+    return [event.message for event in cluster.events if event.reason == names.EVENT_POD_LOST]
+
+
+def test_a_silent_nodes_pod_is_removed_after_the_grace(clock, history):
+    """Not before it, at the moment that the last look named, told once with node and seconds."""
+    given = manifest(annotations={f"{names.PREFIX}failures.node-grace": "20s"})
+    cluster = MemoryCluster(clock, given)
+    cluster.pods, cluster.silent = pods(), {"n2": clock() - 17.5}
+    assert look(cluster, history).delay == 2.5
+    assert len(cluster.pods) == 4
+    clock.now += 2.5
+    look(cluster, history)
+    look(cluster, history)
+    assert [pod.replica_index for pod in cluster.pods] == [0, 1, 3]
+    (told,) = lost(cluster)
+    assert "digits-worker-2" in told
+    assert "n2 has been silent for 20 s" in told
+    assert "node-grace is 20 s" in told
+
+
+def test_a_node_that_comes_back_keeps_its_pod(clock, history):
+    """Heard again within the grace: nothing is removed."""
+    cluster = MemoryCluster(clock)
+    cluster.pods, cluster.silent = pods(), {"n2": clock() - 1}
+    look(cluster, history)
+    cluster.silent = {}
+    clock.now += 60
+    look(cluster, history)
+    assert len(cluster.pods) == 4
+    assert lost(cluster) == []
+
+
+def test_pods_that_ended_or_are_ready_stay(clock, history):
+    """A silent node is asked for only where a pod is not ready, and ended pods tell their end."""
+    cluster = MemoryCluster(clock)
+    ended = dataclasses.replace(pods()[2], phase="Succeeded", ready=False)
+    cluster.pods = (*pods(silent="")[:2], ended)
+    cluster.silent = dict.fromkeys(("n0", "n1", "n2"), clock() - 3600)
+    look(cluster, history)
+    assert len(cluster.pods) == 3
