@@ -51,6 +51,10 @@ def test_every_key_is_read():
         "scaling.cooldown": "10s",
         "memory.max": "64Gi",
         "failures.restarts": "0",
+        "hang.action": "report",
+        "hang.floor-seconds": "10m",
+        "hang.pause-seconds": "2h",
+        "hang.factor": "2.5",
     }
     assert sorted(stated) == sorted(policy.keys())
     found = RoverPolicy.from_annotations({names.PREFIX + k: v for k, v in stated.items()})
@@ -78,6 +82,12 @@ def test_every_key_is_read():
         "cooldown": 10.0,
     }
     assert (found.memory.max, found.failures.restarts) == (64 << 30, 0)
+    assert found.hang.model_dump() == {
+        "action": "report",
+        "floor_seconds": 600.0,
+        "pause_seconds": 7200.0,
+        "factor": 2.5,
+    }
     again = RoverPolicy.from_annotations(found.to_annotations())
     assert again == found
 
@@ -102,6 +112,9 @@ def test_every_key_is_read():
         ("checkpoint.parity-group", "2", "of two pods a parity is as large as a copy"),
         ("checkpoint.parity-group", "17", "3 to 16"),
         ("checkpoint.keep", "0", "1 or more"),
+        ("hang.action", "kill", "restart, report or off"),
+        ("hang.floor-seconds", "0", "above 0"),
+        ("hang.factor", "0.5", "1 or more"),
         ("checkpoint.keep-every", "0", "1 or more"),
         ("checkpoint.keep-best", "accuracy", "accuracy:max:2"),
         ("checkpoint.keep-best", "accuracy:most:2", "max or min"),
