@@ -16,6 +16,8 @@ VENV := $(CACHE)/venv-$(VENV_KEY)
 PY := $(VENV)/bin/python
 
 export ROVER_KF_CACHE := $(CACHE)
+# What mypy has read of torch and others serves every checkout, too.
+export MYPY_CACHE_DIR := $(VENV)/mypy
 export PYTHONPATH := $(CURDIR)
 export PATH := $(VENV)/bin:$(PATH)
 
