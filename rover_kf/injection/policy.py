@@ -150,23 +150,13 @@ class FailurePolicy(_Section):
 
     restarts: int = Field(default=10, ge=0, description="a whole number, 0 or more")
     """Budget for failures that count; a lost peer does not."""
+    node_grace: Seconds = Field(
+        default=5.0, ge=0, description="seconds (5) or a duration (30s, 5m), 0 or more"
+    )
+    """How long a node may be silent after Kubernetes calls it NotReady; then its pods are removed,
+    so that others take their place. A node that comes back ends what it still runs of them."""
 
 
-class RoverPolicy(_Section):
-    """All wishes of one job, with defaults filled in.
-
-    Usage::
-
-        RoverPolicy.from_annotations({"rover-kf.io/checkpoint.every": "20"}).checkpoint.every  # 20
-    """
-
-    checkpoint: CheckpointPolicy = CheckpointPolicy()
-    scaling: ScalingPolicy = ScalingPolicy()
-    memory: MemoryPolicy = MemoryPolicy()
-    failures: FailurePolicy = FailurePolicy()
-
-    @classmethod
-    def from_annotations(
 class HangPolicy(_Section):
     """What follows when no rank makes a step any more."""
 
@@ -186,6 +176,22 @@ class HangPolicy(_Section):
     """A hang lasts at least so many times the slowest of a hundred steps."""
 
 
+class RoverPolicy(_Section):
+    """All wishes of one job, with defaults filled in.
+
+    Usage::
+
+        RoverPolicy.from_annotations({"rover-kf.io/checkpoint.every": "20"}).checkpoint.every  # 20
+    """
+
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
+    scaling: ScalingPolicy = ScalingPolicy()
+    memory: MemoryPolicy = MemoryPolicy()
+    failures: FailurePolicy = FailurePolicy()
+    hang: HangPolicy = HangPolicy()
+
+    @classmethod
+    def from_annotations(
         cls,
         annotations: Mapping[str, object],
         *,
@@ -198,7 +204,6 @@ class HangPolicy(_Section):
             annotations: the job's; those of other prefixes are ignored.
             defaults: values for keys that the job does not state, keys with or without prefix
                 (a ConfigMap's data).
-    hang: HangPolicy = HangPolicy()
             source: file or object named in errors.
 
         Raises:

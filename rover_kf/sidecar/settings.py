@@ -54,9 +54,9 @@ class SidecarSettings:
     """Most bytes a second that are persisted; 0 is no cap."""
     checkpoint_replica_bandwidth: int = 0
     """Most bytes a second of replicas that are copied; 0 is no cap."""
-    checkpoint_keep_every: int = 0
     checkpoint_parity_group: int = 0
     """Fewest pods that share a parity of their slots; 0: each keeps a copy of another pod's."""
+    checkpoint_keep_every: int = 0
     """Checkpoints whose step it divides are never removed; 0: none are."""
     checkpoint_keep_best: str = ""
     """``metric:max:count``; empty: none are kept for being good."""
@@ -64,10 +64,10 @@ class SidecarSettings:
     """Saves from one comparison of the ranks' replicas to the next; 0 makes none."""
     persist_steps: int = 0
     """Least steps from one persisted step to the next; 0: any."""
-    node: str = ""
-    """Kubernetes node of the pod; empty: not known."""
     hang: HangLimits = dataclasses.field(default_factory=HangLimits)
     """How long no rank may make a step, and what follows."""
+    node: str = ""
+    """Kubernetes node of the pod; empty: not known."""
     port: int = names.PORT
 
     @property
@@ -131,15 +131,15 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         checkpoint_replica_bandwidth=int(
             _number(environment, names.ENV_CHECKPOINT_REPLICA_BANDWIDTH, "0")
         ),
+        checkpoint_parity_group=int(_number(environment, names.ENV_CHECKPOINT_PARITY_GROUP, "0")),
         checkpoint_keep_every=int(_number(environment, names.ENV_CHECKPOINT_KEEP_EVERY, "0")),
         checkpoint_keep_best=_best(environment),
         persist_steps=int(_number(environment, names.ENV_PERSIST_STEPS, "0")),
-        checkpoint_parity_group=int(_number(environment, names.ENV_CHECKPOINT_PARITY_GROUP, "0")),
         checkpoint_check_every=int(_number(environment, names.ENV_CHECKPOINT_CHECK_EVERY, "10")),
+        hang=_hang(environment),
     )
 
 
-        hang=_hang(environment),
 def _text(environment: Mapping[str, str], name: str) -> str:
     value = environment.get(name, "")
     if not value:
@@ -155,9 +155,6 @@ def _best(environment: Mapping[str, str]) -> str:
         raise errors.InputError(f"{names.ENV_CHECKPOINT_KEEP_BEST}: {cause}") from cause
 
 
-def _number(environment: Mapping[str, str], name: str, default: str = "") -> float:
-    value = environment.get(name) or default
-    try:
 def _hang(environment: Mapping[str, str]) -> HangLimits:
     action = environment.get(names.ENV_HANG_ACTION, "restart")
     if action not in ("restart", "report", "off"):
@@ -171,6 +168,9 @@ def _hang(environment: Mapping[str, str]) -> HangLimits:
     )
 
 
+def _number(environment: Mapping[str, str], name: str, default: str = "") -> float:
+    value = environment.get(name) or default
+    try:
         return float(value)
     except ValueError as cause:
         raise errors.InputError(f"{name} is {value!r}; a number is needed") from cause
