@@ -100,6 +100,9 @@ class ParityMaker:
         head = parity_slot.head(lane)
         length = len(head) + layout.width
         arena = await asyncio.to_thread(self._slots.allocate_parity, lane.number, length)
+        for seal in arena.sealed():
+            if seal.step >= lane.members[0].step:  # Of a course that the job has left.
+                arena.discard(seal)
         only = None if arena.slot_path(1).exists() else 0
         filling = fillings.enter_context(await asyncio.to_thread(arena.fill, only=only))
         with mmap.mmap(filling.descriptor, length) as mapping, memoryview(mapping) as target:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import checkpoint_pod
 import crc32c
 from bare_trainer import Trainer
+from cutting_proxy import CuttingProxy
 from known_states import Form
 from tests_support import eventually
 
@@ -171,3 +172,29 @@ def test_a_lost_pod_that_nobody_replaces_leaves_its_pieces(tmp_path):
             data = pathlib.Path(reply.path).read_bytes()[: reply.snapshot_bytes]
             assert three.check(data, 5, rank) == 1
             assert (reply.step, reply.source) == (5, "parity")
+
+
+def test_a_slot_that_changes_while_it_is_read_is_in_no_parity(tmp_path):
+    """Cut in the middle, its step is overwritten: nothing is sealed of it. The newest step's is,
+    though it was cut, too, and went on where it was; a pod that is lost then comes back whole."""
+    port, cut = checkpoint_pod.free_port(), MIB
+    with checkpoint_pod.pods(tmp_path, 2, behind={1: port}, checkpoint_parity_group=3) as pods:
+        job, address = Job(pods), pods[1].settings.address
+        front, back = (address, pods[1].settings.port), (address, port)
+        with CuttingProxy(front, back, [cut, cut], holds=True) as proxy:
+            job.save(3)
+            eventually(lambda: not proxy.passes.is_set(), what="it is cut")
+            job.save(4)
+            job.save(5)
+            assert job.parity(0).sealed() == ()
+            proxy.passes.set()
+            eventually(lambda: not proxy.passes.is_set(), what="it is cut again")
+            proxy.passes.set()
+            assert job.is_kept(5)
+            warnings = pods[0].told(names.EVENT_CHECKPOINT_WARNING)
+            job.lose(0)
+            replies = job.restore()
+    print(f"asked from {proxy.asked}: {warnings}")
+    assert [(reply.step, reply.source) for reply in replies] == [(5, "parity"), (5, "memory")]
+    assert any("no longer serves step 3" in warning for warning in warnings)
+    assert [begin > 0 for begin in proxy.asked] == [False, True, False, True, True]
