@@ -22,7 +22,7 @@ class Phase:
 
     def __init__(self) -> None:
         self._begun = self._stepped = self._ended = False
-        self._saving = 0
+        self._saving = self._saves = 0
         self._modules: tuple[weakref.ref[torch.nn.Module], ...] = ()
 
     def begin(self) -> None:
@@ -48,6 +48,7 @@ class Phase:
     def saving(self) -> Iterator[None]:
         """While a checkpoint is written, or waited for."""
         self._saving += 1
+        self._saves += 1
         try:
             yield
         finally:
@@ -58,7 +59,7 @@ class Phase:
         if self._ended:
             return hangs.ENDED
         if not self._stepped:
-            return hangs.START if self._begun else ""
+            return hangs.START if self._begun and not self._saves else ""
         if self._saving:
             return hangs.CHECKPOINT
         return hangs.EVALUATION if self._evaluates() else hangs.TRAINING

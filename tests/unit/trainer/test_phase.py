@@ -1,0 +1,53 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a process says that it is at."""
+
+from __future__ import annotations
+
+import torch
+
+from rover_kf.api import hangs
+from rover_kf.trainer.phase import Phase
+
+
+class Wrapper(torch.nn.Module):
+    """As DistributedDataParallel holds its module."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+def test_a_training():
+    """Nothing before restore; then start, training, evaluation and checkpoint as they come."""
+    inner = torch.nn.Linear(2, 2)
+    state = {"model": Wrapper(inner), "seen": 1}
+    phase = Phase()
+    assert phase.now() == ""
+    phase.begin()
+    assert phase.now() == hangs.START
+    phase.stepped(state, last=False)
+    assert phase.now() == hangs.TRAINING
+    inner.eval()
+    assert phase.now() == hangs.EVALUATION
+    with phase.saving(), phase.saving():
+        assert phase.now() == hangs.CHECKPOINT
+    inner.train()
+    state["model"].eval()
+    assert phase.now() == hangs.EVALUATION
+    state.clear()
+    del inner
+    assert phase.now() == hangs.TRAINING, "nothing is kept alive for it"
+    phase.stepped(state, last=True)
+    assert phase.now() == hangs.ENDED
+
+
+def test_a_script_that_only_saves():
+    """It restores and saves and never tells of a step: nothing is known of it."""
+    phase = Phase()
+    phase.begin()
+    with phase.saving():
+        assert phase.now() == ""
+    assert phase.now() == ""
+    phase.end()
+    assert phase.now() == hangs.ENDED
