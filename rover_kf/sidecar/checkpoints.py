@@ -27,6 +27,7 @@ from rover_kf.checkpoint.bandwidth import Cap
 from rover_kf.checkpoint.capped_writer import CappedWriter
 from rover_kf.checkpoint.location import open_storage
 from rover_kf.sidecar import background
+from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.persister import Persister
 from rover_kf.sidecar.replica_check import ReplicaCheck
 from rover_kf.sidecar.replicas import Replicas
@@ -34,7 +35,7 @@ from rover_kf.sidecar.restorer import Restorer
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slot_server import SlotServer
-from rover_kf.sidecar.slots import Assignment, Slots, describe
+from rover_kf.sidecar.slots import Slots, describe
 from rover_kf.sidecar.web import read, reply
 
 _log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ class Checkpoints:
     async def _on_sealed(self, request: web.Request) -> web.Response:
         sealed = await read(request, Sealed)
         assignment = Assignment(sealed.rank, sealed.world_size, sealed.round)
-        await asyncio.to_thread(self._slots.assign, sealed.local_rank, assignment)
+        await asyncio.to_thread(self._slots.assignments.set, sealed.local_rank, assignment)
         self._seals.append(self._completed(sealed))
         self._news.set()
         return reply(Acknowledged())

@@ -22,10 +22,11 @@ from rover_kf.api.checkpoints import Durable, GivenUp, Named, NamedRequest, Wait
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.storage import RankWriter
+from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.rank_file import write
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.slots import Assignment, Slots
+from rover_kf.sidecar.slots import Slots
 
 _log = logging.getLogger(__name__)
 
@@ -180,7 +181,7 @@ class Persister:
     async def _give_up(
         self, local_rank: int, step: int, round_: int, reason: str, pause: float
     ) -> None:
-        known = self._slots.assignment(local_rank)
+        known = self._slots.assignments.get(local_rank)
         told = GivenUp(self._settings.pod, known.rank if known else -1, round_, step, reason, pause)
         try:
             await self._peers.ask_coordinator(names.PATH_COMMIT_GIVEN_UP, told, Acknowledged)
@@ -198,7 +199,7 @@ class Persister:
 
     async def _durable(self, local_rank: int, seal: Seal) -> Durable | None:
         progress = self._progress.setdefault(local_rank, _Progress())
-        known = self._slots.assignment(local_rank)
+        known = self._slots.assignments.get(local_rank)
         assignment = known or Assignment(seal.rank, seal.world_size, seal.round)
         if progress.written is not None:
             sequence, durable = progress.written
@@ -213,7 +214,7 @@ class Persister:
             _log.info("not persisted: %s", error)
             return None
         except errors.StorageFailed as error:
-            if assignment == (self._slots.assignment(local_rank) or assignment):
+            if assignment == (self._slots.assignments.get(local_rank) or assignment):
                 raise
             # The new round's retention has removed the old one's unfinished folder.
             _log.info("given up with round %d: %s", assignment.round, error)

@@ -13,7 +13,8 @@ from rover_kf.checkpoint import measured, pieces
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.split import Share, share
 from rover_kf.checkpoint.storage import RankWriter
-from rover_kf.sidecar.slots import Assignment, Slots
+from rover_kf.sidecar.assignments import Assignment
+from rover_kf.sidecar.slots import Slots
 from rover_kf.sidecar.sources import read_head
 
 

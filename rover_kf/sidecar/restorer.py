@@ -34,10 +34,11 @@ from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.manifest import Folder
 from rover_kf.checkpoint.storage import Storage
 from rover_kf.sidecar import parity_slot
+from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.memory_sources import MemorySources
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.slots import Assignment, Slots
+from rover_kf.sidecar.slots import Slots
 from rover_kf.sidecar.sources import FileSource, Source, copy_into, move
 
 _log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class Restorer:
         """
         local_rank = request.local_rank
         assignment = Assignment(request.rank, request.world_size, request.round)
-        await asyncio.to_thread(self._slots.assign, local_rank, assignment)
+        await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
         holdings = await asyncio.to_thread(self._holdings, local_rank)
         parities = await asyncio.to_thread(self._parities, local_rank)
         choice = await self._peers.ask_coordinator(
@@ -102,7 +103,7 @@ class Restorer:
             return RestoreReply(None, "none")
         seal = await self._bring(request, choice)
         # The folder for it may have been made only now.
-        await asyncio.to_thread(self._slots.assign, local_rank, assignment)
+        await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
         await asyncio.to_thread(self._leave_course, local_rank, seal)
         found = await asyncio.to_thread(self._slots.checksum, local_rank, seal)
         self._story.record(

@@ -8,27 +8,17 @@ thread. All it knows is in the arena's files, so a sidecar that was killed goes 
 
 from __future__ import annotations
 
-import dataclasses
-import pathlib
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, Holding
 from rover_kf.checkpoint import allocation, checksum, cores
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
+from rover_kf.sidecar.assignments import Assignments
 from rover_kf.sidecar.settings import SidecarSettings
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Assignment:
-    """What a local rank is in the running round; kept on file for the next sidecar."""
-
-    rank: int
-    world_size: int
-    round: int
 
 
 class Slots:
@@ -41,7 +31,8 @@ class Slots:
     def __init__(self, settings: SidecarSettings) -> None:
         self._settings = settings
         self._root = settings.home / names.ARENA_DIR
-        self._assignments: dict[int, Assignment] = {}
+        self.assignments = Assignments(self._root)
+        """Which rank each local rank is."""
 
     def allocate(self, request: ArenaRequest) -> ArenaReply:
         """Make or grow a local rank's slots; parities give way where there is no room for both.
@@ -124,28 +115,6 @@ class Slots:
         found = (path.parent.name for path in self._root.glob("*/control"))
         return tuple(sorted(int(name) for name in found if name.isdigit()))
 
-    def assign(self, local_rank: int, assignment: Assignment) -> None:
-        """Remember what the local rank is from now on."""
-        if self.assignment(local_rank) == assignment:
-            return
-        self._assignments[local_rank] = assignment
-        path = self._assignment_path(local_rank)
-        if path.parent.is_dir():
-            part = path.with_suffix(".part")
-            part.write_bytes(codec.dumps(assignment))
-            part.replace(path)
-
-    def assignment(self, local_rank: int) -> Assignment | None:
-        """What the local rank is; None if no training process ever said so."""
-        if local_rank in self._assignments:
-            return self._assignments[local_rank]
-        try:
-            found = codec.loads(Assignment, self._assignment_path(local_rank).read_bytes())
-        except (FileNotFoundError, errors.MessageError):
-            return None
-        self._assignments[local_rank] = found
-        return found
-
     def checksum(self, place: int | str, seal: Seal) -> int:
         """CRC-32C of a sealed slot, computed once a seal.
 
@@ -219,9 +188,6 @@ class Slots:
             checksum=found,
             round=seal.round,
         )
-
-    def _assignment_path(self, local_rank: int) -> pathlib.Path:
-        return self._root / str(local_rank) / "assignment.json"
 
 
 def describe(seal: Seal) -> dict[str, Any]:

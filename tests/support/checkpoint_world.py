@@ -26,9 +26,10 @@ from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.files import Files
 from rover_kf.checkpoint.manifest import Folder, Manifest
 from rover_kf.sidecar import rank_file
+from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.restorer import Restorer
-from rover_kf.sidecar.slots import Assignment, Slots
+from rover_kf.sidecar.slots import Slots
 
 JOB = "demo"
 
