@@ -13,6 +13,9 @@ from testcluster.deployment import ProjectImages
 
 def declare(group: Any) -> None:
     """Add the options to a group of pytest's parser."""
+    group.addoption(
+        "--chaos", choices=("some", "all"), default="some", help="which faults (default some)"
+    )
     group.addoption("--keep-cluster", action="store_true", help="leave the started cluster running")
     group.addoption(
         "--kubeconfig", type=pathlib.Path, help="use this cluster instead of starting one"
