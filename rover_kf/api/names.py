@@ -168,6 +168,17 @@ PATH_COMMIT_NAMED, PATH_COMMIT_GIVEN_UP = "/v1/commit/named", "/v1/commit/given-
 PATH_REPLICA_DIGEST = "/v1/replicas/digest"
 PATH_EVENTS = "/v1/events"
 # controller to coordinator
+PATH_STATE = "/v1/coordinator/state"
+"""GET: the newest copy, for who shall keep one; POST: a copy, for a successor."""
+GENERATION_HEADER = "X-Rover-Generation"
+"""Of a request to the coordinator: the greatest generation that the pod has heard of; of an answer:
+the coordinator's own. A lower one's answer counts for nothing."""
+COPY_HEADER = "X-Rover-Copy"
+"""``generation.revision`` of the coordinator's state: of a request the copy that the pod keeps; of
+an answer the newest, which the pod shall fetch."""
+POD_HEADER = "X-Rover-Pod"
+STATUS_COPY_WANTED = 428
+"""The coordinator is new and does not know the copy that the request tells of: post it first."""
 PATH_STATUS, PATH_SCALE = "/v1/status", "/v1/scale"
 # sidecar to sidecar: PATH_SLOTS/<place>/<step> gives a sealed slot's bytes; the place is a local
 # rank, REPLICA_PLACE<rank> or PARITY_PLACE<lane>

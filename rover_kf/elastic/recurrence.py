@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from rover_kf.api.coordinator_state import SeenError
 from rover_kf.elastic.progress import Progress
 
 BEGINNING = 60.0
@@ -18,17 +19,11 @@ SLACK = 2
 """Steps; the ranks of a world end a step one after the other."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Seen:
-    signature: str
-    step: int | None
-
-
 @dataclasses.dataclass(slots=True)
 class Recurrence:
     """The last error that a repetition would prove to be permanent."""
 
-    _last: _Seen | None = None
+    last: SeenError | None = None
 
     def again(self, signature: str, progress: Progress, now: float) -> bool:
         """Note an error of the round that ``progress`` is of; True if it is the last one again.
@@ -41,7 +36,7 @@ class Recurrence:
         unknown = not progress.ever and now - progress.began > BEGINNING
         if not signature or unknown:
             return False
-        before, self._last = self._last, _Seen(signature, progress.step)
+        before, self.last = self.last, SeenError(signature, progress.step)
         if before is None or before.signature != signature:
             return False
         if before.step is None or progress.step is None:

@@ -38,7 +38,8 @@ class Rendezvous:
         self.world = World(limits)
         self.steward = Steward(self.world)
         self.stack_call = StackCall(self.world)
-        self._scaled = False
+        self.scaled = False
+        """Whether a controller has said how many pods the job has."""
 
     def join(self, request: JoinRequest, ticket: int, now: float) -> tuple[Effect, ...]:
         """A launcher is ready; answered at once or by a later effect for the ticket."""
@@ -174,9 +175,13 @@ class Rendezvous:
             raise errors.InputError(f"scale to {nodes} pods: this job may have {allowed}")
         if nodes != world.expected:
             world.tell(names.EVENT_SCALED, f"{nodes} pods expected now: {reason or 'asked'}")
-        self._scaled, world.expected = True, nodes
-        world.dismiss_beyond()
+        self.expect(nodes)
         return self._advance(now)
+
+    def expect(self, nodes: int) -> None:
+        """The job has so many pods, whoever joins that has trained before."""
+        self.scaled, self.world.expected = True, nodes
+        self.world.dismiss_beyond()
 
     def observe(
         self, round_number: int, step: int, *, seconds: float, at: float, now: float
@@ -218,7 +223,7 @@ class Rendezvous:
         if rank >= world.limits.max_nodes:
             return f"the job may have at most {world.limits.max_nodes} pods"
         # A launcher that never trained comes of a scaling nobody announced: it is welcome.
-        if rank >= world.expected and self._scaled and request.last_round:
+        if rank >= world.expected and self.scaled and request.last_round:
             return f"the job has {world.expected} pods now"
         return ""
 

@@ -3,9 +3,8 @@
 """The coordinator's role: the rendezvous over HTTP, the job's telemetry, its status.
 
 In the first pod's sidecar only. Carries out what elastic.rendezvous decides: a request is kept open
-under a ticket until an effect answers it; a request whose connection closes is told as such. Its
-state is a cache, but for the job's verdict, which is kept in the pod's volume: a coordinator that
-was killed adopts the round that runs (docs/protocols.md).
+under a ticket until an effect answers it; a request whose connection closes is told as such. What
+members cannot tell its successor is kept in the pod's volume and in other pods (succession.py).
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from rover_kf.api import names
+from rover_kf.api.coordinator_state import CoordinatorState
 from rover_kf.api.hangs import StackReport
 from rover_kf.api.jobs import Event
 from rover_kf.api.membership import (
@@ -30,6 +30,7 @@ from rover_kf.api.membership import (
 )
 from rover_kf.api.samples import StepReport
 from rover_kf.api.status import Acknowledged, CoordinatorStatus, ScaleRequest
+from rover_kf.elastic import memory
 from rover_kf.elastic.effects import Answer, Broken, Closed, Effect, Formed, Tell
 from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.rendezvous import Rendezvous
@@ -37,7 +38,9 @@ from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.hangs import Hangs
 from rover_kf.sidecar.open_requests import OpenRequests
 from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.state_copy import StateCopy
 from rover_kf.sidecar.story import Chronicle
+from rover_kf.sidecar.succession import Succession
 from rover_kf.sidecar.telemetry import Telemetry
 from rover_kf.sidecar.verdict_file import VerdictFile
 from rover_kf.sidecar.web import read, reply
@@ -54,8 +57,15 @@ Act = Callable[[int, float], "tuple[Effect, ...]"]
 class Coordinator:
     """The role; daemon.py starts and stops it."""
 
-    def __init__(self, settings: SidecarSettings, chronicle: Chronicle, commits: Commits) -> None:
+    def __init__(
+        self,
+        settings: SidecarSettings,
+        chronicle: Chronicle,
+        commits: Commits,
+        copy: StateCopy,
+    ) -> None:
         self._settings, self._chronicle, self._commits = settings, chronicle, commits
+        self._copy = copy
         self._rendezvous = Rendezvous(_limits(settings, 1))
         self._telemetry = Telemetry(settings.window_seconds, time.time())
         self._started_at = time.time()
@@ -64,6 +74,7 @@ class Coordinator:
         self._ticker: asyncio.Task[None] | None = None
         self._verdict = VerdictFile(settings.home, settings.pod_uid)
         self._hangs = Hangs(settings.hang, chronicle)
+        self._succession = Succession(settings, self._capture, self._absorb)
 
     async def start(self) -> None:
         """Find the first round's number, and the verdict if the job has ended already."""
@@ -72,6 +83,7 @@ class Coordinator:
         closed = self._verdict.read()
         if closed is not None:
             self._rendezvous.world.close(closed.exit_code, closed.verdict)
+        self._succession.begin()
         self._ticker = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
@@ -85,6 +97,9 @@ class Coordinator:
 
     def local_routes(self) -> list[web.RouteDef]:
         """What launcher and trainer of this pod post: the Unix socket's share."""
+        return self._succession.guarded(self._shared_routes())
+
+    def _shared_routes(self) -> list[web.RouteDef]:
         return [
             web.post(names.PATH_JOIN, self._on_join),
             web.post(names.PATH_WATCH, self._on_watch),
@@ -97,13 +112,15 @@ class Coordinator:
 
     def routes(self) -> list[web.RouteDef]:
         """For the TCP port."""
-        return [
-            *self.local_routes(),
+        routes = [
+            *self._shared_routes(),
             *self._commits.routes(),
+            *self._succession.routes(),
             web.post(names.PATH_EVENTS, self._on_event),
             web.post(names.PATH_SCALE, self._on_scale),
             web.get(names.PATH_STATUS, self._on_status),
         ]
+        return self._succession.guarded(routes)
 
     def status(self, after: int) -> CoordinatorStatus:
         """Everything that a controller wants to know."""
@@ -216,6 +233,7 @@ class Coordinator:
             self._open.close(ticket)
 
     def _carry_out(self, effects: tuple[Effect, ...]) -> None:
+        self._note()  # before anybody is answered
         for effect in effects:
             match effect:
                 case Answer(ticket, answer):
@@ -239,10 +257,25 @@ class Coordinator:
         else:
             self._deserted.set()
 
+    # -- what outlives this process -------------------------------------------------------------
+
+    def _note(self) -> None:
+        world = self._rendezvous.world
+        members = world.round.members if world.round else ()
+        self._succession.note(memory.mark(self._rendezvous), (member.pod for member in members))
+
+    def _capture(self) -> CoordinatorState:
+        return CoordinatorState(0, 0, memory.remember(self._rendezvous))
+
+    def _absorb(self, state: CoordinatorState, runs: bool) -> None:  # noqa: FBT001 - the one flag
+        now = time.monotonic()
+        self._carry_out(memory.recall(self._rendezvous, state.rendezvous, now, runs=runs))
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()
+            self._succession.heard(self._copy.known)
             self._carry_out(self._rendezvous.tick(now))
             self._carry_out(self._hangs.tick(self._rendezvous, now, time.time()))
 

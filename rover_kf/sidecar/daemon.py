@@ -59,7 +59,12 @@ class Daemon:
         story = self._chronicle if settings.is_coordinator else self._messenger
         self._checkpoints = Checkpoints(settings, self._peers, story)
         self._coordinator = (
-            Coordinator(settings, self._chronicle, Commits(settings, story, self._peers))
+            Coordinator(
+                settings,
+                self._chronicle,
+                Commits(settings, story, self._peers),
+                self._peers.copy,
+            )
             if settings.is_coordinator
             else None
         )

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import http
+import logging
 import pathlib
 import time
 from collections.abc import AsyncIterator
@@ -19,10 +20,14 @@ from typing import TypeVar
 import aiohttp
 
 from rover_kf import errors
-from rover_kf.api import codec, refusals
+from rover_kf.api import codec, names, refusals
+from rover_kf.api.coordinator_state import CoordinatorState
 from rover_kf.sidecar.last_known import LastKnown
 from rover_kf.sidecar.seams import Stream
 from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.state_copy import StateCopy
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -59,9 +64,12 @@ class SidecarPeers:
         self._coordinator = f"http://{_bracketed(host)}:{settings.port}"
         self._token = Token(settings.token_home / "token")
         self._session: aiohttp.ClientSession | None = None
+        self.copy = StateCopy(settings)
+        self._fetching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open the session."""
+        self.copy.begin()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         # Long polls of every launcher and trainer of the pod go through it: no limit.
         resolver = LastKnown(aiohttp.ThreadedResolver())
@@ -70,22 +78,47 @@ class SidecarPeers:
 
     async def stop(self) -> None:
         """Close it."""
+        if self._fetching is not None:
+            self._fetching.cancel()
         if self._session is not None:
             await self._session.close()
 
     async def forward(self, path: str, body: bytes) -> tuple[int, bytes]:
         """POST to the coordinator as it is, once; a cancelled call closes the connection.
 
+        A coordinator that wants this pod's copy of its predecessor's state gets it first.
+
         Raises:
-            ClusterUnavailable: it cannot be reached.
+            ClusterUnavailable: it cannot be reached, or was replaced.
         """
-        url = self._coordinator + path
+        status, found = await self._exchange("POST", path, body)
+        if status == names.STATUS_COPY_WANTED and self.copy.state is not None:
+            await self._exchange("POST", names.PATH_STATE, codec.dumps(self.copy.state))
+            status, found = await self._exchange("POST", path, body)
+        return status, found
+
+    async def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        url, headers = self._coordinator + path, self._headers() | self.copy.headers()
         try:
-            async with self._open().post(url, data=body, headers=self._headers()) as response:
-                return response.status, await response.read()
+            async with self._open().request(method, url, data=body, headers=headers) as response:
+                self.copy.admit(response.status, response.headers)
+                found = await response.read()
+                idle = self._fetching is None or self._fetching.done()
+                if idle and self.copy.is_behind(response.headers):
+                    self._fetching = asyncio.create_task(self._fetch())
+                return response.status, found
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
             message = f"the coordinator at {self._coordinator} cannot be reached: {cause}"
             raise errors.ClusterUnavailable(message) from cause
+
+    async def _fetch(self) -> None:
+        """Get the newest copy; the next answer offers it again if that fails."""
+        try:
+            status, body = await self._exchange("GET", names.PATH_STATE, None)
+            if status < http.HTTPStatus.BAD_REQUEST:
+                self.copy.take(codec.loads(CoordinatorState, body))
+        except errors.RoverError as error:
+            _log.info("no copy of the coordinator's state: %s", error)
 
     async def ask_coordinator(self, path: str, message: object, reply: type[T]) -> T:
         """See seams.Peers."""

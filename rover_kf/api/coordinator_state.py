@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a coordinator knows that members cannot tell its successor: between sidecars, and a file.
+
+A part that has something to keep adds a frozen value here, with a default: a copy that an older or
+newer sidecar wrote is read all the same (codec.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf.api.membership import Round
+
+STATE_VERSION = 1
+"""Of CoordinatorState; raised only where a field changes its meaning."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SeenError:
+    """An error that a repetition in the same place would prove to be permanent."""
+
+    signature: str
+    step: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RendezvousMemory:
+    """Of the state machine: rounds, budget, failures."""
+
+    number: int
+    """Of the newest round: no later one may have it again."""
+    expected: int
+    """Pods that the job has by now."""
+    scaled: bool = False
+    """Whether a controller has said so."""
+    round: Round | None = None
+    """The round that runs; None if none does."""
+    spent: tuple[int, ...] = ()
+    """Rounds whose failures have spent the budget."""
+    failures: int = 0
+    stepped: bool = False
+    """Whether the script has ever reported a step."""
+    error: SeenError | None = None
+    closed: bool = False
+    exit_code: int = 0
+    verdict: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TelemetryMemory:
+    """Of the job's steps and seconds."""
+
+    started_at: float
+    """Unix seconds from which the account of seconds runs."""
+    at: float
+    """Until when it is settled what they were spent on."""
+    spent: dict[str, float]
+    """Seconds by bucket."""
+    bucket: str = "recovery"
+    """Where those since then go."""
+    round: int = 0
+    """That runs; 0: none."""
+    redo_until: int = 0
+    """Steps up to this one had been made before, and were lost."""
+    step: int = 0
+    best: int = 0
+    """Newest step that was ever reported: what is done again is no progress."""
+    total_steps: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CoordinatorState:
+    """All of it."""
+
+    generation: int
+    """Of the coordinator: a later one's is greater."""
+    revision: int
+    """Counts what a generation has written."""
+    rendezvous: RendezvousMemory
+    telemetry: TelemetryMemory | None = None
+    version: int = STATE_VERSION
