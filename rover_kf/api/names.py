@@ -144,7 +144,7 @@ ENV_ROUND = "ROVER_ROUND"
 ENV_ERROR_FILE = "ROVER_ERROR_FILE"
 """Where a training process leaves its exception as JSON before it ends."""
 
-# -- HTTP paths (docs/protocols.md) ----------------------------------------------------------------
+# -- HTTP paths (docs/protocol.md) ----------------------------------------------------------------
 
 PATH_HEALTH, PATH_METRICS = "/healthz", "/metrics"
 # trainer and launcher to their own sidecar, Unix socket

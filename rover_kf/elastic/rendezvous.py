@@ -5,7 +5,7 @@
 Called by the sidecar's coordinator role with each request and, often, ``tick``. Every method takes
 the time and returns effects (effects.py); nothing here waits, sends or reads a clock. It holds
 whatever the network does: requests may be lost, doubled or late, and a member may die between any
-two of them. docs/protocols.md, "A round in time", is the story; tests/properties proves that once
+two of them. docs/protocol.md, "A round in time", is the story; tests/properties proves that once
 faults stop there is one world, ranks in node order, and no round number twice.
 """
 

@@ -5,7 +5,7 @@
 Kubernetes itself marks such pods for deletion after five minutes and then waits for a word of their
 node; the Training Operator never makes a pod while one of that name is there. A node that was only
 cut off goes on with its pod until it hears of it: such a pod is of no round any more, and what it
-writes bears its old round (docs/protocols.md).
+writes bears its old round (docs/protocol.md).
 """
 
 from __future__ import annotations
