@@ -120,8 +120,6 @@ ENV_ARENA_BYTES = "ROVER_ARENA_BYTES"
 """Most bytes that all slots of the pod may take together."""
 ENV_RESTARTS = "ROVER_RESTARTS"
 """Budget of in-place restarts for failures that count against it."""
-ENV_WINDOW_SECONDS = "ROVER_WINDOW_SECONDS"
-"""Length of a throughput window."""
 ENV_HANG_ACTION = "ROVER_HANG_ACTION"
 """``restart``, ``report`` or ``off``."""
 ENV_HANG_FLOOR_SECONDS, ENV_HANG_PAUSE_SECONDS = (
@@ -130,6 +128,8 @@ ENV_HANG_FLOOR_SECONDS, ENV_HANG_PAUSE_SECONDS = (
 )
 ENV_HANG_FACTOR = "ROVER_HANG_FACTOR"
 """Seconds without a step, seconds of a pause, and times a slow step, that are no hang yet."""
+ENV_WINDOW_SECONDS = "ROVER_WINDOW_SECONDS"
+"""Length of a throughput window."""
 ENV_AUTH = "ROVER_AUTH"
 """``serviceaccount`` (Kubernetes) or ``shared`` (embedded: one random token file)."""
 ENV_TOKEN_HOME = "ROVER_TOKEN_HOME"  # noqa: S105
@@ -158,16 +158,16 @@ PATH_JOIN, PATH_WATCH, PATH_LEAVE = (
     "/v1/rendezvous/leave",
 )
 PATH_FAILURE, PATH_FINISH = "/v1/rendezvous/failure", "/v1/rendezvous/finish"
+PATH_STACKS = "/v1/rendezvous/stacks"
 PATH_SAMPLES = "/v1/samples"
 # sidecar to coordinator
-PATH_STACKS = "/v1/rendezvous/stacks"
 PATH_COMMIT_SEALED, PATH_COMMIT_DURABLE = "/v1/commit/sealed", "/v1/commit/durable"
 PATH_COMMIT_RESOLVE, PATH_COMMIT_WAIT = "/v1/commit/resolve", "/v1/commit/wait"
 PATH_REPLICATE, PATH_REPLICATED = "/v1/replicas/order", "/v1/replicas/done"
 PATH_COMMIT_NAMED, PATH_COMMIT_GIVEN_UP = "/v1/commit/named", "/v1/commit/given-up"
+PATH_PARITY_MADE = "/v1/replicas/parity"
 PATH_REPLICA_DIGEST = "/v1/replicas/digest"
 PATH_EVENTS = "/v1/events"
-# controller to coordinator
 PATH_STATE = "/v1/coordinator/state"
 """GET: the newest copy, for who shall keep one; POST: a copy, for a successor."""
 GENERATION_HEADER = "X-Rover-Generation"
@@ -179,17 +179,24 @@ an answer the newest, which the pod shall fetch."""
 POD_HEADER = "X-Rover-Pod"
 STATUS_COPY_WANTED = 428
 """The coordinator is new and does not know the copy that the request tells of: post it first."""
+# coordinator to sidecar
+PATH_COORDINATOR = "/v1/coordinator"
+# controller to coordinator
 PATH_STATUS, PATH_SCALE = "/v1/status", "/v1/scale"
 # sidecar to sidecar: PATH_SLOTS/<place>/<step> gives a sealed slot's bytes; the place is a local
 # rank, REPLICA_PLACE<rank> or PARITY_PLACE<lane>
 PATH_SLOTS = "/v1/slots"
 SLOT_HEAD = "head"
 """PATH_SLOTS/<place>/<step>/head gives the snapshot's header alone."""
-PATH_PARITY_MADE = "/v1/replicas/parity"
 CHECKSUM_HEADER = "X-Rover-Checksum"
 """Of an answer to PATH_SLOTS: CRC-32C of the whole slot, in decimal."""
 REPLICA_PLACE = "replica-"
 """Before the rank of another pod whose slot is kept here; also in the arena's folders."""
+PARITY_GROUP_LEAST, PARITY_GROUP_MOST = 3, 16
+"""What may stand in ``checkpoint.parity-group``. All pods of a group are read at once, which takes
+the sidecar some memory for each."""
+PARITY_PLACE = "parity-"
+"""Before the number of a lane (checkpoint.parity); also in the arena's folders."""
 
 # -- exit codes of rover-run -----------------------------------------------------------------------
 
@@ -210,16 +217,12 @@ EVENT_NOT_REWRITTEN = "CommandNotRewritten"
 EVENT_WORLD_FORMED = "WorldFormed"
 EVENT_PROCESS_FAILED = "TrainingProcessFailed"
 EVENT_POD_LOST = "PodLost"
-PARITY_GROUP_LEAST, PARITY_GROUP_MOST = 3, 16
-"""What may stand in ``checkpoint.parity-group``. All pods of a group are read at once, which takes
-the sidecar some memory for each."""
-PARITY_PLACE = "parity-"
-"""Before the number of a lane (checkpoint.parity); also in the arena's folders."""
 EVENT_RECOVERED = "Recovered"
 EVENT_RESTORED = "CheckpointRestored"
 EVENT_DURABLE = "CheckpointDurable"
 EVENT_CHECKPOINT_WARNING = "CheckpointWarning"
 EVENT_REPLICA_MISMATCH = "ReplicaMismatch"
+EVENT_HANG, EVENT_HANG_OVER = "Hang", "HangOver"
 EVENT_MEMBER_LOST = "MemberLost"
 EVENT_MEMBER_LEFT = "MemberLeft"
 EVENT_SCALE_DECISION = "ScaleDecision"
@@ -230,4 +233,3 @@ EVENT_SCALE_REFUSED = "ScaleRefused"
 EVENT_JOB_FAILED = "TrainingFailed"
 EVENT_FINISHED = "TrainingFinished"
 EVENT_RECORDED = "RunRecorded"
-EVENT_HANG, EVENT_HANG_OVER = "Hang", "HangOver"

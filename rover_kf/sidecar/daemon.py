@@ -20,14 +20,16 @@ from aiohttp import web
 from rover_kf.api import names
 from rover_kf.api.membership import Identity
 from rover_kf.api.status import Acknowledged
+from rover_kf.api.whereabouts import Whereabouts
 from rover_kf.sidecar.checkpoints import Checkpoints
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.coordinator import Coordinator
+from rover_kf.sidecar.herald import Herald
 from rover_kf.sidecar.identity import make_gate
 from rover_kf.sidecar.peers import SidecarPeers
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.story import Chronicle, Messenger
-from rover_kf.sidecar.web import application, reply
+from rover_kf.sidecar.web import application, read, reply
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ class Daemon:
             if settings.is_coordinator
             else None
         )
+        self._herald = Herald(settings, self._peers) if settings.is_coordinator else None
         self._runners: list[web.AppRunner] = []
 
     async def run(self) -> None:
@@ -95,6 +98,8 @@ class Daemon:
 
     async def stop(self) -> None:
         """Close what start opened; the coordinator first waits for members that still end."""
+        if self._herald is not None:
+            await self._herald.stop()
         if self._coordinator is not None:
             await self._coordinator.stop()
         await self._messenger.stop()
@@ -159,9 +164,17 @@ class Daemon:
         ]
         if self._coordinator is not None:
             return [*routes, *self._coordinator.routes()]
-        return [*routes, web.route("*", "/v1/{path:.*}", self._on_misdirected)]
+        told = web.post(names.PATH_COORDINATOR, self._on_whereabouts)
+        return [*routes, told, web.route("*", "/v1/{path:.*}", self._on_misdirected)]
+
+    async def _on_whereabouts(self, request: web.Request) -> web.Response:
+        told = await read(request, Whereabouts)
+        self._peers.told(told.address)
+        return reply(Acknowledged())
 
     async def _on_self(self, _: web.Request) -> web.Response:
+        if self._herald is not None:
+            self._herald.begin()
         settings = self._settings
         return reply(
             Identity(
@@ -184,6 +197,7 @@ class Daemon:
         return web.Response(body=body, headers={"Content-Type": exporter.CONTENT_TYPE})
 
     async def _forward(self, request: web.Request) -> web.Response:
+        self._peers.seek()
         status, body = await self._peers.forward(request.path, await request.read())
         return web.Response(status=status, body=body, content_type="application/json")
 

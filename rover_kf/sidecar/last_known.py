@@ -1,16 +1,23 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses of pods whose names are gone.
+"""Addresses of pods: asked for late enough, told by who knows better, kept when names are gone.
 
-A pod that ends is taken out of its Service at once, and a deleted job's Services go before its pods
-do; but ending pods have still to agree on a last step and to make it durable.
+A cluster's name server keeps what it has answered, "no such name" too, for half a minute as a rule,
+and for everybody. A pod has a name only once its containers have started: who asks earlier spoils
+it for all others. A pod that takes another's place has an address that the kept answer does not
+name. A pod that ends is taken out of its Service at once, and a deleted job's Services go before
+its pods do; but ending pods have still to agree on a last step and to make it durable.
 """
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 from aiohttp.abc import AbstractResolver, ResolveResult
+
+BESIDE_SECONDS = 1.0
+"""How long the name server is waited for where an address was told."""
 
 
 class LastKnown(AbstractResolver):
@@ -23,6 +30,23 @@ class LastKnown(AbstractResolver):
     def __init__(self, asked: AbstractResolver) -> None:
         self._asked = asked
         self._found: dict[tuple[str, int, int], list[ResolveResult]] = {}
+        self._told: dict[str, str] = {}
+        self._free = asyncio.Event()
+        self._free.set()
+
+    def hold(self, seconds: float) -> None:
+        """Ask nothing for some time, unless ``free`` is called earlier; requests wait."""
+        self._free.clear()
+        asyncio.get_running_loop().call_later(seconds, self.free)
+
+    def free(self) -> None:
+        """From now on names may be asked for."""
+        self._free.set()
+
+    def prefer(self, host: str, address: str) -> None:
+        """Try this address first for a name: its owner says so itself."""
+        self._told[host] = address
+        self.free()
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -32,6 +56,18 @@ class LastKnown(AbstractResolver):
         Raises:
             OSError: it is not known now and never was.
         """
+        await self._free.wait()
+        told = self._told.get(host)
+        if told is None:
+            return await self._ask(host, port, family)
+        first = _result(host, told, port)
+        try:
+            others = await asyncio.wait_for(self._ask(host, port, family), BESIDE_SECONDS)
+        except (OSError, asyncio.TimeoutError):
+            return [first]
+        return [first, *(other for other in others if other["host"] != told)]
+
+    async def _ask(self, host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
         key = (host, port, family)
         try:
             self._found[key] = await self._asked.resolve(host, port, family)
@@ -43,3 +79,14 @@ class LastKnown(AbstractResolver):
     async def close(self) -> None:
         """Close the other resolver."""
         await self._asked.close()
+
+
+def _result(host: str, address: str, port: int) -> ResolveResult:
+    return {
+        "hostname": host,
+        "host": address,
+        "port": port,
+        "family": socket.AF_INET6 if ":" in address else socket.AF_INET,
+        "proto": 0,
+        "flags": socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+    }

@@ -34,6 +34,9 @@ T = TypeVar("T")
 PATIENCE = 60.0
 """Seconds that a request to the coordinator is tried again."""
 CONNECT_SECONDS = 3.0
+HOLD_SECONDS = 10.0
+"""Within which a sidecar that starts looks up no name, unless its pod's launcher wants to join: a
+name that is asked for before its pod is ready is unknown to all for half a minute."""
 SILENCE_SECONDS = 30.0
 """A peer that sends nothing for so long is taken for gone."""
 BUFFER_BYTES = 1 << 20
@@ -60,8 +63,11 @@ class SidecarPeers:
     """One session for all requests to other sidecars."""
 
     def __init__(self, settings: SidecarSettings) -> None:
-        host = settings.coordinator_host
-        self._coordinator = f"http://{_bracketed(host)}:{settings.port}"
+        # Its own name it need not know, and may not for as long as its pod is not ready.
+        self._host = settings.address if settings.is_coordinator else settings.coordinator_host
+        self._coordinator = f"http://{_bracketed(self._host)}:{settings.port}"
+        self._names: LastKnown | None = None
+        self._asks_early = settings.is_coordinator
         self._token = Token(settings.token_home / "token")
         self._session: aiohttp.ClientSession | None = None
         self.copy = StateCopy(settings)
@@ -72,8 +78,10 @@ class SidecarPeers:
         self.copy.begin()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         # Long polls of every launcher and trainer of the pod go through it: no limit.
-        resolver = LastKnown(aiohttp.ThreadedResolver())
-        connector = aiohttp.TCPConnector(limit=0, use_dns_cache=False, resolver=resolver)
+        self._names = LastKnown(aiohttp.ThreadedResolver())
+        if not self._asks_early:
+            self._names.hold(HOLD_SECONDS)
+        connector = aiohttp.TCPConnector(limit=0, use_dns_cache=False, resolver=self._names)
         self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
 
     async def stop(self) -> None:
@@ -120,8 +128,40 @@ class SidecarPeers:
         except errors.RoverError as error:
             _log.info("no copy of the coordinator's state: %s", error)
 
+    def seek(self) -> None:
+        """The pod's launcher or trainer asks for the coordinator: its name is looked up now."""
+        if self._names is not None:
+            self._names.free()
+
+    def told(self, address: str) -> None:
+        """The coordinator says where it is."""
+        if self._names is not None:
+            self._names.prefer(self._host, address)
+
+    async def tell(self, host: str, path: str, message: object, reply: type[T]) -> T:
+        """POST to the sidecar at host:port, once.
+
+        Raises:
+            ClusterUnavailable: it cannot be reached.
+            RoverError: of the class that it answered with.
+        """
+        url, body = f"http://{host}{path}", codec.dumps(message)
+        limit = aiohttp.ClientTimeout(total=2 * CONNECT_SECONDS)
+        try:
+            async with self._open().post(
+                url, data=body, headers=self._headers(), timeout=limit
+            ) as response:
+                status, data = response.status, await response.read()
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
+            raise errors.ClusterUnavailable(f"{url} cannot be reached: {cause}") from cause
+        if status < http.HTTPStatus.BAD_REQUEST:
+            return codec.loads(reply, data)
+        raise refusals.from_bytes(status, data, unreadable=errors.ClusterUnavailable)
+
     async def ask_coordinator(self, path: str, message: object, reply: type[T]) -> T:
         """See seams.Peers."""
+        if path == names.PATH_COMMIT_RESOLVE:
+            self.seek()  # a trainer waits for it, perhaps without a launcher of ours
         until, delay = time.monotonic() + PATIENCE, 0.1
         body = codec.dumps(message)
         while True:

@@ -44,3 +44,42 @@ def test_a_name_that_is_gone_keeps_its_address():
         await resolver.close()
 
     asyncio.run(scenario())
+
+
+def test_a_held_resolver_asks_nothing_until_it_is_freed():
+    """The first question is put when somebody needs the answer, or the time is over."""
+
+    async def scenario() -> None:
+        for seconds, free in ((60.0, True), (0.05, False)):
+            resolver = LastKnown(ThreadedResolver())
+            resolver.hold(seconds)
+            waiting = asyncio.create_task(resolver.resolve("localhost", 7411))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            if free:
+                resolver.free()
+            assert (await asyncio.wait_for(waiting, 30))[0]["host"] == "127.0.0.1"
+            await resolver.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_a_pod_says_of_itself_comes_first():
+    """Before the name server's answer, and alone where that knows nothing."""
+
+    async def scenario() -> None:
+        asked = Forgetful()
+        resolver = LastKnown(asked)
+        resolver.hold(60.0)
+        resolver.prefer("localhost", "127.0.0.9")
+        resolver.prefer("demo-worker-0.invalid", "127.0.0.8")
+        found = await resolver.resolve("localhost", 7411)
+        assert [one["host"] for one in found] == ["127.0.0.9", "127.0.0.1"]
+        resolver.prefer("localhost", "127.0.0.1")
+        assert [one["host"] for one in await resolver.resolve("localhost", 7411)] == ["127.0.0.1"]
+        asked.gone = True
+        (only,) = await resolver.resolve("demo-worker-0.invalid", 7411)
+        assert (only["host"], only["port"]) == ("127.0.0.8", 7411)
+        await resolver.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator tells every other pod where it is, also those that are reached late."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+
+import checkpoint_pod
+import pytest
+from aiohttp import web
+from tests_support import eventually
+
+from rover_kf.api import codec, names
+from rover_kf.api.status import Acknowledged
+from rover_kf.api.whereabouts import Whereabouts
+from rover_kf.sidecar.herald import Herald, others
+from rover_kf.sidecar.peers import SidecarPeers
+
+
+@pytest.mark.parametrize(
+    ("pod", "masters", "most", "expected"),
+    [
+        ("demo-worker-0", 0, 3, ["demo-worker-1", "demo-worker-2"]),
+        ("demo-worker-0", 0, 1, []),
+        ("demo-master-0", 1, 3, ["demo-worker-0", "demo-worker-1"]),
+    ],
+)
+def test_the_others_are_all_pods_that_there_may_be(tmp_path, pod, masters, most, expected):
+    """By the names that the Training Operator gives them, but for the first pod itself."""
+    settings = checkpoint_pod.settings_of(tmp_path, pod=pod, masters=masters, max_nodes=most)
+    assert others(settings) == expected
+
+
+def test_a_pod_that_is_reached_late_is_told_too(tmp_path):
+    """One that answers at once hears it once; one whose name comes up later hears it then."""
+    told: list[tuple[str, str, str]] = []
+
+    async def hear(request: web.Request) -> web.Response:
+        message = codec.loads(Whereabouts, await request.read())
+        told.append((request.host.partition(":")[0], message.address, request.path))
+        return web.Response(body=codec.dumps(Acknowledged()), content_type="application/json")
+
+    async def scenario() -> None:
+        port = checkpoint_pod.free_port()
+        changes = {"port": port, "max_nodes": 3, "address": "127.0.0.7"}
+        settings = checkpoint_pod.settings_of(tmp_path, **changes)
+        (tmp_path / "token").write_text("a token")
+        application = web.Application()
+        application.router.add_post(names.PATH_COORDINATOR, hear)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        peers = SidecarPeers(settings)
+        await peers.start()
+        peers._names.prefer("demo-worker-1", "127.0.0.1")
+        herald = Herald(settings, peers)
+        herald.begin()
+        await asyncio.to_thread(eventually, lambda: told)
+        peers._names.prefer("demo-worker-2", "127.0.0.1")
+        done = functools.partial(eventually, herald._task.done, within=60)
+        await asyncio.to_thread(done)
+        await herald.stop()
+        await peers.stop()
+        await runner.cleanup()
+
+    asyncio.run(scenario())
+    expected = [(f"demo-worker-{at}", "127.0.0.7", names.PATH_COORDINATOR) for at in (1, 2)]
+    assert told == expected
