@@ -46,6 +46,11 @@ class RunRecord:
     """Seen: ``memory`` (bytes, worst pod), ``cpu`` (cores, worst pod), if measured."""
     windows: tuple[Throughput, ...] = ()
     goodput: Goodput = dataclasses.field(default_factory=Goodput)
+    """Of the whole run: all accounts, and what lay between them."""
+    account_from: float = 0.0
+    """When the coordinator's present account was begun; 0: not known."""
+    account_before: Goodput = dataclasses.field(default_factory=Goodput)
+    """What of ``goodput`` lies before it: a replaced first pod begins anew."""
     decisions: tuple[ScaleDecision, ...] = ()
     events: tuple[Event, ...] = ()
     steps: int = 0

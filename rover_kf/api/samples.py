@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,21 +70,31 @@ class Goodput:
     """Seconds of a job by what they were spent on; they sum to the job's age."""
 
     waiting: float = 0.0
-    """For pods and first start."""
+    """For pods, at first until every rank's first step begins."""
     productive: float = 0.0
+    """Steps that were not lost, and what lies between them."""
     checkpoint: float = 0.0
-    """Blocked by saves."""
+    """Blocked by saves in such steps."""
     recovery: float = 0.0
-    """From a failure until every rank steps again, and steps done twice."""
+    """From the last step before a failure until the next one begins, but for the rendezvous."""
     scaling: float = 0.0
-    """From a planned change of the world until every rank steps again."""
+    """The same of a planned change of the world, with its rendezvous."""
+    rendezvous: float = 0.0
+    """Of a recovery, from the call to come together until the round stands."""
+    redone: float = 0.0
+    """Steps that had been made before a failure and were lost."""
 
     @property
     def total(self) -> float:
         """All seconds accounted for."""
-        return self.waiting + self.productive + self.checkpoint + self.recovery + self.scaling
+        return math.fsum(dataclasses.astuple(self))
 
     @property
     def fraction(self) -> float:
         """Productive share of the whole; 0 before anything happened."""
         return self.productive / self.total if self.total else 0.0
+
+    def plus(self, other: Goodput) -> Goodput:
+        """Two accounts of different times as one."""
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return Goodput(*(one + more for one, more in pairs))

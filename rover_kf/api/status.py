@@ -63,6 +63,8 @@ class CoordinatorStatus:
     """Summed over saves, slowest rank."""
     snapshot_bytes: int = 0
     """Of the newest sealed snapshot, one rank."""
+    account_from: float = 0.0
+    """When the goodput account was begun; it goes on where only the coordinator's process ended."""
     hangs: tuple[Hang, ...] = ()
     """Whose Event has a sequence above the one asked for; at most 4."""
     replicated: bool | None = None

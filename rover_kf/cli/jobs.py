@@ -92,7 +92,10 @@ def status(place: Place, name: str, namespace: str, as_json: bool) -> None:  # n
         if as_json:
             click.echo(codec.dumps(rover.status(key)).decode())
         else:
-            click.echo(show.progress_line(rover.progress(key)))
+            progress = rover.progress(key)
+            click.echo(show.progress_line(progress))
+            if progress.goodput is not None and progress.goodput.total:
+                click.echo(f"{progress.job}: {show.goodput_line(progress.goodput)}")
 
 
 @click.command()

@@ -8,6 +8,7 @@ log of it can be read.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import time
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ from rich.text import Text
 from rover_kf.api.decisions import Quantity, Recommendation
 from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.api.records import RunRecord
+from rover_kf.api.samples import Goodput
 from rover_kf.client import Progress
 
 LAST_EVENTS = 8
@@ -112,6 +114,16 @@ def progress_line(progress: Progress) -> str:
     if progress.restarts:
         parts.append(f"restarts {progress.restarts}")
     return f"{progress.job}: " + ", ".join(parts)
+
+
+def goodput_line(spent: Goodput) -> str:
+    """What a job's seconds were spent on, the most first."""
+    seconds = {field.name: getattr(spent, field.name) for field in dataclasses.fields(spent)}
+    ordered = sorted(seconds.items(), key=lambda item: -item[1])
+    parts = [
+        f"{name} {value:.1f} s ({value / spent.total:.1%})" for name, value in ordered if value
+    ]
+    return f"{spent.total:.1f} s: {', '.join(parts)}"
 
 
 def _step(step: int | None) -> str:

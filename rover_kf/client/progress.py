@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from rover_kf.api.jobs import Event, ObservedJob, Pod
+from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
 
 
@@ -35,6 +36,8 @@ class Progress:
     """Newest step on storage."""
     restarts: int
     verdict: str = ""
+    goodput: Goodput | None = None
+    """What the job's seconds were spent on; None: the coordinator has not said."""
     events: tuple[Event, ...] = ()
     """New since the last look, oldest first."""
 
@@ -64,6 +67,7 @@ def progress_of(
         durable_step=status.durable_step if status else None,
         restarts=status.restarts if status else 0,
         verdict=status.verdict if status else "",
+        goodput=status.goodput if status else None,
     )
 
 

@@ -67,6 +67,12 @@ class World:
         if ticket is not None:
             self.answer(ticket, reply)
 
+    @property
+    def lacks_pods(self) -> bool:
+        """Whether all who are here wait, and no round can start without others."""
+        waiting = self.seats.group(State.WAITING, inside=False)
+        return not self.active and len(waiting) == len(self.seats)
+
     def in_round(self, seat: Seat) -> bool:
         """Whether the seat's launcher (this very one) is a member of the active round."""
         return self.seats.inside(seat)

@@ -98,11 +98,11 @@ def deleted(record: RunRecord, now: float) -> RunRecord:
 def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
     seen = {(window.started_at, window.nodes) for window in record.windows}
     fresh = tuple(w for w in status.windows if (w.started_at, w.nodes) not in seen)
+    record = _with_account(record, status.goodput, status.account_from)
     mean_save = status.save_seconds / status.saves if status.saves else record.save_seconds
     return dataclasses.replace(
         record,
         windows=_thinned((*record.windows, *fresh), MAX_WINDOWS) if fresh else record.windows,
-        goodput=_larger(record.goodput, status.goodput),
         steps=max(record.steps, status.step),
         total_steps=record.total_steps if status.total_steps is None else status.total_steps,
         snapshot_bytes=max(record.snapshot_bytes, status.snapshot_bytes),
@@ -121,9 +121,20 @@ def _with_hangs(kept: tuple[Hang, ...], new: tuple[Hang, ...]) -> tuple[Hang, ..
     return (*kept, *fresh)[-MAX_HANGS:]
 
 
-def _larger(old: Goodput, new: Goodput) -> Goodput:
-    """Of two accounts of one job, the one that covers more of it."""
-    return new if new.total >= old.total else old
+def _with_account(record: RunRecord, spent: Goodput, begun: float) -> RunRecord:
+    """The record with what an account says; an account is known by when it was begun."""
+    before, known = record.account_before, record.account_from
+    if known and begun > known:
+        covered = known + record.goodput.total - before.total
+        # The pod with the account went, and another took its place: nobody trained meanwhile.
+        lost = Goodput(recovery=max(begun - covered, 0.0))
+        before = record.goodput.plus(lost)
+    elif known and begun < known:
+        return record
+    whole = before.plus(spent)
+    if begun == known and whole.total < record.goodput.total:
+        return record
+    return dataclasses.replace(record, goodput=whole, account_from=begun, account_before=before)
 
 
 def _with_decision(

@@ -48,12 +48,13 @@ def render(pod: str, job: str, status: CoordinatorStatus | None) -> bytes:
     for name, text in _COUNTERS.items():
         counter = Counter(f"rover_kf_{name}", text, ["job"], registry=registry)
         counter.labels(job).inc(values[name])
-    spent = Counter(
+    # A gauge: the last seconds may turn out to have been spent on something else.
+    spent = Gauge(
         "rover_kf_goodput_seconds",
-        "Seconds of the job by what they were spent on.",
+        "Seconds of the job by what they were spent on; they sum to its age.",
         ["job", "bucket"],
         registry=registry,
     )
     for field in dataclasses.fields(status.goodput):
-        spent.labels(job, field.name).inc(getattr(status.goodput, field.name))
+        spent.labels(job, field.name).set(getattr(status.goodput, field.name))
     return generate_latest(registry)

@@ -2,57 +2,103 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every second of a job in one bucket; they sum to its age. Pure: the time is an argument.
 
-The coordinator enters buckets as the world changes; blocked saves are moved out of the productive
-seconds, since they lie inside them.
+Time moves in one direction here: what was accounted stays so. The seconds since the last entry go
+to the current bucket, until it is known better (``claim``). Counted in whole microseconds, so that
+the sum is exact however many entries there are.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from rover_kf.api.samples import Goodput
 
-BUCKETS = ("waiting", "productive", "recovery", "scaling")
-"""What can be entered; ``checkpoint`` is taken out of ``productive``."""
+BUCKETS = tuple(field.name for field in dataclasses.fields(Goodput))
+
+_SECOND = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Account:
-    """Seconds spent so far, and where the current ones go."""
+    """Microseconds spent so far, and where the current ones go; Unix times."""
 
-    started_at: float
+    started: int
+    since: int
+    """What is spent until then is accounted for."""
     bucket: str = "waiting"
-    since: float = 0.0
-    """When the current bucket was entered; never before started_at."""
-    spent: tuple[tuple[str, float], ...] = ()
-    save_seconds: float = 0.0
+    """Where the time since then goes."""
+    spent: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    def enter(self, bucket: str, now: float) -> Account:
-        """From ``now`` on seconds go into that bucket; a time in the past is moved up."""
+    @classmethod
+    def begin(cls, at: float) -> Account:
+        """An empty account; all times here are Unix seconds."""
+        return cls(_whole(at), _whole(at))
+
+    @classmethod
+    def recall(
+        cls, started_at: float, settled_at: float, *, bucket: str, spent: Mapping[str, float]
+    ) -> Account:
+        """An account as it was: all of it in seconds."""
+        whole = {name: _whole(seconds) for name, seconds in spent.items()}
+        return cls(_whole(started_at), _whole(settled_at), bucket, whole)
+
+    def enter(self, bucket: str, at: float) -> Account:
+        """From then on time goes into that bucket; a time in the past is moved up."""
         if bucket not in BUCKETS:
             message = f"{bucket!r} is no bucket; there are {', '.join(BUCKETS)}"
             raise ValueError(message)
-        since = max(self.since, self.started_at)
-        now = max(now, since)
-        spent = dict(self.spent)
-        spent[self.bucket] = spent.get(self.bucket, 0.0) + now - since
+        since = max(_whole(at), self.since)
         return dataclasses.replace(
-            self, bucket=bucket, since=now, spent=tuple(sorted(spent.items()))
+            self,
+            since=since,
+            bucket=bucket,
+            spent=_more(self.spent, self.bucket, since - self.since),
         )
 
-    def save(self, seconds: float) -> Account:
-        """Training was blocked by saving for so long."""
-        return dataclasses.replace(self, save_seconds=self.save_seconds + max(seconds, 0.0))
+    def claim(self, bucket: str) -> Account:
+        """The time that is not accounted for yet goes into that bucket, in place of the current."""
+        return self.enter(bucket, self.since / _SECOND)
+
+    def step(self, began: float, ended: float, *, saving: float, redone: bool) -> Account:
+        """A step was made.
+
+        Args:
+            began: as far as that is not accounted for already.
+            ended: the same.
+            saving: seconds of it that went into a checkpoint.
+            redone: whether it had been made before, and was lost.
+        """
+        bucket = "redone" if redone else "productive"
+        entered = self.enter(bucket, began)
+        left = entered.enter(bucket, ended)
+        saved = 0 if redone else min(max(_whole(saving), 0), left.since - entered.since)
+        spent = _more(_more(left.spent, "checkpoint", saved), bucket, -saved)
+        return dataclasses.replace(left, spent=spent)
 
     def totals(self, now: float) -> Goodput:
         """The account at this time."""
-        spent = dict(self.enter(self.bucket, now).spent)
-        productive = spent.get("productive", 0.0)
-        blocked = min(self.save_seconds, productive)
-        return Goodput(
-            waiting=spent.get("waiting", 0.0),
-            productive=productive - blocked,
-            checkpoint=blocked,
-            recovery=spent.get("recovery", 0.0),
-            scaling=spent.get("scaling", 0.0),
-        )
+        spent = self.enter(self.bucket, now).spent
+        return Goodput(**{bucket: spent.get(bucket, 0) / _SECOND for bucket in BUCKETS})
+
+    def seconds(self) -> dict[str, float]:
+        """What was spent by bucket, as far as that is settled."""
+        return {bucket: amount / _SECOND for bucket, amount in self.spent.items()}
+
+    @property
+    def settled_at(self) -> float:
+        """Until when that is known, in Unix seconds."""
+        return self.since / _SECOND
+
+    @property
+    def started_at(self) -> float:
+        """When it was begun, in Unix seconds."""
+        return self.started / _SECOND
+
+
+def _whole(seconds: float) -> int:
+    return round(seconds * _SECOND)
+
+
+def _more(spent: dict[str, int], bucket: str, amount: int) -> dict[str, int]:
+    return {**spent, bucket: spent.get(bucket, 0) + amount} if amount else spent

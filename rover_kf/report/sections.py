@@ -104,7 +104,9 @@ def goodput(record: RunRecord) -> tuple[tuple[str, str, float], ...]:
     return (
         ("productive", "training", spent.productive),
         ("checkpoint", "blocked by saves", spent.checkpoint),
+        ("redone", "steps made again after a failure", spent.redone),
         ("recovery", "recovery from failures", spent.recovery),
+        ("rendezvous", "coming together after a failure", spent.rendezvous),
         ("scaling", "changes of the world", spent.scaling),
         ("waiting", "waiting for pods and first start", spent.waiting),
     )

@@ -141,6 +141,7 @@ class Coordinator:
             restarts=self._rendezvous.steward.failures,
             windows=telemetry.windows.closed,
             goodput=telemetry.goodput(now),
+            account_from=telemetry.account_from,
             events=self._chronicle.after(after),
             started_at=self._started_at,
             now=now,
@@ -241,7 +242,7 @@ class Coordinator:
                 case Tell(reason, message, warning):
                     self._chronicle.record(reason, message, warning=warning)
                 case Formed(current):
-                    self._telemetry.formed(current)
+                    self._telemetry.formed(current, time.time())
                     self._hangs.watch.formed(current)
                 case Broken(planned, why):
                     _log.info("the round has ended: %s", why)
@@ -265,9 +266,12 @@ class Coordinator:
         self._succession.note(memory.mark(self._rendezvous), (member.pod for member in members))
 
     def _capture(self) -> CoordinatorState:
-        return CoordinatorState(0, 0, memory.remember(self._rendezvous))
+        told = memory.remember(self._rendezvous)
+        return CoordinatorState(0, 0, told, self._telemetry.remember())
 
     def _absorb(self, state: CoordinatorState, runs: bool) -> None:  # noqa: FBT001 - the one flag
+        if state.telemetry is not None:
+            self._telemetry.recall(state.telemetry)
         now = time.monotonic()
         self._carry_out(memory.recall(self._rendezvous, state.rendezvous, now, runs=runs))
 
@@ -278,6 +282,8 @@ class Coordinator:
             self._succession.heard(self._copy.known)
             self._carry_out(self._rendezvous.tick(now))
             self._carry_out(self._hangs.tick(self._rendezvous, now, time.time()))
+            missing = self._rendezvous.world.lacks_pods
+            self._telemetry.pods_missing(time.time(), missing=missing)
 
     def _phase(self) -> str:
         world, telemetry = self._rendezvous.world, self._telemetry

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from pods import Job, show
 
@@ -100,6 +102,11 @@ def test_hangs():
         assert all(FLOOR <= hang.seconds < 3 * FLOOR for hang in status.hangs)
         assert (status.step, status.durable_step) == (50, 50)
         assert status.restarts >= 3
+        spent = status.goodput
+        show("spent", dataclasses.asdict(spent))
+        assert spent.total == pytest.approx(status.now - status.account_from, abs=1e-5)
+        assert spent.recovery > sum(hang.seconds for hang in status.hangs)
+        assert min(spent.rendezvous, spent.redone, spent.productive) > 0
         starts = [line for line in job.pods[1].text().splitlines() if " begins at " in line]
         show("starts", starts)
         assert {f"rank 1 begins at {step}" for step in (0, 20, 30, 40)} <= set(starts)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import signal
 import time
@@ -67,6 +68,10 @@ def test_killed_process():
         assert status.restarts == 1
         assert {names.EVENT_PROCESS_FAILED, names.EVENT_WORLD_FORMED} <= set(job.events())
         eventually(lambda: names.EVENT_RECOVERED in job.events(), within=120)
+        spent = job.status().goodput
+        show("spent", dataclasses.asdict(spent))
+        assert min(spent.waiting, spent.productive, spent.recovery, spent.rendezvous) > 0
+        assert spent.scaling == 0
 
 
 def test_third_joins_live():
@@ -84,7 +89,8 @@ def test_third_joins_live():
         assert after[0]["at"] - before[-1]["at"] < 60
         status = job.status()
         assert (status.nodes, status.expected_nodes, status.restarts) == (3, 3, 0)
-        assert status.goodput.recovery == 0
+        assert (status.goodput.recovery, status.goodput.rendezvous) == (0, 0)
+        assert status.goodput.scaling > 0
 
 
 def test_scale_down_drains():
@@ -200,6 +206,12 @@ def test_coordinator_restarts():
         )
         assert {pod.steps()[-1]["pid"] for pod in job.pods.values()} == pids
         eventually(lambda: (job.status().round, job.status().nodes) == (number, 2), within=120)
+        # Training went on, so the account did, too: as one.
+        status = job.status()
+        age = status.now - status.account_from
+        assert status.account_from < back_at < status.started_at
+        assert status.goodput.total == pytest.approx(age, abs=1e-5)
+        assert status.goodput.recovery == 0
         killed_at = time.time()
         kill(job.pods[1].steps()[-1]["pid"])
         job.stepping(0, 1, after=killed_at + 0.05)

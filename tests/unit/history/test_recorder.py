@@ -98,6 +98,23 @@ def test_new_coordinator_takes_nothing_away():
     assert dataclasses.replace(found, windows=old.windows) == old
 
 
+def test_accounts_of_replaced_pods_add_up():
+    """One account only grows; of two the sum is kept, with what lay between them as recovery."""
+    first = status(goodput=Goodput(waiting=10, productive=30), account_from=100.0)
+    found = recorder.advance(begun(), JOB, first)
+    later = status(goodput=Goodput(waiting=10, productive=50), account_from=100.0)
+    found = recorder.advance(found, JOB, later)
+    assert recorder.advance(found, JOB, first).goodput == found.goodput
+    second = status(goodput=Goodput(productive=5), account_from=175.0)
+    found = recorder.advance(found, JOB, second)
+    assert found.goodput == Goodput(waiting=10, productive=55, recovery=15)
+    assert found.goodput.total == 175.0 + 5 - 100.0
+    assert recorder.advance(found, JOB, later).goodput == found.goodput
+    grown = status(goodput=Goodput(productive=8, redone=1), account_from=175.0)
+    found = recorder.advance(found, JOB, grown)
+    assert found.goodput == Goodput(waiting=10, productive=58, recovery=15, redone=1)
+
+
 def test_hangs_are_kept_once():
     """Each with its stacks, the newest eight."""
     every = [Hang(float(at), 1, 5, 301.0, 300.0, True, "", ()) for at in range(10)]  # noqa: FBT003
