@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--sides", default=",".join(manifest.SIDES), help="on the cluster")
     parser.add_argument("--systems", default=",".join(standalone.SYSTEMS), help="standalone")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--logs", action="store_true", help="keep those of all repeats")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured of these")
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("build/bench/elastic.json")
@@ -61,9 +62,13 @@ def main() -> None:
     if "standalone" in todo:
         _repeat(results, "standalone", given.repeats, _systems(todo.pop("standalone")))
     if todo:
+        logs = given.out.parent / "elastic-logs"
         with place.prepared() as cluster:
             for name, chosen in todo.items():
-                takes = {side: _on_cluster(cluster, side, name, given.out) for side in chosen}
+                takes = {
+                    side: _on_cluster(Course(cluster, side, logs, given.logs), name)
+                    for side in chosen
+                }
                 _repeat(results, name, 1 if name == "goodput" else given.repeats, takes)
     print(table.markdown(results.report()))
 
@@ -101,10 +106,7 @@ def _systems(systems: list[str]) -> dict[str, Callable[[], Sample]]:
     return {system: lambda system=system: _single(standalone.take(system)) for system in systems}
 
 
-def _on_cluster(
-    cluster: place.Place, side: str, name: str, out: pathlib.Path
-) -> Callable[[], Sample]:
-    course = Course(cluster, side, out.parent / "elastic-logs")
+def _on_cluster(course: Course, name: str) -> Callable[[], Sample]:
     if name == "goodput":
         return lambda: {"value": course.goodput()}
     return lambda: _sample(course.take(name))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import shutil
 import time
 
 import manifest
@@ -31,12 +32,14 @@ class Course:
     Args:
         place: the cluster.
         side: of manifest.SIDES.
-        logs: folder for what a failed repeat leaves; None keeps nothing.
+        logs: folder for logs, Events and marks of repeats that failed.
+        every: keep those of all repeats.
     """
 
     place: Place
     side: str
     logs: pathlib.Path
+    every: bool = False
 
     def take(self, action: str) -> Outcome:
         """One repeat.
@@ -54,11 +57,16 @@ class Course:
             running = self.place.submit(job)
             try:
                 if action == "submit":
-                    return self._started(running, wanted.workers, begun)
-                return self._disturbed(running, action)
+                    found = self._started(running, wanted.workers, begun)
+                else:
+                    found = self._disturbed(running, action)
             except TooLong:
                 self._keep(running)
                 raise
+            else:
+                if self.every:
+                    self._keep(running)
+                return found
             finally:
                 self.place.remove(running)
 
@@ -117,3 +125,6 @@ class Course:
         folder = self.logs / job.name
         daemons = self.place.cluster.root / "log"
         logs.collect(self.place.cluster.kubectl, [NAMESPACE], folder, daemons)
+        marks = self.place.shared / job.name / "marks"
+        if marks.is_dir():
+            shutil.copytree(marks, folder / "marks", dirs_exist_ok=True)

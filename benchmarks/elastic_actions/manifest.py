@@ -51,6 +51,8 @@ def job(name: str, namespace: str, *, side: str, workers: int, master: bool = Fa
         metadata["labels"] = {"rover-kf.io/inject": "true"}
         path = f"{SHARED}/{name}/rover"
         metadata["annotations"] = {**ANNOTATIONS, "rover-kf.io/checkpoint.path": path}
+        if master:  # where no elasticPolicy says it
+            metadata["annotations"]["rover-kf.io/scaling.max"] = "4"
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",

@@ -27,7 +27,10 @@ class Results:
 
     def clear(self, name: str, side: str) -> None:
         """Forget what was measured of it."""
-        self._samples.get(name, {}).pop(side, None)
+        sides = self._samples.get(name, {})
+        sides.pop(side, None)
+        if not sides:
+            self._samples.pop(name, None)
 
     def count(self, name: str, side: str) -> int:
         """How often it was measured."""
