@@ -41,6 +41,17 @@ def test_loopback_pods():
         assert place.variables.get("GLOO_SOCKET_IFNAME") == wanted
 
 
+def test_names_are_not_waited_for_long():
+    """A silent name server must not hold a restart up; what the user asks for stays."""
+    current = Round(1, (Member("a", "1", 0, 1),), 1, "10.0.0.1", 1)
+    identity = Identity("job", "a", "10.0.0.1", 0, coordinator=True)
+    given = {"identity": identity, "role": "r", "home": pathlib.Path("/r")}
+    (place,) = environment.places(current, inherited={}, **given)
+    assert place.variables["RES_OPTIONS"] == "timeout:1 attempts:3"
+    (place,) = environment.places(current, inherited={"RES_OPTIONS": "rotate"}, **given)
+    assert "RES_OPTIONS" not in place.variables
+
+
 def test_drain_file_is_written_in_place(tmp_path):
     """A trainer that has the file mapped sees the new step: the file is never replaced."""
     (tmp_path / "run").mkdir()
