@@ -13,10 +13,9 @@ from chaos.scene import FIRST, SECOND
 from rover_kf.api import names
 
 _DIED = frozenset({names.EVENT_PROCESS_FAILED, names.EVENT_MEMBER_LOST})
-_POD_WENT = frozenset(
-    {*_DIED, names.EVENT_MEMBER_LEFT, names.EVENT_POD_LOST, "SuccessfulCreatePod"}
-)
-"""The first pod takes its story with it: then the operator's word is what is left."""
+_POD_WENT = frozenset({*_DIED, names.EVENT_MEMBER_LEFT, names.EVENT_POD_LOST})
+_FIRST_WENT = frozenset({*_POD_WENT, names.EVENT_WORLD_FORMED, names.EVENT_RESTORED})
+"""The first pod takes its story with it: its successor tells what it began."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
