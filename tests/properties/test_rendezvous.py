@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from simulated_job import SimulatedJob
 
+from rover_kf.elastic import memory
 from rover_kf.elastic.limits import Limits
 
 PODS = 4
@@ -34,9 +35,13 @@ class Faults(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.job.advance(seconds)
 
-    @rule(lost=st.booleans(), times=st.integers(1, 3), rank=ranks)
-    def request(self, rank: int, times: int, *, lost: bool) -> None:
-        self.job.send(self.job.launchers[rank], lost=lost, times=times)
+    @rule(lost=st.booleans(), times=st.integers(1, 3), rank=ranks, late=st.booleans())
+    def request(self, rank: int, times: int, *, lost: bool, late: bool) -> None:
+        self.job.send(self.job.launchers[rank], lost=lost, times=times, late=late)
+
+    @rule(number=st.integers(0, 20))
+    def late_request_arrives(self, number: int) -> None:
+        self.job.arrive(number)
 
     @rule(rounds=st.integers(1, 30))
     def all_is_well(self, rounds: int) -> None:
@@ -74,6 +79,20 @@ class Faults(RuleBasedStateMachine):
     def coordinator_dies(self) -> None:
         self.job.restart_coordinator()
 
+    @rule()
+    def coordinator_goes_on_in_its_pod(self) -> None:
+        self.job.restart_from(memory.remember(self.job.rendezvous), runs=True)
+
+    @rule()
+    def pod_fetches_a_copy(self) -> None:
+        self.job.copy()
+
+    @rule(number=st.integers(0, 20))
+    def coordinator_goes_on_from_a_copy(self, number: int) -> None:
+        if self.job.copies:
+            told = self.job.copies[number % len(self.job.copies)]
+            self.job.restart_from(told, runs=False)
+
     @rule(nodes=st.integers(1, PODS))
     def controller_scales(self, nodes: int) -> None:
         limits = self.job.limits
@@ -84,6 +103,8 @@ class Faults(RuleBasedStateMachine):
         if not hasattr(self, "job"):
             return
         job = self.job
+        while job.in_flight:
+            job.arrive(len(job.in_flight) - 1)
         # The operator's part: the pods that the coordinator expects exist.
         for launcher in job.launchers:
             if launcher.leaving:

@@ -1,11 +1,13 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Launchers and a coordinator in simulated time, with a network that loses and doubles messages."""
+"""Launchers and a coordinator in simulated time; messages are lost, doubled and reordered."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
+from rover_kf.api.coordinator_state import RendezvousMemory
 from rover_kf.api.membership import (
     Failure,
     JoinReply,
@@ -16,9 +18,13 @@ from rover_kf.api.membership import (
     WatchReply,
     WatchRequest,
 )
-from rover_kf.elastic.effects import Answer, Effect, Formed
+from rover_kf.elastic import memory
+from rover_kf.elastic.effects import Answer, Closed, Effect, Formed
 from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.rendezvous import Rendezvous
+
+Act = Callable[[Rendezvous, int, float], tuple[Effect, ...]]
+"""A request on its way: whom it reaches, its ticket, when."""
 
 
 @dataclasses.dataclass
@@ -37,6 +43,8 @@ class SimulatedLauncher:
     ticket: int | None = None
     broken: bool = False
     """A process has died; not reported yet."""
+    counts: bool = False
+    """Of its own accord: the budget pays for it."""
     leaving: bool = False
     """SIGTERM came; it goes once the world has drained."""
 
@@ -65,10 +73,22 @@ class SimulatedJob:
         self.rendezvous = Rendezvous(limits)
         self.launchers = [SimulatedLauncher(rank) for rank in range(pods)]
         self.rounds: dict[int, Round] = {}
+        self.in_flight: list[tuple[int, Act]] = []
+        """Requests that will arrive some time, by ticket."""
+        self.copies: list[RendezvousMemory] = []
+        """What a coordinator remembered, each time that some pod asked."""
+        self.closed = 0
         self._tickets = 0
 
-    def send(self, launcher: SimulatedLauncher, *, lost: bool = False, times: int = 1) -> None:
-        """The launcher's next request, unless one is open."""
+    def send(
+        self,
+        launcher: SimulatedLauncher,
+        *,
+        lost: bool = False,
+        times: int = 1,
+        late: bool = False,
+    ) -> None:
+        """The launcher's next request, unless one is open; a late one waits for ``arrive``."""
         if not launcher.alive or launcher.ticket is not None:
             return
         self._tickets += 1
@@ -76,10 +96,20 @@ class SimulatedJob:
         if lost:
             launcher.ticket = None
             return
+        act = self._request(launcher)
         for _ in range(times):
-            self.apply(self._request(launcher, ticket))
+            if late:
+                self.in_flight.append((ticket, act))
+            else:
+                self.apply(act(self.rendezvous, ticket, self.now))
             self._tickets += 1
             ticket = self._tickets  # the copy's answer finds nobody
+
+    def arrive(self, number: int) -> None:
+        """One of the requests on their way arrives, before or after any other."""
+        if self.in_flight:
+            ticket, act = self.in_flight.pop(number % len(self.in_flight))
+            self.apply(act(self.rendezvous, ticket, self.now))
 
     def disconnect(self, launcher: SimulatedLauncher, *, noticed: bool) -> None:
         """The connection of its open request is gone; its answer is lost."""
@@ -94,10 +124,10 @@ class SimulatedJob:
         self._hurt_peers(launcher)
         launcher.world = None
 
-    def kill_process(self, launcher: SimulatedLauncher) -> None:
+    def kill_process(self, launcher: SimulatedLauncher, *, counts: bool = False) -> None:
         """A training process dies."""
         if launcher.alive and launcher.world:
-            launcher.broken = True
+            launcher.broken, launcher.counts = True, counts
             self._hurt_peers(launcher)
 
     def leave(self, launcher: SimulatedLauncher) -> None:
@@ -121,6 +151,15 @@ class SimulatedJob:
         for launcher in self.launchers:
             launcher.ticket = None
 
+    def copy(self) -> None:
+        """A pod fetches what the coordinator knows."""
+        self.copies.append(memory.remember(self.rendezvous))
+
+    def restart_from(self, told: RendezvousMemory, *, runs: bool) -> None:
+        """Another coordinator goes on from that: its own pod's file, or some pod's copy."""
+        self.restart_coordinator()
+        self.apply(memory.recall(self.rendezvous, told, self.now, runs=runs))
+
     def advance(self, seconds: float) -> None:
         """Time passes; processes step, all ranks of a whole world together."""
         self.now += seconds
@@ -139,6 +178,8 @@ class SimulatedJob:
                 assert self.limits.min_nodes <= len(ranks) <= self.limits.max_nodes
             elif isinstance(effect, Answer):
                 self._deliver(effect)
+            elif isinstance(effect, Closed):
+                self.closed += 1
 
     def describe(self) -> str:
         """For a failed assertion."""
@@ -147,7 +188,7 @@ class SimulatedJob:
         told = [(one.pod, one.alive, one.last_round, one.broken) for one in self.launchers]
         return f"{seats} awaited {world.awaited} of {world.expected}, {world.closed}, {told}"
 
-    def _request(self, launcher: SimulatedLauncher, ticket: int) -> tuple[Effect, ...]:
+    def _request(self, launcher: SimulatedLauncher) -> Act:
         member = launcher.member
         if launcher.broken and launcher.world:
             failure = Failure(
@@ -155,14 +196,14 @@ class SimulatedJob:
                 member.incarnation,
                 launcher.world.number,
                 launcher.rank,
-                "peer_lost",
+                "crashed" if launcher.counts else "peer_lost",
                 "process",
                 "restart",
                 1,
                 "a peer was lost",
-                counts=False,
+                counts=launcher.counts,
             )
-            return self.rendezvous.failure(failure, ticket, self.now)
+            return lambda job, ticket, now: job.failure(failure, ticket, now)
         if launcher.world:
             world = launcher.world if launcher.tell_world else None
             request = WatchRequest(
@@ -173,9 +214,9 @@ class SimulatedJob:
                 world,
                 launcher.leaving,
             )
-            return self.rendezvous.watch(request, ticket, self.now)
+            return lambda job, ticket, now: job.watch(request, ticket, now)
         join = JoinRequest(member, "host", 1000 + launcher.rank, launcher.last_round)
-        return self.rendezvous.join(join, ticket, self.now)
+        return lambda job, ticket, now: job.join(join, ticket, now)
 
     def _deliver(self, effect: Answer) -> None:
         launcher = next((one for one in self.launchers if one.ticket == effect.ticket), None)
@@ -186,10 +227,11 @@ class SimulatedJob:
         if isinstance(reply, JoinReply) and reply.action == "start" and launcher.world is None:
             assert reply.round is not None
             launcher.world, launcher.last_round = reply.round, reply.round.number
-            launcher.drain_at, launcher.step, launcher.broken = 0, 0, False
+            launcher.drain_at, launcher.step = 0, 0
+            launcher.broken = launcher.counts = False
         elif isinstance(reply, WatchReply) and reply.action == "restart":
             self._hurt_peers(launcher)
-            launcher.world, launcher.broken = None, False
+            launcher.world, launcher.broken, launcher.counts = None, False, False
             if launcher.leaving:
                 self._go(launcher, drained=False)
         elif isinstance(reply, WatchReply) and reply.drain_at:

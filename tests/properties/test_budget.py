@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The budget of restarts: reports are lost, doubled and reordered, coordinators are killed.
+
+What a failure costs is counted once a round, whoever tells of it and however often; nothing that
+was spent comes back; the job ends with the first failure beyond the budget, and stays so.
+"""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from simulated_job import SimulatedJob
+
+from rover_kf.elastic import memory
+from rover_kf.elastic.limits import Limits
+
+PODS = 3
+ranks = st.integers(0, PODS - 1)
+
+
+class Budgets(RuleBasedStateMachine):
+    """Processes die, of their own accord or with others; nothing is forgotten."""
+
+    @initialize(allowed=st.integers(0, 3))
+    def begin(self, allowed: int) -> None:
+        limits = Limits(nodes=PODS, min_nodes=1, max_nodes=PODS, restarts=allowed)
+        self.job = SimulatedJob(limits, PODS)
+        self.spent: frozenset[int] = frozenset()
+        self.guilty: set[int] = set()
+        """Rounds in which a process has died of its own accord."""
+        for launcher in self.job.launchers:
+            launcher.start()
+            self.job.send(launcher)
+
+    @rule(rank=ranks)
+    def process_dies(self, rank: int) -> None:
+        launcher = self.job.launchers[rank]
+        if launcher.world:
+            self.guilty.add(launcher.world.number)
+        self.job.kill_process(launcher, counts=True)
+
+    @rule(rank=ranks, lost=st.booleans(), times=st.integers(1, 3), late=st.booleans())
+    def request(self, rank: int, times: int, *, lost: bool, late: bool) -> None:
+        self.job.disconnect(self.job.launchers[rank], noticed=True)
+        self.job.send(self.job.launchers[rank], lost=lost, times=times, late=late)
+
+    @rule(number=st.integers(0, 9))
+    def late_request_arrives(self, number: int) -> None:
+        self.job.arrive(number)
+
+    @rule(rounds=st.integers(1, 30))
+    def all_is_well(self, rounds: int) -> None:
+        for _ in range(rounds):
+            for launcher in self.job.launchers:
+                self.job.send(launcher)
+            self.job.advance(0.1)
+
+    @rule()
+    def coordinator_is_killed(self) -> None:
+        self.job.restart_from(memory.remember(self.job.rendezvous), runs=True)
+
+    @rule(number=st.integers(0, 9))
+    def an_older_copy_comes_late(self, number: int) -> None:
+        job = self.job
+        if job.copies:
+            told = job.copies[number % len(job.copies)]
+            job.apply(memory.recall(job.rendezvous, told, job.now, runs=False))
+        job.copy()
+
+    @invariant()
+    def nothing_comes_back(self) -> None:
+        if not hasattr(self, "job"):
+            return
+        budget, world = self.job.rendezvous.steward.budget, self.job.rendezvous.world
+        assert budget.spent >= self.spent
+        assert budget.spent <= set(self.job.rounds), "a round that never was has cost something"
+        assert budget.exhausted == (world.closed is not None)
+        self.spent = budget.spent
+
+    def teardown(self) -> None:
+        if not hasattr(self, "job"):
+            return
+        while self.job.in_flight:
+            self.job.arrive(0)
+        self.all_is_well(rounds=300)
+        world = self.job.rendezvous.world
+        assert world.closed or len({one.world for one in self.job.launchers}) == 1
+        # A round that broke before its first step may cost one as well, by nobody's fault.
+        assert len(self.spent) <= self.job.limits.restarts + 1
+        assert self.guilty or not world.closed
+
+
+Budgets.TestCase.settings = settings(
+    max_examples=150,
+    stateful_step_count=30,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestBudgets = Budgets.TestCase
