@@ -63,3 +63,5 @@ class ParityVerdict:
     """False: others of the group have not told yet; ask again."""
     reason: str = ""
     """Why it may not; empty: it may."""
+    told: bool = False
+    """Whether nobody needs to be told of that: another pod has told, or the order is over."""

@@ -75,12 +75,15 @@ class ParityMaker:
         self._settings, self._slots = settings, slots
         self._peers, self._cap = peers, cap
 
-    async def make(self, number: int, lanes: Sequence[Lane]) -> None:
+    async def make(self, number: int, lanes: Sequence[Lane]) -> str:
         """Make a parity of each lane, and seal them all.
 
         Args:
             number: of the order.
             lanes: of the order.
+
+        Returns:
+            Why they are not sealed, though nothing went wrong here; empty if they are.
 
         Raises:
             ArenaTooSmall: there is no room for them.
@@ -91,9 +94,12 @@ class ParityMaker:
         await asyncio.to_thread(self._slots.forget_parities, kept)
         with contextlib.ExitStack() as fillings:
             made = [await self._lane(lane, fillings) for lane in lanes]
-            await self._verdict(number, made)
-            for one in made:
+            verdict = await self._verdict(number, made)
+            if verdict.reason and not verdict.told:
+                raise errors.TornSnapshot(verdict.reason)
+            for one in made if not verdict.reason else ():
                 one.seal()
+            return verdict.reason
 
     async def _lane(self, lane: Lane, fillings: contextlib.ExitStack) -> _Made:
         layout = Layout(tuple(member.snapshot_bytes for member in lane.members))
@@ -141,16 +147,14 @@ class ParityMaker:
                 at += len(block)
         return found
 
-    async def _verdict(self, number: int, made: Sequence[_Made]) -> None:
+    async def _verdict(self, number: int, made: Sequence[_Made]) -> ParityVerdict:
         """Wait for the coordinator's word that all of the group have read the same."""
         sums = tuple(one.sums for one in made)
         told = ParityMade(self._settings.pod, number, sums, _LONG_POLL_SECONDS)
         while True:
             verdict = await self._peers.ask_coordinator(names.PATH_PARITY_MADE, told, ParityVerdict)
-            if verdict.reason:
-                raise errors.TornSnapshot(verdict.reason)
             if verdict.known:
-                return
+                return verdict
 
 
 async def _mix(target: memoryview, block: memoryview, before: int) -> int:

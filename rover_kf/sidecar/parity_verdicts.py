@@ -44,7 +44,7 @@ class ParityVerdicts:
         group = {member.pod for lane in lanes for member in lane.members}
         for other in sorted(group & self._failed.keys()):
             reason = f"{other} has made none: {self._failed[other]}"
-            return ParityVerdict(known=True, reason=reason)
+            return ParityVerdict(known=True, reason=reason, told=True)
         if group - self._made.keys():
             return _UNKNOWN
         wrong = [text for lane in lanes for text in self._wrong(lane)]

@@ -85,13 +85,12 @@ class Replicas:
     async def _mix(self, order: ReplicateOrder) -> str:
         """Make the parities; why it could not be done."""
         try:
-            await self._parities.make(order.number, order.lanes)
+            return await self._parities.make(order.number, order.lanes)
         except (errors.RoverError, OSError) as error:
             step = order.lanes[0].members[0].step
             what = f"no parity of step {step}"
             self._warn(error, what, "if a pod is lost now, the job goes back further than that")
             return str(error)
-        return ""
 
     async def _copy(self, holding: Holding) -> None:
         arena = await asyncio.to_thread(

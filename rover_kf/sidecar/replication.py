@@ -141,7 +141,7 @@ class Replication:
         def news() -> ParityVerdict | None:
             order = self._ring.order(told.pod)
             if order is None or order.number != told.number:
-                return ParityVerdict(known=True, reason="the order is over")
+                return ParityVerdict(known=True, reason="the order is over", told=True)
             found = self._verdicts.verdict(told.pod)
             return found if found.known else None
 

@@ -168,3 +168,4 @@ def test_what_was_read_of_another_state_is_never_sealed(lengths, data):
         assert (good.verdict(pod).known, good.verdict(pod).reason) == (True, "")
         assert f"of rank {wrong} has CRC-32C" in bad.verdict(pod).reason
         assert gone.verdict(pod).reason == f"{pods[liar]} has made none: no room"
+        assert (bad.verdict(pod).told, gone.verdict(pod).told) == (False, True)
