@@ -18,6 +18,8 @@ class Identity:
     node_rank: int
     coordinator: bool
     """Whether this pod's sidecar has the coordinator's role."""
+    node: str = ""
+    """Kubernetes node of the pod; empty: not known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Member:
     """Replica order over the job: Master-0 is 0, Worker-i follows. Stable."""
     processes: int
     """Training processes it will start (nproc per node)."""
+    node: str = ""
+    """Kubernetes node of the pod; empty: not known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

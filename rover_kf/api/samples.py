@@ -23,6 +23,9 @@ class StepSample:
     """Of ``seconds``, spent waiting for data, if the trainer says."""
     save_seconds: float = 0.0
     """Of ``seconds``, blocked by saving a checkpoint."""
+    own_seconds: float = 0.0
+    """Of ``seconds``, until the last gradient was there: what the rank took by itself; 0: not
+    measured."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

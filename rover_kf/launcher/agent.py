@@ -89,7 +89,9 @@ class Agent:
 
     def _train(self, identity: Identity) -> int:
         processes = self.crew.count_processes(self.errands, self.launch.processes)
-        member = Member(identity.pod, self.incarnation, identity.node_rank, processes)
+        member = Member(
+            identity.pod, self.incarnation, identity.node_rank, processes, identity.node
+        )
         while True:
             try:
                 code = self._take_part(identity, member)

@@ -38,6 +38,7 @@ from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.hangs import Hangs
 from rover_kf.sidecar.open_requests import OpenRequests
 from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.slow_ranks import SlowRanks
 from rover_kf.sidecar.state_copy import StateCopy
 from rover_kf.sidecar.story import Chronicle
 from rover_kf.sidecar.succession import Succession
@@ -74,6 +75,7 @@ class Coordinator:
         self._ticker: asyncio.Task[None] | None = None
         self._verdict = VerdictFile(settings.home, settings.pod_uid)
         self._hangs = Hangs(settings.hang, chronicle)
+        self._slow_ranks = SlowRanks(chronicle)
         self._succession = Succession(settings, self._capture, self._absorb)
 
     async def start(self) -> None:
@@ -199,6 +201,7 @@ class Coordinator:
         report = await read(request, StepReport)
         now = time.time()
         self._hangs.watch.heard(report)
+        self._slow_ranks.heard(report)
         took = self._telemetry.report(report, now)
         if took is not None:
             message = f"round {report.round}: every rank steps again, {took:.2f} s after the change"
@@ -244,6 +247,7 @@ class Coordinator:
                 case Formed(current):
                     self._telemetry.formed(current, time.time())
                     self._hangs.watch.formed(current)
+                    self._slow_ranks.formed(current)
                 case Broken(planned, why):
                     _log.info("the round has ended: %s", why)
                     self._telemetry.broken(time.time(), planned=planned)

@@ -183,6 +183,7 @@ class Daemon:
                 address=settings.address,
                 node_rank=settings.node_rank,
                 coordinator=settings.is_coordinator,
+                node=settings.node,
             )
         )
 

@@ -35,6 +35,7 @@ from rover_kf.trainer.anticipation import Anticipation
 from rover_kf.trainer.collection import without_collection
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.link import Link
+from rover_kf.trainer.own_time import OwnTime
 from rover_kf.trainer.phase import Phase
 from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery
 from rover_kf.trainer.reporter import Reporter
@@ -81,6 +82,7 @@ class Checkpointer:
         home = self._settings.home
         self._link = Link(home) if home else None
         self._phase = Phase()
+        self._own_time = OwnTime()
         self._reporter = (
             Reporter(self._settings, self._link, self._phase.now) if self._link else None
         )
@@ -205,6 +207,7 @@ class Checkpointer:
             self._say_outside()
             return
         self._saver.check()
+        own_seconds = self._own_time.take()
         draining = self._drain is not None and self._drain.is_due(step)
         if draining or step % self.every == 0 or step == total_steps:
             self.save(step, state, metrics=metrics)
@@ -216,10 +219,12 @@ class Checkpointer:
             samples=samples,
             wait_seconds=wait_seconds,
             save_seconds=self._save_seconds + self._saver.take_waited(),
+            own_seconds=own_seconds,
         )
         self._last_step_at, self._save_seconds = now, 0.0
         self._phase.stepped(state, last=draining or step == total_steps)
         self._reporter.step(sample, total_steps)
+        self._own_time.begin(state)
         if draining:
             self.close()
             raise SystemExit(names.EXIT_DRAINED)

@@ -1,0 +1,98 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which ranks of a world are slow by themselves; pure.
+
+Ranks that train together take the same time a step: the fast ones wait for the slow ones. So what
+is compared is each rank's own time, until it has nothing left to do but to wait for others. A rank
+is slow in a window of fifty steps if its median is above one and a half times the others' median,
+and a straggler if it was so in three of the last four windows: one slow window (a busy neighbour, a
+slow read) says nothing.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import statistics
+from collections.abc import Mapping
+
+from rover_kf.api.samples import StepReport
+
+WINDOW_STEPS = 50
+WINDOWS, SLOW_WINDOWS = 4, 3
+RATIO = 1.5
+MOST_OPEN_STEPS = 4096
+"""Of one rank, while another tells nothing; older ones are given up."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank that the others wait for."""
+
+    rank: int
+    seconds: float
+    """Its own time a step, median of the last window."""
+    others: float
+    """The median of the others'."""
+
+
+def slow(own_seconds: Mapping[int, float]) -> tuple[Straggler, ...]:
+    """Ranks that were slow in one window.
+
+    Args:
+        own_seconds: each rank's median.
+    """
+    found = []
+    for rank, seconds in own_seconds.items():
+        rest = [own for other, own in own_seconds.items() if other != rank]
+        others = statistics.median(rest) if rest else seconds
+        if seconds > RATIO * others:
+            found.append(Straggler(rank, seconds, others))
+    return tuple(found)
+
+
+class Stragglers:
+    """The windows of one round.
+
+    Args:
+        number: of the round.
+        world_size: how many ranks it has.
+    """
+
+    def __init__(self, number: int, world_size: int) -> None:
+        self._number, self._world_size = number, world_size
+        self._open: dict[int, collections.deque[float]] = collections.defaultdict(
+            lambda: collections.deque(maxlen=MOST_OPEN_STEPS)
+        )
+        self._slow: collections.deque[frozenset[int]] = collections.deque(maxlen=WINDOWS)
+        self._told: set[int] = set()
+
+    def heard(self, report: StepReport) -> tuple[Straggler, ...]:
+        """Take a report; returns the stragglers that it shows for the first time."""
+        if report.round != self._number:
+            return ()
+        self._open[report.rank].extend(
+            sample.own_seconds for sample in report.samples if sample.own_seconds > 0
+        )
+        found: list[Straggler] = []
+        while self._whole():
+            found += self._close()
+        return tuple(found)
+
+    def _whole(self) -> bool:
+        full = sum(len(times) >= WINDOW_STEPS for times in self._open.values())
+        return full == self._world_size
+
+    def _close(self) -> tuple[Straggler, ...]:
+        medians = {
+            rank: statistics.median(times.popleft() for _ in range(WINDOW_STEPS))
+            for rank, times in self._open.items()
+        }
+        now = slow(medians)
+        self._slow.append(frozenset(one.rank for one in now))
+        counts = collections.Counter(rank for ranks in self._slow for rank in ranks)
+        new = tuple(
+            one for one in now if counts[one.rank] >= SLOW_WINDOWS and one.rank not in self._told
+        )
+        self._told.update(one.rank for one in new)
+        return new
