@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -32,13 +33,13 @@ from rover_kf.api.samples import StepReport
 from rover_kf.api.status import Acknowledged, CoordinatorStatus, ScaleRequest
 from rover_kf.elastic import memory
 from rover_kf.elastic.effects import Answer, Broken, Closed, Effect, Formed, Tell
-from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.rendezvous import Rendezvous
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.hangs import Hangs
 from rover_kf.sidecar.open_requests import OpenRequests
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slow_ranks import SlowRanks
+from rover_kf.sidecar.standing import standing
 from rover_kf.sidecar.state_copy import StateCopy
 from rover_kf.sidecar.story import Chronicle
 from rover_kf.sidecar.succession import Succession
@@ -67,7 +68,7 @@ class Coordinator:
     ) -> None:
         self._settings, self._chronicle, self._commits = settings, chronicle, commits
         self._copy = copy
-        self._rendezvous = Rendezvous(_limits(settings, 1))
+        self._rendezvous = Rendezvous(settings.limits(1))
         self._telemetry = Telemetry(settings.window_seconds, time.time())
         self._started_at = time.time()
         self._open = OpenRequests()
@@ -81,7 +82,7 @@ class Coordinator:
     async def start(self) -> None:
         """Find the first round's number, and the verdict if the job has ended already."""
         first = await self._commits.first_generation()
-        self._rendezvous = Rendezvous(_limits(self._settings, first))
+        self._rendezvous = Rendezvous(self._settings.limits(first))
         closed = self._verdict.read()
         if closed is not None:
             self._rendezvous.world.close(closed.exit_code, closed.verdict)
@@ -126,35 +127,16 @@ class Coordinator:
 
     def status(self, after: int) -> CoordinatorStatus:
         """Everything that a controller wants to know."""
-        world, telemetry, commits = self._rendezvous.world, self._telemetry, self._commits
-        current, now = world.round, time.time()
-        return CoordinatorStatus(
+        told = standing(
+            self._rendezvous,
+            self._telemetry,
+            self._commits,
             job=self._settings.job,
-            phase=self._phase(),
-            round=world.round_number,
-            nodes=len(current.members) if current else 0,
-            expected_nodes=world.expected,
-            world_size=current.world_size if current else 0,
-            step=telemetry.step,
-            total_steps=telemetry.total_steps,
-            sealed_step=commits.sealed_step,
-            durable_step=commits.durable_step,
-            samples_per_second=telemetry.windows.samples_per_second,
-            restarts=self._rendezvous.steward.failures,
-            windows=telemetry.windows.closed,
-            goodput=telemetry.goodput(now),
-            account_from=telemetry.account_from,
-            events=self._chronicle.after(after),
             started_at=self._started_at,
-            now=now,
-            restart_seconds=telemetry.restart_seconds,
-            verdict=world.closed.verdict if world.closed else "",
-            saves=commits.seals.saves,
-            save_seconds=commits.seals.seconds,
-            snapshot_bytes=commits.seals.snapshot_bytes,
-            replicated=commits.seals.replicated,
-            hangs=self._hangs.after(after),
+            now=time.time(),
         )
+        events, hangs = self._chronicle.after(after), self._hangs.after(after)
+        return dataclasses.replace(told, events=events, hangs=hangs)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -288,23 +270,3 @@ class Coordinator:
             self._carry_out(self._hangs.tick(self._rendezvous, now, time.time()))
             missing = self._rendezvous.world.lacks_pods
             self._telemetry.pods_missing(time.time(), missing=missing)
-
-    def _phase(self) -> str:
-        world, telemetry = self._rendezvous.world, self._telemetry
-        if world.closed:
-            return "failed" if world.closed.exit_code else "finished"
-        if world.drain_at:
-            return "draining"
-        if world.active and (telemetry.stepping or not world.progress.ever):
-            return "training"
-        return "recovering" if telemetry.step else "waiting"
-
-
-def _limits(settings: SidecarSettings, first_round: int) -> Limits:
-    return Limits(
-        nodes=settings.nodes,
-        min_nodes=settings.min_nodes,
-        max_nodes=settings.max_nodes,
-        restarts=settings.restarts,
-        first_round=first_round,
-    )

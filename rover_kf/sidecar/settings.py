@@ -12,6 +12,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.checkpoint.retention import Best, Spare
 from rover_kf.elastic.hangs import HangLimits
+from rover_kf.elastic.limits import Limits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,6 +95,20 @@ class SidecarSettings:
     def is_coordinator(self) -> bool:
         """Whether this pod is the job's first."""
         return self.node_rank == 0
+
+    def limits(self, first_round: int) -> Limits:
+        """That bound the rendezvous.
+
+        Args:
+            first_round: least number of the first round.
+        """
+        return Limits(
+            nodes=self.nodes,
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            restarts=self.restarts,
+            first_round=first_round,
+        )
 
 
 def read(environment: Mapping[str, str]) -> SidecarSettings:
