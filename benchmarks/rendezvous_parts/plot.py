@@ -43,6 +43,7 @@ def draw(report: dict[str, Any], path: pathlib.Path) -> None:
 
 
 def _line(axes: Any, found: dict[str, Any], name: str, label: str, style: str) -> None:
-    sizes = sorted(map(int, found))
-    if sizes:
-        axes.plot(sizes, [found[str(size)][name] for size in sizes], style, label=label)
+    # Less than a tick of the kernel's clock is no figure.
+    points = sorted((int(size), one[name]) for size, one in found.items() if one[name] > 0)
+    if points:
+        axes.plot(*zip(*points, strict=True), style, label=label)
