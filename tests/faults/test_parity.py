@@ -198,3 +198,20 @@ def test_a_slot_that_changes_while_it_is_read_is_in_no_parity(tmp_path):
     assert [(reply.step, reply.source) for reply in replies] == [(5, "parity"), (5, "memory")]
     assert any("no longer serves step 3" in warning for warning in warnings)
     assert [begin > 0 for begin in proxy.asked] == [False, True, False, True, True]
+
+
+def test_all_ranks_of_a_lost_pod_come_back(tmp_path):
+    """Pods of two ranks: a parity of the first ones' slots and one of the second ones'."""
+    with checkpoint_pod.pods(tmp_path, 3, checkpoint_parity_group=3) as pods:
+        trainers = [Trainer(pods[rank // 2], rank, 6, local=rank % 2) for rank in range(6)]
+        contents = [random.Random(rank).randbytes(MIB + rank) for rank in range(6)]
+        for trainer, data in zip(trainers, contents, strict=True):
+            trainer.save(1, data, replicated=False)
+        assert trainers[0].wait(1, "replica").done
+        pods[1].kill()
+        shutil.rmtree(pods[1].settings.home)
+        pods[1].start()
+        replies = _at_once(trainers, 2, [()] * 6)
+        found = [pathlib.Path(one.path).read_bytes()[: one.snapshot_bytes] for one in replies]
+    assert [reply.source for reply in replies] == ["memory"] * 2 + ["parity"] * 2 + ["memory"] * 2
+    assert found == contents

@@ -31,16 +31,20 @@ class Trainer:
         pod: whose sidecar it talks to.
         rank: its own.
         world: number of ranks.
+        local: its number in the pod.
     """
 
-    def __init__(self, pod: checkpoint_pod.Pod, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self, pod: checkpoint_pod.Pod, rank: int = 0, world: int = 1, local: int = 0
+    ) -> None:
         self.link = Link(pod.settings.home)
-        self.rank, self.world = rank, world
+        self.rank, self.world, self.local = rank, world, local
         self.round = 1
-        self.arena = Arena(pod.settings.home / "arena" / "0")
+        self.arena = Arena(pod.settings.home / "arena" / str(local))
 
     def allocate(self, size: int) -> ArenaReply:
-        return self.link.ask(names.PATH_ARENA, ArenaRequest(0, size), ArenaReply, timeout=30)
+        asked = ArenaRequest(self.local, size)
+        return self.link.ask(names.PATH_ARENA, asked, ArenaReply, timeout=30)
 
     def save(
         self, step: int, content: bytes, *, replicated: bool = True, pieces: bool = False
@@ -52,7 +56,7 @@ class Trainer:
                 step=step, length=len(content), rank=self.rank, world_size=self.world,
                 round_=self.round, replicated=replicated, pieces=pieces,
             )  # fmt: skip
-        place = (0, self.rank, self.world, self.round)
+        place = (self.local, self.rank, self.world, self.round)
         message = Sealed(*place, step, seal.slot, len(content), replicated, pieces=pieces)
         self.link.ask(names.PATH_SEALED, message, Acknowledged, timeout=30)
         return seal
@@ -63,7 +67,7 @@ class Trainer:
 
     def restore(self, round_: int, wanted: tuple[Wanted, ...] = ()) -> RestoreReply:
         self.round = round_
-        request = RestoreRequest(0, self.rank, self.world, round_, wanted)
+        request = RestoreRequest(self.local, self.rank, self.world, round_, wanted)
         return self.link.ask(names.PATH_RESTORE, request, RestoreReply, timeout=60)
 
     def flush(self) -> Acknowledged:
