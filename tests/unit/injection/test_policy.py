@@ -51,6 +51,7 @@ def test_every_key_is_read():
         "scaling.cooldown": "10s",
         "memory.max": "64Gi",
         "failures.restarts": "0",
+        "failures.node-grace": "30s",
         "hang.action": "report",
         "hang.floor-seconds": "10m",
         "hang.pause-seconds": "2h",
@@ -82,6 +83,7 @@ def test_every_key_is_read():
         "cooldown": 10.0,
     }
     assert (found.memory.max, found.failures.restarts) == (64 << 30, 0)
+    assert found.failures.node_grace == 30.0
     assert found.hang.model_dump() == {
         "action": "report",
         "floor_seconds": 600.0,
