@@ -12,12 +12,13 @@ import contextlib
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from typing import TextIO
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import environments
 import manifest
@@ -32,6 +33,7 @@ WORKLOAD = pathlib.Path(__file__).parent / "workload.py"
 PROCESSES = 2
 SETTLED_STEPS = 60
 LONGEST_SECONDS = 120.0
+ENDING_SECONDS = 20.0
 LAST_CHARACTERS = 1500
 """Of a system's output, where it fails."""
 SYSTEMS = ("torchrun", "dlrover", "rover")
@@ -47,10 +49,10 @@ def take(system: str) -> Outcome:
         TooLong: it did not train, or not again.
         NotInstalled: DLRover cannot be had here.
     """
+    starts = {"torchrun": _torchrun, "dlrover": _dlrover, "rover": _embedded}
     with tempfile.TemporaryDirectory(prefix="bench-elastic-") as scratch:
         folder = pathlib.Path(scratch)
-        start = _embedded if system == "rover" else _command
-        with start(system, folder):
+        with starts[system](folder):
             return _killed(folder / "marks")
 
 
@@ -71,40 +73,57 @@ def _killed(folder: pathlib.Path) -> Outcome:
 
 
 @contextlib.contextmanager
-def _command(system: str, folder: pathlib.Path) -> Iterator[None]:
-    python = environments.python_for(system)
-    program = ["-m", "torch.distributed.run"]
-    if system == "dlrover":
-        program = [str(python.parent / "dlrover-run")]
-    words = [str(python), *program, "--standalone", f"--nproc-per-node={PROCESSES}"]
-    words += ["--max-restarts=10", *_script(folder, "torch")]
-    with (folder / "log").open("w") as log, _process(words, log):
-        try:
-            yield
-        except TooLong as late:
-            said = (folder / "log").read_text()[-LAST_CHARACTERS:]
-            raise TooLong(f"{late}; its last words: {said}") from late
+def _torchrun(folder: pathlib.Path) -> Iterator[None]:
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    with _running([*words, *_script(folder, "torch")], folder / "log"):
+        yield
 
 
 @contextlib.contextmanager
-def _process(words: list[str], log: TextIO) -> Iterator[None]:
-    process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+def _dlrover(folder: pathlib.Path) -> Iterator[None]:
+    python = environments.python_for("dlrover")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # What its --standalone starts itself; with the torch of today that call of its own fails.
+    options = ["--port", f"{port}", "--node_num", "1", "--job_name", "bench", "--platform", "local"]
+    master = [str(python), "-u", "-m", "dlrover.python.master.main", *options]
+    words = [str(python), str(python.parent / "dlrover-run"), "--nnodes=1"]
+    place = {"DLROVER_MASTER_ADDR": f"127.0.0.1:{port}", "NODE_RANK": "0"}
+    agent = [*words, *_script(folder, "torch")]
+    with _running(master, folder / "master.log"), _running(agent, folder / "log", place):
+        yield
+
+
+@contextlib.contextmanager
+def _running(
+    words: list[str], log: pathlib.Path, variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[None]:
+    """A program while the block runs; a block that waited too long is told its last words."""
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            words, stdout=file, stderr=file, start_new_session=True, env={**os.environ, **variables}
+        )
     try:
         yield
+    except TooLong as late:
+        said = log.read_text()[-LAST_CHARACTERS:]
+        raise TooLong(f"{late}; the last words in {log.name}: {said}") from late
     finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """It and what it has started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            print(f"{words[1]} does not end by SIGTERM", file=sys.stderr)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(ENDING_SECONDS)
 
 
 @contextlib.contextmanager
-def _embedded(_: str, folder: pathlib.Path) -> Iterator[None]:
+def _embedded(folder: pathlib.Path) -> Iterator[None]:
     job = manifest.job("standalone", "default", side="rover", workers=1)
     del job["spec"]["elasticPolicy"]
     job["spec"]["nprocPerNode"] = str(PROCESSES)
@@ -118,5 +137,6 @@ def _embedded(_: str, folder: pathlib.Path) -> Iterator[None]:
 
 
 def _script(folder: pathlib.Path, keep: str) -> list[str]:
+    options = [f"--nproc-per-node={PROCESSES}", "--max-restarts=10"]
     places = [f"--checkpoints={folder / 'files'}", f"--marks={folder / 'marks'}"]
-    return [str(WORKLOAD), "--keep", keep, *places]
+    return [*options, str(WORKLOAD), "--keep", keep, *places]

@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 STILL_SECONDS = 5.0
-"""A pause that takes so much longer than asked says that this process stood still, not the job."""
+"""A look that takes so long says that whoever looks stood still, not the job."""
 
 
 class TooLong(Exception):
@@ -30,11 +30,14 @@ def wait(look: Callable[[], T | None], *, seconds: float, what: str, every: floa
         StoodStill: whoever waits was stopped meanwhile.
     """
     deadline = time.monotonic() + seconds
-    while not (found := look()):
+    while True:
+        begun = time.monotonic()
+        found = look()
+        if not found:
+            time.sleep(every)
+        if (took := time.monotonic() - begun) > every + STILL_SECONDS:
+            raise StoodStill(f"{what}: a look took {took:.1f} s")
+        if found:
+            return found
         if time.monotonic() > deadline:
             raise TooLong(f"{what}: not within {seconds:g} s")
-        begun = time.monotonic()
-        time.sleep(every)
-        if (took := time.monotonic() - begun) > every + STILL_SECONDS:
-            raise StoodStill(f"{what}: a pause of {every:g} s took {took:.1f} s")
-    return found
