@@ -1,0 +1,69 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who follows whom: a new pod's coordinator goes above its predecessor, any other one gives way."""
+
+from __future__ import annotations
+
+import checkpoint_pod
+import pytest
+
+from rover_kf.api import names
+from rover_kf.api.coordinator_state import CoordinatorState, RendezvousMemory
+from rover_kf.sidecar import succession
+from rover_kf.sidecar.succession import Succession
+
+
+class Office:
+    """A coordinator that knows one number."""
+
+    def __init__(self, settings) -> None:
+        self.taken: list[tuple[int, bool]] = []
+        self.number = 0
+        self.succession = Succession(settings, self._capture, self._absorb)
+        self.succession.begin()
+
+    def _capture(self) -> CoordinatorState:
+        return CoordinatorState(0, 0, RendezvousMemory(number=self.number, expected=1))
+
+    def _absorb(self, state: CoordinatorState, runs: bool) -> None:  # noqa: FBT001
+        self.taken.append((state.rendezvous.number, runs))
+
+
+@pytest.fixture
+def settings(tmp_path):
+    found = checkpoint_pod.settings_of(tmp_path)
+    (found.home / names.RUN_DIR).mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def test_a_new_pod_goes_above_its_predecessor(settings):
+    """The predecessor's node may have a clock that is ahead."""
+    office = Office(settings)
+    ahead = office.succession.generation + 5000
+    office.succession.heard(ahead)
+    assert (office.succession.generation, office.succession.successor) == (ahead + 1, 0)
+
+
+def test_one_that_has_been_there_gives_way(settings, monkeypatch):
+    """Whoever is greater came after it."""
+    monkeypatch.setattr(succession, "OPENING_SECONDS", 0.0)
+    office = Office(settings)
+    own = office.succession.generation
+    office.succession.heard(own)
+    assert office.succession.successor == 0
+    office.succession.heard(own + 1)
+    assert (office.succession.generation, office.succession.successor) == (own, own + 1)
+
+
+def test_a_restart_goes_on_and_is_no_new_pod(settings):
+    """It takes what its pod's volume has, one generation on; a greater one has replaced its pod."""
+    first = Office(settings)
+    first.number = 7
+    first.succession.note("something new", ["another-pod"])
+    first.number = 8
+    first.succession.note("something new", ["another-pod"])  # nothing that must not be lost
+    second = Office(settings)
+    assert second.taken == [(7, True)]
+    assert second.succession.generation == first.succession.generation + 1
+    second.succession.heard(second.succession.generation + 1)
+    assert second.succession.successor
