@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import time
 
@@ -77,8 +78,21 @@ class Herald:
 
 
 def others(settings: SidecarSettings) -> list[str]:
-    """Host names of all pods that the job may have but its first, which are their pods' names."""
+    """Host names of all pods that the job may have but its first, which are their pods' names.
+
+    None where the first pod is known by its address: an embedded job's pods have no names.
+    """
+    if _is_address(settings.coordinator_host):
+        return []
     workers = range(settings.max_nodes - settings.masters)
     first = "master" if settings.masters else "worker"
     pods = [f"{settings.job}-{first}-0", *(f"{settings.job}-worker-{index}" for index in workers)]
     return [pod for pod in dict.fromkeys(pods) if pod != settings.pod]
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -29,8 +29,11 @@ from rover_kf.sidecar.peers import SidecarPeers
 )
 def test_the_others_are_all_pods_that_there_may_be(tmp_path, pod, masters, most, expected):
     """By the names that the Training Operator gives them, but for the first pod itself."""
-    settings = checkpoint_pod.settings_of(tmp_path, pod=pod, masters=masters, max_nodes=most)
+    told = {"pod": pod, "masters": masters, "max_nodes": most}
+    settings = checkpoint_pod.settings_of(tmp_path, **told, coordinator_host=pod)
     assert others(settings) == expected
+    embedded = checkpoint_pod.settings_of(tmp_path, **told, coordinator_host="127.0.0.2")
+    assert others(embedded) == []
 
 
 def test_a_pod_that_is_reached_late_is_told_too(tmp_path):
@@ -45,6 +48,7 @@ def test_a_pod_that_is_reached_late_is_told_too(tmp_path):
     async def scenario() -> None:
         port = checkpoint_pod.free_port()
         changes = {"port": port, "max_nodes": 3, "address": "127.0.0.7"}
+        changes["coordinator_host"] = "demo-worker-0"
         settings = checkpoint_pod.settings_of(tmp_path, **changes)
         (tmp_path / "token").write_text("a token")
         application = web.Application()
