@@ -111,7 +111,6 @@ class HangWatch:
             return None
         stall = hangs.stalled(
             self._ranks.values(),
-            world_size=self._round.world_size,
             began=self._began,
             pace=self._pace,
             limits=self._limits,

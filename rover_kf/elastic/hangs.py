@@ -15,7 +15,8 @@ from collections.abc import Collection
 
 from rover_kf.api import hangs
 
-PAUSES = frozenset({hangs.START, hangs.EVALUATION, hangs.CHECKPOINT})
+LATER_PAUSES = frozenset({hangs.EVALUATION, hangs.CHECKPOINT})
+PAUSES = LATER_PAUSES | {hangs.START}
 """What may take much longer than a step."""
 PATIENCE = 2.0
 """Times the longest pause that ended well: the next one may be longer."""
@@ -90,7 +91,6 @@ class Stall:
 def stalled(
     ranks: Collection[RankProgress],
     *,
-    world_size: int,
     began: float,
     pace: Pace,
     limits: HangLimits,
@@ -100,7 +100,6 @@ def stalled(
 
     Args:
         ranks: that have said anything in it.
-        world_size: how many there are.
         began: when the round did; the same clock as all times here.
         pace: of the job's steps.
         limits: by policy.
@@ -113,8 +112,8 @@ def stalled(
     phases = {one.phase for one in ranks if one.phase}
     if limits.action == "off" or not phases or hangs.ENDED in phases:
         return None
-    # A process that has made no step yet is at its first, whatever else it says.
-    starting = len(ranks) < world_size or any(one.step is None for one in ranks)
-    limit = pace.limit(limits, pausing=starting or bool(phases & PAUSES))
+    # Ranks make their first step together: with the first that tells of one it is behind all.
+    starting = all(one.step is None for one in ranks)
+    limit = pace.limit(limits, pausing=starting or bool(phases & LATER_PAUSES))
     seconds = now - max([began, *(one.moved for one in ranks)])
     return Stall(seconds, limit) if seconds >= limit else None

@@ -115,12 +115,20 @@ def test_pauses_have_longer(phase):
 
 
 def test_first_step_has_longer():
-    """As long as a rank has not stepped; also where one has said nothing at all yet."""
+    """As long as no rank has stepped; also where one has said nothing at all yet."""
+    world = World()
+    world.say(at.START, ranks=(0,))
+    assert world.wait(1790) == []
+    assert world.wait(20) == [Collect()]
+
+
+def test_the_first_step_of_one_is_that_of_all():
+    """A rank that stops before its first step is told is waited for no longer than any other."""
     world = World()
     world.say(at.START)
     assert world.wait(1000) == []
     world.say(at.TRAINING, 1, ranks=(0,))
-    assert world.wait(1790) == []
+    assert world.wait(290) == []
     assert world.wait(20) == [Collect()]
 
 
