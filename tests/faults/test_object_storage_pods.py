@@ -159,7 +159,7 @@ def test_a_pod_starts_while_the_server_hangs(server, tmp_path):
                 begun = time.monotonic()
                 pod.start()
                 print(f"up after {time.monotonic() - begun:.1f} s with a storage that hangs")
-                assert _checkpointer(pod).restore(_state(2)) == 3
+                assert _checkpointer(pod, round_=2).restore(_state(2)) == 3
         assert any("no answer" in told for told in pod.told(names.EVENT_CHECKPOINT_WARNING))
     with checkpoint_pod.pods(tmp_path / "other", 1, storage=URL) as (pod,):
         server.stop()
