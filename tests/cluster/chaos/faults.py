@@ -178,6 +178,20 @@ def both(first: Fault, second: Fault) -> Fault:
     return struck
 
 
+def kill_trainer_during(other: Fault, role: str) -> Fault:
+    """SIGKILL to a training process that was looked for before the other fault began: that one may
+    be of who knows where it is."""
+
+    @contextlib.contextmanager
+    def struck(scene: Scene) -> Iterator[None]:
+        process = scene.trainer(role)
+        with other(scene):
+            scene.processes.reach.send(signal.SIGKILL, process)
+            yield
+
+    return struck
+
+
 def _at_once(strike: Callable[[Scene], None]) -> Fault:
     @contextlib.contextmanager
     def struck(scene: Scene) -> Iterator[None]:
