@@ -1,0 +1,138 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the pairs so far say of each pod: who is proven to be well, who is not; pure.
+
+A pair is bad if it failed or took several times what is usual. A pod is *proven* by one pair that
+was well. It is *condemned* by bad pairs with two different partners, one of them proven: whoever is
+bad makes all of its pairs bad, so no number of bad pods can condemn one that is well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rover_kf.api.preflight import Measured, PairMeasured
+from rover_kf.elastic.preflight.fleet import Fleet
+
+MATMUL_RATIO = 2.0
+"""More than so many times the usual seconds of a multiplication is slow."""
+ALL_REDUCE_RATIO = 3.0
+"""The same of an all-reduce, whose seconds scatter more,"""
+ALL_REDUCE_NOISE = 0.005
+"""and which is slow only if it takes so many seconds longer, too."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that was measured."""
+
+    pods: Sequence[Measured]
+    pairs: Sequence[PairMeasured]
+    fleet: Fleet = dataclasses.field(default_factory=Fleet)
+
+    def usual_matmul(self, device: str) -> float | None:
+        """Seconds that a multiplication should take."""
+        seen = [
+            pod.matmul_seconds
+            for pod in self.pods
+            if pod.device == device and pod.matmul_seconds is not None
+        ]
+        return usual(seen, self.fleet.matmul_seconds.get(device))
+
+    def unable(self) -> dict[str, Measured]:
+        """Pods that cannot compute, or compute slowly, by themselves."""
+        return {pod.pod: pod for pod in self.pods if pod.problem or self.computes_slowly(pod)}
+
+    def computes_slowly(self, pod: Measured) -> bool:
+        """Whether its multiplication takes several times what is usual."""
+        expected = self.usual_matmul(pod.device)
+        taken = pod.matmul_seconds
+        return taken is not None and expected is not None and taken > MATMUL_RATIO * expected
+
+    def told(self) -> list[tuple[PairMeasured, bool]]:
+        """Pairs of pods that compute well, and whether each was bad."""
+        out = self.unable()
+        pairs = [pair for pair in self.pairs if pair.first not in out and pair.second not in out]
+        expected = usual(
+            [pair.seconds for pair in pairs if pair.seconds is not None], self._fleet()
+        )
+        return [(pair, _bad(pair, expected)) for pair in pairs]
+
+    def told_before(self) -> list[tuple[PairMeasured, bool]]:
+        """Earlier pairs with a node that is not there now; by pods where they are."""
+        pods = {pod.node: pod.pod for pod in self.pods if pod.node}
+        found = []
+        for pair in self.fleet.pairs:
+            if pair.first in pods and pair.second in pods:
+                continue  # they are paired now, or were not worth it
+            first, second = (pods.get(node, node) for node in (pair.first, pair.second))
+            found.append(dataclasses.replace(pair, first=first, second=second))
+        expected = self._fleet()
+        return [(pair, _bad(pair, expected)) for pair in found]
+
+    def _fleet(self) -> float | None:
+        """What an all-reduce takes elsewhere between devices like all of these."""
+        devices = {pod.device for pod in self.pods}
+        return self.fleet.all_reduce_seconds.get(devices.pop()) if len(devices) == 1 else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a pod stands among the pairs."""
+
+    proven: bool
+    """It was well with somebody."""
+    bad: tuple[PairMeasured, ...]
+    """Its bad pairs."""
+    condemned: bool
+
+
+def standings(evidence: Evidence) -> dict[str, Standing]:
+    """Of each pod that computes well by itself."""
+    here = {pod.pod for pod in evidence.pods}
+    now, before = evidence.told(), evidence.told_before()
+    proven = {name for pair, bad in now if not bad for name in _both(pair)}
+    # That a node was well before says nothing of it now; of one that is not here it is all we know.
+    proven |= {name for pair, bad in before if not bad for name in _both(pair)} - here
+    found = {}
+    for name in here - set(evidence.unable()):
+        wrong = tuple(pair for pair, bad in (*now, *before) if bad and name in _both(pair))
+        found[name] = Standing(name in proven, wrong, _condemned(name, wrong, proven))
+    return found
+
+
+def usual(seen: Sequence[float], fleet: float | None = None) -> float | None:
+    """What figures should be like: a third of them may be better, and the fleet's if they are.
+
+    Of two or three figures that is the least: one bad pod of two, or of three, spoils no more than
+    all but one.
+    """
+    own = sorted(seen)[(len(seen) - 1) // 3] if seen else None
+    if own is None or fleet is None:
+        return fleet if own is None else own
+    return min(own, fleet)
+
+
+def partner(pair: PairMeasured, name: str) -> str:
+    """The other one."""
+    return pair.second if pair.first == name else pair.first
+
+
+def _both(pair: PairMeasured) -> tuple[str, str]:
+    return pair.first, pair.second
+
+
+def _condemned(name: str, bad: Sequence[PairMeasured], proven: set[str]) -> bool:
+    if name in proven:
+        return False
+    others = {partner(pair, name) for pair in bad}
+    return len(others) > 1 and bool(others & proven)
+
+
+def _bad(pair: PairMeasured, expected: float | None) -> bool:
+    if pair.seconds is None:
+        return True
+    if expected is None:
+        return False
+    return pair.seconds > max(ALL_REDUCE_RATIO * expected, expected + ALL_REDUCE_NOISE)
