@@ -170,6 +170,7 @@ class Worker:
         self._peer.settle()
         fresh = Loop(*self._size, seed=2)
         self._peer.die()
+        memory.give_back(self._size[0])
         begun = time.perf_counter()
         self._peer.restore(fresh)
         views = possession.take(fresh.tensors())

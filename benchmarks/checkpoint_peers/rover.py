@@ -90,8 +90,9 @@ class Rover(Peer):
         self._flush()
 
     def die(self) -> None:
-        """The trainer alone: memory and sidecar stay."""
+        """The trainer alone: memory and sidecar stay, and the launcher tells of its end."""
         self._checkpointer.close()
+        Link(self._home).ask(names.PATH_EXAMINE, Acknowledged(), Acknowledged, timeout=60)
 
     def restore(self, loop: Loop) -> None:
         """As a successor of this process does."""

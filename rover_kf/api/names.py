@@ -149,7 +149,7 @@ ENV_ERROR_FILE = "ROVER_ERROR_FILE"
 PATH_HEALTH, PATH_METRICS = "/healthz", "/metrics"
 # trainer and launcher to their own sidecar, Unix socket
 PATH_ARENA, PATH_SEALED, PATH_RESTORE = "/v1/arena", "/v1/sealed", "/v1/restore"
-PATH_WAIT, PATH_FLUSH = "/v1/wait", "/v1/flush"
+PATH_WAIT, PATH_FLUSH, PATH_EXAMINE = "/v1/wait", "/v1/flush", "/v1/examine"
 PATH_SELF = "/v1/self"
 # forwarded by the sidecar to the coordinator; the same path on the coordinator's TCP port
 PATH_JOIN, PATH_WATCH, PATH_LEAVE = (

@@ -104,6 +104,8 @@ class Agent:
 
     def _take_part(self, identity: Identity, member: Member) -> int | None:
         """One round; None to go on with the next."""
+        # What earlier processes have left can be read through until their successors ask for it.
+        self.errands.start(names.PATH_EXAMINE, {}, Acknowledged)
         store = self.crew.take_store(self.errands, identity.address)
         reply = self._join(JoinRequest(member, identity.address, store.port, self.last_round))
         if reply.round is None:

@@ -28,6 +28,7 @@ from rover_kf.checkpoint.capped_writer import CappedWriter
 from rover_kf.checkpoint.location import open_storage
 from rover_kf.sidecar import background
 from rover_kf.sidecar.assignments import Assignment
+from rover_kf.sidecar.examination import Examination
 from rover_kf.sidecar.persister import Persister
 from rover_kf.sidecar.replica_check import ReplicaCheck
 from rover_kf.sidecar.replicas import Replicas
@@ -67,7 +68,8 @@ class Checkpoints:
         )
         self._replicas = Replicas(settings, self._slots, peers, story)
         self._check = ReplicaCheck(settings, self._slots, peers)
-        self._restorer = Restorer(settings, self._slots, storage, peers, story)
+        self._examination = Examination(self._slots)
+        self._restorer = Restorer(settings, self._examination, storage, peers, story)
         self._allocating = asyncio.Lock()
         self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_WAITING)
         self._news = asyncio.Event()
@@ -91,6 +93,7 @@ class Checkpoints:
                 await task
         self._tasks.clear()
         await self._check.stop()
+        await self._examination.stop()
 
     def local_routes(self) -> list[web.RouteDef]:
         """For the Unix socket."""
@@ -100,6 +103,7 @@ class Checkpoints:
             web.post(names.PATH_RESTORE, self._on_restore),
             web.post(names.PATH_WAIT, self._on_wait),
             web.post(names.PATH_FLUSH, self._on_flush),
+            web.post(names.PATH_EXAMINE, self._on_examine),
         ]
 
     def peer_routes(self) -> list[web.RouteDef]:
@@ -131,6 +135,10 @@ class Checkpoints:
             return reply(Acknowledged(reason=reason))
         with self._cap.lifted():
             return reply(await self._persister.flush())
+
+    async def _on_examine(self, _: web.Request) -> web.Response:
+        self._examination.begin()
+        return reply(Acknowledged())
 
     async def _on_wait(self, request: web.Request) -> web.Response:
         wanted = await read(request, WaitRequest)

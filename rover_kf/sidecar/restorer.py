@@ -35,10 +35,10 @@ from rover_kf.checkpoint.manifest import Folder
 from rover_kf.checkpoint.storage import Storage
 from rover_kf.sidecar import parity_slot
 from rover_kf.sidecar.assignments import Assignment
+from rover_kf.sidecar.examination import Examination
 from rover_kf.sidecar.memory_sources import MemorySources
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.slots import Slots
 from rover_kf.sidecar.sources import FileSource, Source, copy_into, move
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Restorer:
 
     Args:
         settings: of the sidecar.
-        slots: this pod's.
+        examination: of this pod's slots.
         store: the job's folder; None: memory only.
         peers: the coordinator and other sidecars.
         story: where restores and damages are told.
@@ -71,14 +71,15 @@ class Restorer:
     def __init__(
         self,
         settings: SidecarSettings,
-        slots: Slots,
+        examination: Examination,
         store: Storage | None,
         peers: Peers,
         story: Story,
     ) -> None:
-        self._settings, self._slots, self._storage = settings, slots, store
+        self._settings, self._storage = settings, store
+        self._examination, self._slots = examination, examination.slots
         self._peers, self._story = peers, story
-        self._memory = MemorySources(settings, slots, peers)
+        self._memory = MemorySources(settings, self._slots, peers)
 
     async def restore(self, request: RestoreRequest) -> RestoreReply:
         """Answer a training process; waits until all ranks of its round have asked.
@@ -92,7 +93,7 @@ class Restorer:
         local_rank = request.local_rank
         assignment = Assignment(request.rank, request.world_size, request.round)
         await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
-        holdings = await asyncio.to_thread(self._holdings, local_rank)
+        holdings = await self._holdings(local_rank)
         parities = await asyncio.to_thread(self._parities, local_rank)
         choice = await self._peers.ask_coordinator(
             names.PATH_COMMIT_RESOLVE,
@@ -128,14 +129,15 @@ class Restorer:
             f"({names.PREFIX}checkpoint.path is {self._settings.checkpoint_path})"
         )
 
-    def _holdings(self, local_rank: int) -> tuple[Holding, ...]:
+    async def _holdings(self, local_rank: int) -> tuple[Holding, ...]:
         """What the rank's slots hold; the pod's first rank tells of replicas, too."""
         places: list[int | str] = [local_rank]
         if local_rank == 0:
-            places.extend(self._slots.replicas())
+            places.extend(await asyncio.to_thread(self._slots.replicas))
         found: list[Holding] = []
         for place in places:
-            holdings, damages = self._slots.holdings(place)
+            verified = await self._examination.take(place)
+            holdings, damages = await asyncio.to_thread(self._slots.holdings, place, verified)
             found.extend(holdings)
             for damage in damages:
                 self._story.record(names.EVENT_CHECKPOINT_WARNING, damage, warning=True)

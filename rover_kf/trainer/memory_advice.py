@@ -7,8 +7,6 @@ from __future__ import annotations
 import ctypes
 import functools
 
-HUGEPAGE = 14
-"""MADV_HUGEPAGE."""
 POPULATE_WRITE = 23
 """MADV_POPULATE_WRITE; Linux 5.14."""
 

@@ -28,6 +28,7 @@ from rover_kf.checkpoint.manifest import Folder, Manifest
 from rover_kf.sidecar import rank_file
 from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.commits import Commits
+from rover_kf.sidecar.examination import Examination
 from rover_kf.sidecar.restorer import Restorer
 from rover_kf.sidecar.slots import Slots
 
@@ -135,7 +136,7 @@ class World:
         self.commits._storage = self.storage
         self.slots = [Slots(item) for item in settings]
         self._restorers = [
-            Restorer(item, slots, self.storage, here, self.story)
+            Restorer(item, Examination(slots), self.storage, here, self.story)
             for item, slots in zip(settings, self.slots, strict=True)
         ]
 

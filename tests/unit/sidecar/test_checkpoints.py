@@ -28,6 +28,7 @@ from rover_kf.api.checkpoints import (
 )
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint import snapshot
+from rover_kf.sidecar.examination import Examination
 from rover_kf.sidecar.restorer import Restorer
 from rover_kf.sidecar.slots import Slots
 
@@ -62,8 +63,10 @@ def test_a_slot_is_served_with_its_checksum(tmp_path):
             refused.value.close()
 
 
-def test_damaged_memory_is_never_restored(tmp_path):
-    """A bit that flips after the seal costs the step, not the truth: the older one, a Warning."""
+@pytest.mark.parametrize("examined", [False, True])
+def test_damaged_memory_is_never_restored(tmp_path, examined):
+    """A bit that flips after the seal costs the step, not the truth: the older one, a Warning;
+    also where it was seen before anybody asked."""
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
         trainer = Trainer(pod)
         trainer.save(1, b"older")
@@ -71,6 +74,8 @@ def test_damaged_memory_is_never_restored(tmp_path):
         eventually(lambda: trainer.arena.control.read_checksum(seal) is not None)
         with trainer.arena.slot_path(seal.slot).open("r+b") as slot:
             slot.write(b"X")
+        if examined:
+            trainer.link.ask(names.PATH_EXAMINE, Acknowledged(), Acknowledged, timeout=10)
         reply = trainer.restore(2)
         assert (reply.step, reply.source, _content(reply)) == (1, "memory", b"older")
         (warning,) = pod.told(names.EVENT_CHECKPOINT_WARNING)
@@ -225,7 +230,8 @@ def test_what_a_peer_did_not_promise_is_never_sealed(tmp_path, fault):
     request = RestoreRequest(local_rank=0, rank=1, world_size=5, round=4)
     for answers in ([fault] * 3, [fault, fault, ("", BODY)]):
         story = checkpoint_pod.Told()
-        restorer = Restorer(settings, slots, None, FaultyPeers(holding, answers), story)
+        peers = FaultyPeers(holding, answers)
+        restorer = Restorer(settings, Examination(slots), None, peers, story)
         if answers[-1] == fault:
             with pytest.raises((errors.ClusterUnavailable, errors.TornSnapshot)):
                 asyncio.run(restorer.restore(request))
