@@ -43,6 +43,10 @@ from rover_kf.launcher import stacks, worker
 PR_SET_PDEATHSIG = 1
 LONGEST_MESSAGE = 1 << 20
 STDERR = 2
+LOADED_LATE = ("torch._dynamo", "rover_kf.trainer.checkpointer")
+"""What a script loads after its first lines, so that every restarted process would pay for it.
+DistributedDataParallel loads the first when it is made, which takes as long as torch itself. None
+of them starts a thread."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -180,10 +184,9 @@ def main(control_fd: int) -> None:
     import torch.nn.parallel  # noqa: PLC0415
     import torch.utils.data  # noqa: F401, PLC0415 - what nearly every training script imports
 
-    # DistributedDataParallel loads it when it is made, which takes as long as torch itself; a
-    # restarted process would pay for that each time. It starts no thread.
-    with contextlib.suppress(ImportError):
-        importlib.import_module("torch._dynamo")
+    for name in LOADED_LATE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
     _send(control, {"event": "ready"})

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 PLAIN = """
 import os, sys, time
 import torch, torch.distributed as dist
+print("ready", *sorted({"torch._dynamo", "rover_kf.trainer.checkpointer"} & sys.modules.keys()))
 dist.init_process_group("gloo")
 ones = torch.ones(1)
 for step in range(1, int(sys.argv[1]) + 1):
@@ -266,6 +267,8 @@ def test_script_without_rover():
         killed_at = time.time()
         kill(job.pods[0].steps()[-1]["pid"])
         job.stepping(0, 1, world=4, after=killed_at + 0.05)
+        # What a script would wait for at its first checkpoint and DDP is loaded once a pod.
+        assert "ready rover_kf.trainer.checkpointer torch._dynamo\n" in job.pods[0].text()
         job.add(2, *command)
         job.stepping(0, 1, 2, world=6)
 
