@@ -140,7 +140,7 @@ class Commits:
                 await self._replication.sealed(key, self._seals.holdings(key))
             elif sealed.replicated and self._seals.pods(key) > 1:
                 await self._replication.held_by_all(sealed.step)
-            await self._poll.notify()
+            self._poll.notify()
         return reply(SealTaken(check=self._verdicts.is_due(sealed)))
 
     async def _on_durable(self, request: web.Request) -> web.Response:
@@ -165,7 +165,7 @@ class Commits:
         _log.info("rank %d gives up step %d: %s", told.rank, told.step, told.reason)
         key, now = (told.round, told.step), time.monotonic()
         self._naming.given_up(key, now=now, pause=told.pause_seconds)
-        await self._poll.notify()
+        self._poll.notify()
         return reply(Acknowledged())
 
     async def _on_wait(self, request: web.Request) -> web.Response:
@@ -212,7 +212,7 @@ class Commits:
             f"file(s), {size} bytes, written in {persist_seconds:.2f} s",
             now=time.monotonic(),
         )
-        await self._poll.notify()
+        self._poll.notify()
         try:
             await asyncio.to_thread(
                 storage.collect,
@@ -246,7 +246,7 @@ class Commits:
         self._naming.hurry()
         self._replication.restart()
         await self._verdicts.restart(step)
-        await self._poll.notify()
+        self._poll.notify()
         if self.durable_step is not None and step is not None and step < self.durable_step:
             self._ledger = commit.forget_committed(self._ledger)
         return replies

@@ -31,9 +31,11 @@ from rover_kf.api.membership import (
 )
 from rover_kf.api.samples import StepReport
 from rover_kf.api.status import Acknowledged, CoordinatorStatus, ScaleRequest
+from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.elastic import memory
 from rover_kf.elastic.effects import Answer, Broken, Closed, Effect, Formed, Tell
 from rover_kf.elastic.rendezvous import Rendezvous
+from rover_kf.sidecar.cluster_time import ClusterTime
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.hangs import Hangs
 from rover_kf.sidecar.open_requests import OpenRequests
@@ -69,8 +71,9 @@ class Coordinator:
         self._settings, self._chronicle, self._commits = settings, chronicle, commits
         self._copy = copy
         self._rendezvous = Rendezvous(settings.limits(1))
-        self._telemetry = Telemetry(settings.window_seconds, time.time())
-        self._started_at = time.time()
+        self._clock = SteadyClock(ClusterTime(settings).now())
+        self._started_at = self._clock.now()
+        self._telemetry = Telemetry(settings.window_seconds, self._started_at)
         self._open = OpenRequests()
         self._deserted = asyncio.Event()
         self._ticker: asyncio.Task[None] | None = None
@@ -133,7 +136,7 @@ class Coordinator:
             self._commits,
             job=self._settings.job,
             started_at=self._started_at,
-            now=time.time(),
+            now=self._clock.now(),
         )
         events, hangs = self._chronicle.after(after), self._hangs.after(after)
         return dataclasses.replace(told, events=events, hangs=hangs)
@@ -181,7 +184,7 @@ class Coordinator:
 
     async def _on_samples(self, request: web.Request) -> web.Response:
         report = await read(request, StepReport)
-        now = time.time()
+        now = self._clock.now()
         self._hangs.watch.heard(report)
         self._slow_ranks.heard(report)
         took = self._telemetry.report(report, now)
@@ -227,12 +230,12 @@ class Coordinator:
                 case Tell(reason, message, warning):
                     self._chronicle.record(reason, message, warning=warning)
                 case Formed(current):
-                    self._telemetry.formed(current, time.time())
+                    self._telemetry.formed(current, self._clock.now())
                     self._hangs.watch.formed(current)
                     self._slow_ranks.formed(current)
                 case Broken(planned, why):
                     _log.info("the round has ended: %s", why)
-                    self._telemetry.broken(time.time(), planned=planned)
+                    self._telemetry.broken(self._clock.now(), planned=planned)
                     self._hangs.watch.broken()
                 case Closed():
                     self._verdict.write(effect)
@@ -267,6 +270,6 @@ class Coordinator:
             now = time.monotonic()
             self._succession.heard(self._copy.known)
             self._carry_out(self._rendezvous.tick(now))
-            self._carry_out(self._hangs.tick(self._rendezvous, now, time.time()))
+            self._carry_out(self._hangs.tick(self._rendezvous, now, self._clock.now()))
             missing = self._rendezvous.world.lacks_pods
-            self._telemetry.pods_missing(time.time(), missing=missing)
+            self._telemetry.pods_missing(self._clock.now(), missing=missing)

@@ -3,7 +3,9 @@
 """Who may ask this sidecar over TCP.
 
 Kubernetes: a projected service-account token with audience rover-kf, checked against the cluster's
-own keys; the bearer is a pod of this job (namespace and name), or the controller's account.
+own keys; the bearer is a pod of this job (namespace and name), or the controller's account. When it
+ends is judged by cluster_time.py, as a node's clock may be wrong; when it begins is not asked, as
+there is no token that was not issued yet.
 Embedded: one random token that the job's pods share. Anything else is refused with 401.
 """
 
@@ -22,6 +24,7 @@ import aiohttp
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.sidecar.cluster_time import ClusterTime
 from rover_kf.sidecar.peers import Token
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.web import Gate
@@ -34,6 +37,13 @@ KEYS_LEAST_SECONDS = 5.0
 GOOD_SECONDS = 60.0
 """How long a token that was verified is taken without verifying it again."""
 MOST_GOOD = 4096
+_CHECKED: Any = {
+    "require": ["exp", "aud", "sub"],
+    "verify_exp": False,
+    "verify_iat": False,
+    "verify_nbf": False,
+}
+"""The times are not: see above."""
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +81,7 @@ class ServiceAccounts:
 
     def __init__(self, settings: SidecarSettings, keys_url: str = KEYS_URL) -> None:
         self._settings, self._keys_url = settings, keys_url
+        self._time = ClusterTime(settings)
         self._api_token = Token(settings.token_home / "api-token")
         self._keys: dict[str, Any] = {}
         self._fetched = -KEYS_SECONDS
@@ -87,10 +98,13 @@ class ServiceAccounts:
         claims = await self._verify(token)
         if claims is None or not belongs(claims, self._settings):
             return False
+        left = float(claims["exp"]) - self._time.now()
+        if left <= 0:
+            _log.warning("a token of %s was refused: it has expired", claims["sub"])
+            return False
         if len(self._good) >= MOST_GOOD:
             self._good.clear()
-        lasts = min(float(claims["exp"]) - time.time(), GOOD_SECONDS)
-        self._good[token] = time.monotonic() + lasts
+        self._good[token] = time.monotonic() + min(left, GOOD_SECONDS)
         return True
 
     async def _verify(self, token: str) -> dict[str, Any] | None:
@@ -106,7 +120,7 @@ class ServiceAccounts:
                 key=key.key,
                 algorithms=["RS256", "ES256", "ES384"],
                 audience=names.AUDIENCE,
-                options={"require": ["exp", "aud", "sub"]},
+                options=_CHECKED,
             )
         except jwt.PyJWTError as cause:
             _log.warning("a token was refused: %s", cause)

@@ -17,15 +17,18 @@ T = TypeVar("T")
 
 
 class LongPoll:
-    """Those who wait for one thing, and who tells them."""
+    """Those who wait for one thing, and who tells them.
+
+    Without a lock: one would have to be taken again by whoever is cancelled while it waits.
+    """
 
     def __init__(self) -> None:
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
 
-    async def notify(self) -> None:
+    def notify(self) -> None:
         """There may be something to tell: everybody who waits looks."""
-        async with self._changed:
-            self._changed.notify_all()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def answer(self, look: Callable[[], T | None], seconds: float) -> T | None:
         """Wait until there is something; at once if there is already.
@@ -38,8 +41,7 @@ class LongPoll:
             What there is; None: nothing in time.
         """
         until = time.monotonic() + seconds
-        async with self._changed:
-            while (found := look()) is None and (rest := until - time.monotonic()) > 0:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), min(rest, _LOOK_SECONDS))
+        while (found := look()) is None and (rest := until - time.monotonic()) > 0:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), min(rest, _LOOK_SECONDS))
         return found

@@ -100,7 +100,7 @@ class ReplicaVerdicts:
             check.division = Division(())
         self._open.clear()
         self._told.clear()
-        await self._poll.notify()
+        self._poll.notify()
 
     async def _on_digest(self, request: web.Request) -> web.Response:
         told = await read(request, ReplicaDigest)
@@ -113,7 +113,7 @@ class ReplicaVerdicts:
             check.digests[told.rank] = told
         if len(check.digests) >= told.world_size:
             self._divide(key, check)
-            await self._poll.notify()
+            self._poll.notify()
         if await self._poll.answer(lambda: check.division, self._patience) is None:
             self._divide(key, check)  # Those who have reported are compared.
         return reply(DigestTaken(listing_wanted=told.rank in check.wanted))

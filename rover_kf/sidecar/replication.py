@@ -78,12 +78,12 @@ class Replication:
     async def sealed(self, key: Key, holdings: Sequence[Holding]) -> None:
         """Every rank has sealed the step, none of them all of it."""
         self._ring.sealed(key, holdings)
-        await self._poll.notify()
+        self._poll.notify()
 
     async def held_by_all(self, step: int) -> None:
         """Every rank has sealed the step, all of them the same, in several pods."""
         self._held_by_all = step
-        await self._poll.notify()
+        self._poll.notify()
 
     def restart(self) -> None:
         """A new round begins."""
@@ -132,7 +132,7 @@ class Replication:
         if told.reason and told.number == self._ring.number:
             self._verdicts.failed(told.pod, told.reason)
         self._ring.finished(told.pod, told.number, done=not told.reason)
-        await self._poll.notify()
+        self._poll.notify()
         return reply(Acknowledged())
 
     async def _on_parity_made(self, request: web.Request) -> web.Response:
@@ -147,6 +147,6 @@ class Replication:
 
         if told.number == self._ring.number:
             self._verdicts.made(told)
-            await self._poll.notify()
+            self._poll.notify()
         found = await self._poll.answer(news, told.timeout_seconds)
         return reply(found or ParityVerdict(known=False))

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a coordinator follows another one: generations, and copies of its state in other pods.
 
-A pod's first coordinator has the time as its generation, the next one in that pod one more. What
-changes is written to the pod's volume before anybody is answered, and offered to a few other pods
-with their answers. Whoever has a copy says so with each request: a coordinator in a new pod asks
-for a newer one than it knows before it answers. One that hears of a greater generation than its own
-was replaced, and answers nobody any more (docs/protocol.md, "Generations").
+A pod's first coordinator has the time as its generation, as the API server told it in the pod's
+token, so that no node's clock counts; the next one in that pod has one more. What changes is
+written to the pod's volume before anybody is answered, and offered to a few other pods with their
+answers. Whoever has a copy says so with each request: a coordinator in a new pod asks for a newer
+one than it knows before it answers. One that hears of a greater generation than its own was
+replaced, and answers nobody any more (docs/protocol.md, "Generations").
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.coordinator_state import STATE_VERSION, CoordinatorState
 from rover_kf.api.status import Acknowledged
+from rover_kf.sidecar.cluster_time import ClusterTime
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.state_copy import label, order
 from rover_kf.sidecar.state_file import OWN, StateFile
@@ -36,7 +38,7 @@ REFRESH_SECONDS = 10.0
 """How old the figures in a copy may be that change all the time."""
 OPENING_SECONDS = 10.0
 """How long a coordinator in a new pod takes a greater generation for its predecessor's: the clocks
-of nodes may differ."""
+of API servers may differ."""
 
 Capture = Callable[[], CoordinatorState]
 Absorb = Callable[[CoordinatorState, bool], None]
@@ -54,6 +56,7 @@ class Succession:
 
     def __init__(self, settings: SidecarSettings, capture: Capture, absorb: Absorb) -> None:
         self._pod, self._capture, self._absorb = settings.pod, capture, absorb
+        self._time = ClusterTime(settings)
         self._file = StateFile(settings.home, settings.pod_uid, OWN)
         self.generation = 0
         self.successor = 0
@@ -69,7 +72,7 @@ class Succession:
         """Go on with what an earlier coordinator of this pod knew, if there was one."""
         kept = self._file.read()
         if kept is None or kept.state is None:
-            self.generation = int(time.time() * 1000)
+            self.generation = int(self._time.pod_began() * 1000)
             self._open_until = time.monotonic() + OPENING_SECONDS
             return
         self.generation, self._absorbed = kept.known + 1, order(label(kept.state))

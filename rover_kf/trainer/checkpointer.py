@@ -27,6 +27,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, Wanted
 from rover_kf.api.samples import StepSample
+from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.checkpoint import cores, measured
 from rover_kf.checkpoint.control import Seal
 from rover_kf.trainer import settings as trainer_settings
@@ -82,7 +83,7 @@ class Checkpointer:
         home = self._settings.home
         self._link = Link(home) if home else None
         self._phase = Phase()
-        self._own_time = OwnTime()
+        self._own_time, self._clock = OwnTime(), SteadyClock()
         self._reporter = (
             Reporter(self._settings, self._link, self._phase.now) if self._link else None
         )
@@ -214,7 +215,7 @@ class Checkpointer:
         now = time.monotonic()
         sample = StepSample(
             step=step,
-            ended_at=time.time(),
+            ended_at=self._clock.now(),
             seconds=now - self._last_step_at,
             samples=samples,
             wait_seconds=wait_seconds,

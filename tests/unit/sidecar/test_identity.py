@@ -98,6 +98,29 @@ def test_signed_tokens(tmp_path):
     assert not asyncio.run(gate.admit("Bearer rubbish"))
 
 
+@pytest.mark.parametrize("wrong_by", [-1800.0, 7200.0])
+def test_a_wrong_clock_refuses_nobody(tmp_path, monkeypatch, wrong_by):
+    """A node whose clock is behind or ahead takes its peers' tokens as other nodes do."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    issued = int(time.time())
+    times = {"iat": issued, "nbf": issued, "exp": issued + 3600}
+    (tmp_path / "token").write_text(jwt.encode(times, key, algorithm="RS256"))
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + wrong_by)
+    gate = ServiceAccounts(make(tmp_path))
+    public = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    gate._keys = {"k": jwt.PyJWK({**public, "kid": "k"}, "RS256")}
+    gate._fetched = time.monotonic()
+
+    def admitted(**changed: int) -> bool:
+        body = claims() | times | changed
+        text = jwt.encode(body, key, algorithm="RS256", headers={"kid": "k"})
+        return asyncio.run(gate.admit(f"Bearer {text}"))
+
+    assert admitted()
+    assert not admitted(exp=issued - 5)
+
+
 def test_unknown_auth(tmp_path):
     """A setting that names no way is refused with those there are."""
     with pytest.raises(errors.InputError, match="serviceaccount"):

@@ -37,7 +37,7 @@ def test_a_change_wakes_everybody():
         for _ in waiting:
             await looked.acquire()
         found.append("news")
-        await poll.notify()
+        poll.notify()
         return await asyncio.gather(*waiting)
 
     assert asyncio.run(run()) == ["news"] * 3
@@ -51,3 +51,25 @@ def test_time_alone_may_bring_news():
         return "news" if time.monotonic() >= due else None
 
     assert asyncio.run(LongPoll().answer(look, WITHIN_SECONDS)) == "news"
+
+
+def test_whoever_is_cancelled_twice_is_gone():
+    """A closed connection, then the end of the sidecar: nobody waits on, nothing else is said."""
+
+    async def run() -> list[object]:
+        poll, looked = LongPoll(), asyncio.Semaphore(0)
+        waiting = [
+            asyncio.create_task(poll.answer(looked.release, WITHIN_SECONDS)) for _ in range(50)
+        ]
+        for _ in waiting:
+            await looked.acquire()
+        poll.notify()
+        for _ in range(2):
+            for one in waiting:
+                one.cancel()
+            await asyncio.sleep(0)
+        done, left = await asyncio.wait(waiting, timeout=1)
+        assert not left
+        return [one.cancelled() for one in done]
+
+    assert asyncio.run(run()) == [True] * 50

@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import time
+
 import checkpoint_pod
+import jwt
 import pytest
 
 from rover_kf.api import names
@@ -42,6 +45,24 @@ def test_a_new_pod_goes_above_its_predecessor(settings):
     ahead = office.succession.generation + 5000
     office.succession.heard(ahead)
     assert (office.succession.generation, office.succession.successor) == (ahead + 1, 0)
+
+
+def test_generations_follow_the_api_servers_clock(tmp_path, monkeypatch):
+    """A pod on a node whose clock is an hour behind is still above the one that it follows."""
+    wall = time.time
+    offices = []
+    for name, wrong_by, issued in (("first", 0.0, wall() - 60), ("second", -3600.0, wall() - 1)):
+        monkeypatch.setattr(time, "time", lambda by=wrong_by: wall() + by)
+        (tmp_path / name / names.RUN_DIR).mkdir(parents=True)
+        made = checkpoint_pod.settings_of(tmp_path / name, auth="serviceaccount")
+        life = {"iat": int(issued), "exp": int(issued) + 3600}
+        (made.token_home / "token").write_text(jwt.encode(life, "k" * 32, algorithm="HS256"))
+        offices.append(Office(made).succession)
+    first, second = offices
+    assert first.generation < second.generation
+    first.heard(second.generation)
+    second.heard(first.generation)
+    assert second.successor == 0
 
 
 def test_one_that_has_been_there_gives_way(settings, monkeypatch):
