@@ -38,7 +38,7 @@ BACKLOG = 4096
 """Connections that may wait to be taken: all pods of a job come at once, and one that finds no room
 tries again only after seconds."""
 SHUTDOWN_SECONDS = 1.0
-"""That open requests have when the sidecar stops: long polls are asked again anyway."""
+"""That open requests have when the sidecar stops, such as those of slots; long polls have none."""
 RENDEZVOUS = (
     names.PATH_JOIN,
     names.PATH_WATCH,
@@ -104,8 +104,7 @@ class Daemon:
             await self._coordinator.stop()
         await self._messenger.stop()
         await self._checkpoints.stop()
-        for runner in self._runners:
-            await runner.cleanup()
+        await asyncio.gather(*(runner.cleanup() for runner in self._runners))
         await self._peers.stop()
 
     def _address(self) -> tuple[str, int]:

@@ -9,9 +9,10 @@ the pod's own), and the TCP port's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
@@ -35,6 +36,20 @@ _STATUS = {
     errors.MessageError: 400,
     errors.InputError: 400,
 }
+
+LONG_POLLS = frozenset(
+    {
+        names.PATH_JOIN,
+        names.PATH_WATCH,
+        names.PATH_FINISH,
+        names.PATH_COMMIT_NAMED,
+        names.PATH_COMMIT_WAIT,
+        names.PATH_REPLICATE,
+        names.PATH_PARITY_MADE,
+        names.PATH_REPLICA_DIGEST,
+    }
+)
+"""Answered when there is news, and asked again by whoever gets no answer."""
 
 _log = logging.getLogger(__name__)
 
@@ -68,8 +83,34 @@ def refusal(error: errors.RoverError) -> web.Response:
     return _refusal(type(error).__name__, str(error), status)
 
 
+class _Waiting:
+    """Requests that wait for news. The sidecar's end is not held up by them."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @contextlib.contextmanager
+    def listed(self, path: str) -> Iterator[None]:
+        """While the block answers a request of that path."""
+        task = asyncio.current_task()
+        if task is None or path not in LONG_POLLS:
+            yield
+            return
+        self._tasks.add(task)
+        try:
+            yield
+        finally:
+            self._tasks.discard(task)
+
+    async def end(self, _: web.Application) -> None:
+        """Close their connections."""
+        for task in tuple(self._tasks):
+            task.cancel()
+
+
 def application(routes: list[web.RouteDef], gate: Gate | None) -> web.Application:
     """An application; without a gate everybody may ask."""
+    waiting = _Waiting()
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -80,7 +121,8 @@ def application(routes: list[web.RouteDef], gate: Gate | None) -> web.Applicatio
                 header = request.headers.get("Authorization", "")
                 if not await gate.admit(header):
                     return _refusal("InputError", "no valid token of this job's pods", 401)
-            return await handler(request)
+            with waiting.listed(request.path):
+                return await handler(request)
         except errors.RoverError as error:
             return refusal(error)
         except web.HTTPException as error:
@@ -93,6 +135,7 @@ def application(routes: list[web.RouteDef], gate: Gate | None) -> web.Applicatio
 
     made = web.Application(middlewares=[guard], client_max_size=LONGEST_BODY)
     made.add_routes(routes)
+    made.on_shutdown.append(waiting.end)
     return made
 
 

@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""How a sidecar's listeners end while requests are open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from rover_kf.api import names
+from rover_kf.api.status import Acknowledged
+from rover_kf.sidecar.web import LONG_POLLS, application, reply
+
+GRACE = 30.0
+
+
+@pytest.mark.parametrize("path", sorted(LONG_POLLS))
+def test_a_long_poll_does_not_hold_up_the_end(path):
+    """It waits for news that will not come: its connection is closed, though others had time."""
+    assert asyncio.run(_end_of(path)) == "closed"
+
+
+def test_whoever_fetches_has_time():
+    """An answer that is under way is given to its end."""
+    assert asyncio.run(_end_of(f"{names.PATH_SLOTS}/0/1")) == "answered"
+
+
+async def _end_of(path: str) -> str:
+    """What becomes of a request that is answered once the listener's end has begun."""
+    asked, ending = asyncio.Event(), asyncio.Event()
+
+    async def answer(_: web.Request) -> web.Response:
+        asked.set()
+        await ending.wait()
+        return reply(Acknowledged())
+
+    async def news(_: web.Request) -> web.Response:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    route = web.post(path, news if path in LONG_POLLS else answer)
+    made = application([route], None)
+
+    async def end_began(_: web.Application) -> None:
+        ending.set()
+
+    made.on_shutdown.append(end_began)
+    runner = web.AppRunner(made, handler_cancellation=True, shutdown_timeout=GRACE)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    async with aiohttp.ClientSession() as session:
+        host, port = runner.addresses[0][:2]
+        request = asyncio.create_task(session.post(f"http://{host}:{port}{path}", data=b""))
+        await asyncio.wait_for(asked.wait(), GRACE)
+        end = asyncio.create_task(runner.cleanup())
+        await asyncio.wait_for(end, GRACE / 2)  # sooner than a request's own time
+        with contextlib.suppress(aiohttp.ClientError):
+            async with await request as found:
+                return "answered" if found.status == web.HTTPOk.status_code else "refused"
+    return "closed"
