@@ -10,9 +10,11 @@ after each repeat, so a run that was cut off goes on; ``--fresh`` measures anew.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import sys
+import time
 from collections.abc import Callable
 
 HERE = pathlib.Path(__file__).parent
@@ -34,24 +36,14 @@ from waiting import StoodStill, TooLong
 OUT = pathlib.Path("build/bench/elastic.json")
 TRIES = 5
 NAMES = ("standalone", "submit", *ACTIONS, "goodput")
+APART_SECONDS = 20.0
+"""Between the first jobs of actions that are measured abreast: torch is loaded one by one."""
 
 
 def main() -> None:
     """Measure what is lacking, write, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--actions", default=",".join(NAMES))
-    parser.add_argument("--sides", default=",".join(manifest.SIDES), help="on the cluster")
-    parser.add_argument("--systems", default=",".join(standalone.SYSTEMS), help="standalone")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--logs", action="store_true", help="keep those of all repeats")
-    parser.add_argument("--fresh", action="store_true", help="forget what was measured of these")
-    parser.add_argument(
-        "--out", type=pathlib.Path, default=pathlib.Path("build/bench/elastic.json")
-    )
-    given = parser.parse_args()
+    given = _given()
     actions, sides = given.actions.split(","), given.sides.split(",")
-    if unknown := set(actions) - set(NAMES):
-        parser.error(f"no such action: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
     cores = {"cores": os.cpu_count(), "load_at_start": round(os.getloadavg()[0], 1)}
     results = Results(given.out, {**place.stated(), **cores})
     todo = {name: given.systems.split(",") if name == "standalone" else sides for name in actions}
@@ -64,13 +56,54 @@ def main() -> None:
     if todo:
         logs = given.out.parent / "elastic-logs"
         with place.prepared() as cluster:
-            for name, chosen in todo.items():
-                takes = {
-                    side: _on_cluster(Course(cluster, side, logs, given.logs), name)
-                    for side in chosen
-                }
-                _repeat(results, name, 1 if name == "goodput" else given.repeats, takes)
+            courses = {side: Course(cluster, side, logs, given.logs) for side in sides}
+            _all(results, todo, courses, repeats=given.repeats, abreast=given.abreast)
     print(table.markdown(results.report()))
+
+
+def _given() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--actions", default=",".join(NAMES))
+    parser.add_argument("--sides", default=",".join(manifest.SIDES), help="on the cluster")
+    parser.add_argument("--systems", default=",".join(standalone.SYSTEMS), help="standalone")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--abreast", action="store_true", help="actions at a time: a stock job waits most of it"
+    )
+    parser.add_argument("--logs", action="store_true", help="keep those of all repeats")
+    parser.add_argument("--fresh", action="store_true", help="forget what was measured of these")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("build/bench/elastic.json")
+    )
+    given = parser.parse_args()
+    actions = given.actions.split(",")
+    if unknown := set(actions) - set(NAMES):
+        parser.error(f"no such action: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if given.abreast and "node_lost" in actions and len(actions) > 1:
+        parser.error("node_lost takes a node from the others, too: measure it by itself")
+    return given
+
+
+def _all(
+    results: Results,
+    todo: dict[str, list[str]],
+    courses: dict[str, Course],
+    *,
+    repeats: int,
+    abreast: bool,
+) -> None:
+    """Every action on the cluster: one after the other, or each in a thread of its own."""
+
+    def measure(at: int, name: str) -> None:
+        time.sleep(at * APART_SECONDS if abreast else 0.0)
+        takes = {side: _on_cluster(courses[side], name) for side in todo[name]}
+        _repeat(results, name, 1 if name == "goodput" else repeats, takes)
+
+    with concurrent.futures.ThreadPoolExecutor(len(todo) if abreast else 1) as threads:
+        done = [threads.submit(measure, at, name) for at, name in enumerate(todo)]
+        for one in concurrent.futures.as_completed(done):
+            one.result()
 
 
 def _repeat(

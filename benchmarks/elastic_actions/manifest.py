@@ -43,8 +43,10 @@ def job(name: str, namespace: str, *, side: str, workers: int, master: bool = Fa
     if master:
         specs["Master"] = _replica(name, 1, command)
     else:
-        # As in the Training Operator's own elastic example.
-        limits = {"minReplicas": 1, "maxReplicas": 4, "maxRestarts": 100}
+        # As in the Training Operator's own elastic example but for the least number, which is 1
+        # there: while names are kept for half a minute, a stock first worker would begin alone,
+        # and the world be whole only minutes later.
+        limits = {"minReplicas": 2, "maxReplicas": 4, "maxRestarts": 100}
         spec["elasticPolicy"] = {"rdzvBackend": "c10d", **limits}
     metadata: Object = {"name": name, "namespace": namespace}
     if side == "rover":

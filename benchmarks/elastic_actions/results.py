@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import pathlib
 import statistics
+import threading
 from typing import Any
 
 Sample = dict[str, float]
@@ -24,6 +25,7 @@ class Results:
         self._path, self._settings = path, settings
         found = json.loads(path.read_text()) if path.exists() else {}
         self._samples: dict[str, dict[str, list[Sample]]] = found.get("samples", {})
+        self._adding = threading.Lock()
 
     def clear(self, name: str, side: str) -> None:
         """Forget what was measured of it."""
@@ -38,11 +40,12 @@ class Results:
 
     def add(self, name: str, side: str, sample: Sample) -> None:
         """Take one in and write the file."""
-        self._samples.setdefault(name, {}).setdefault(side, []).append(sample)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self._path.with_suffix(".part")
-        beside.write_text(json.dumps(self.report(), indent=1) + "\n")
-        beside.replace(self._path)
+        with self._adding:
+            self._samples.setdefault(name, {}).setdefault(side, []).append(sample)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            beside = self._path.with_suffix(".part")
+            beside.write_text(json.dumps(self.report(), indent=1) + "\n")
+            beside.replace(self._path)
 
     def report(self) -> dict[str, Any]:
         """What the file holds."""
