@@ -27,7 +27,7 @@ import place
 import standalone
 import table
 from actions import ACTIONS
-from course import Course
+from course import GOODPUT_SECONDS, Course
 from environments import NotInstalled
 from outcome import Outcome
 from results import Results, Sample
@@ -54,11 +54,15 @@ def main() -> None:
     if "standalone" in todo:
         _repeat(results, "standalone", given.repeats, _systems(todo.pop("standalone")))
     if todo:
-        logs = given.out.parent / "elastic-logs"
         with place.prepared() as cluster:
-            courses = {side: Course(cluster, side, logs, given.logs) for side in sides}
+            courses = {side: _course(cluster, side, given) for side in sides}
             _all(results, todo, courses, repeats=given.repeats, abreast=given.abreast)
     print(table.markdown(results.report()))
+
+
+def _course(cluster: place.Place, side: str, given: argparse.Namespace) -> Course:
+    logs = given.out.parent / "elastic-logs"
+    return Course(cluster, side, logs, given.logs, given.goodput_seconds)
 
 
 def _given() -> argparse.Namespace:
@@ -72,6 +76,7 @@ def _given() -> argparse.Namespace:
         "--abreast", action="store_true", help="actions at a time: a stock job waits most of it"
     )
     parser.add_argument("--logs", action="store_true", help="keep those of all repeats")
+    parser.add_argument("--goodput-seconds", type=float, default=GOODPUT_SECONDS)
     parser.add_argument("--fresh", action="store_true", help="forget what was measured of these")
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("build/bench/elastic.json")

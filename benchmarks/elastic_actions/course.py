@@ -35,12 +35,14 @@ class Course:
         side: of manifest.SIDES.
         logs: folder for logs, Events and marks of repeats that failed.
         every: keep those of all repeats.
+        goodput_seconds: that goodput is measured for.
     """
 
     place: Place
     side: str
     logs: pathlib.Path
     every: bool = False
+    goodput_seconds: float = GOODPUT_SECONDS
 
     def take(self, action: str) -> Outcome:
         """One repeat.
@@ -72,7 +74,7 @@ class Course:
                 self.place.remove(running)
 
     def goodput(self) -> float:
-        """Part of five minutes with a killed process each minute that went into new steps."""
+        """Part of some minutes with a killed process each that went into new steps."""
         name = f"{self.side}-goodput"
         job = manifest.job(name, NAMESPACE, side=self.side, workers=3)
         running = self.place.submit(job)
@@ -80,14 +82,14 @@ class Course:
             world = self._settled(running, 3)
             usual = min(outcome.step_seconds(track) for track in world.tracks)
             begun = time.time()
-            while (left := begun + GOODPUT_SECONDS - time.time()) > 0:
+            while (left := begun + self.goodput_seconds - time.time()) > 0:
                 time.sleep(min(left, FAULT_SECONDS))
                 newest = outcome.trains(self.place.tracks(running), 3, 1)
                 if left > FAULT_SECONDS and newest:
                     scene = Scene(self.place, running, newest, self.side)
                     ACTIONS["kill_process"].act(scene)
             tracks = self.place.tracks(running)
-            ended = begun + GOODPUT_SECONDS
+            ended = begun + self.goodput_seconds
             return outcome.goodput(tracks, begun=begun, ended=ended, step_seconds=usual)
         finally:
             self.place.remove(running)
