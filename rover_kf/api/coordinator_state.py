@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api.membership import Round
+from rover_kf.api.nodes import UnfitNode
 
 STATE_VERSION = 1
 """Of CoordinatorState; raised only where a field changes its meaning."""
@@ -79,4 +80,5 @@ class CoordinatorState:
     """Counts what a generation has written."""
     rendezvous: RendezvousMemory
     telemetry: TelemetryMemory | None = None
+    unfit: tuple[UnfitNode, ...] = ()
     version: int = STATE_VERSION

@@ -62,6 +62,10 @@ class Pod:
     (PreemptionByScheduler, …)."""
     message: str = ""
     """What Kubernetes says beside them."""
+    unplaced: str = ""
+    """Why the scheduler finds no node for it; empty if it has one, or will have one soon."""
+    unplaced_since: float = 0.0
+    """Unix seconds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

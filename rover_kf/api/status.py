@@ -8,6 +8,7 @@ import dataclasses
 
 from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event
+from rover_kf.api.nodes import UnfitNode
 from rover_kf.api.samples import Goodput, Throughput
 
 
@@ -69,3 +70,5 @@ class CoordinatorStatus:
     """Whose Event has a sequence above the one asked for; at most 4."""
     replicated: bool | None = None
     """Whether every rank's snapshot holds all of the state; None: nothing was sealed yet."""
+    unfit: tuple[UnfitNode, ...] = ()
+    """Nodes that the job's pods had better leave; the newest 16."""

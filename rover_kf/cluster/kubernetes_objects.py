@@ -72,6 +72,7 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
         *(status.get("containerStatuses") or ()),
     ]
     ends = _ends_of(status)
+    unplaced, since = _unplaced(status)
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -85,6 +86,8 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
         containers=tuple(_container_of(state) for state in states),
         reasons=tuple(reason for reason, _ in ends if reason),
         message=next((message for _, message in ends if message), ""),
+        unplaced=unplaced,
+        unplaced_since=since,
     )
 
 
@@ -101,6 +104,15 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """The condition of that type; empty if there is none."""
     found = status.get("conditions") or ()
     return next((condition for condition in found if condition.get("type") == kind), {})
+
+
+def _unplaced(status: Mapping[str, Any]) -> tuple[str, float]:
+    """Why and since when the scheduler finds no node; one that is nominated is being emptied."""
+    placed = _condition(status, "PodScheduled")
+    if placed.get("reason") != "Unschedulable" or status.get("nominatedNodeName"):
+        return "", 0.0
+    message = placed.get("message") or "no node has room for it"
+    return message, seconds_of(placed.get("lastTransitionTime"))
 
 
 def _ends_of(status: Mapping[str, Any]) -> list[tuple[str, str]]:

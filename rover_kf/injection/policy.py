@@ -155,6 +155,10 @@ class FailurePolicy(_Section):
     )
     """How long a node may be silent after Kubernetes calls it NotReady; then its pods are removed,
     so that others take their place. A node that comes back ends what it still runs of them."""
+    node_avoid: Seconds = Field(
+        default=21600.0, ge=0, description="seconds (21600) or a duration (30m, 6h), 0 or more"
+    )
+    """How long the job keeps away from a node on which training could not go on; 0: not at all."""
 
 
 class HangPolicy(_Section):

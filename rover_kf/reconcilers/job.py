@@ -21,7 +21,7 @@ from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.status import Acknowledged, CoordinatorStatus, ScaleRequest
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.protocol import HistoryStore
-from rover_kf.reconcilers import nodes, policies, scaling, status, story
+from rover_kf.reconcilers import avoidance, nodes, policies, scaling, status, story
 from rover_kf.reconcilers.history import RunHistory
 from rover_kf.reconcilers.plan import (
     Abandon,
@@ -30,7 +30,9 @@ from rover_kf.reconcilers.plan import (
     Observed,
     Plan,
     Remember,
+    Replace,
     Resize,
+    Shun,
     Tell,
 )
 from rover_kf.reconcilers.status import JobStatus
@@ -178,9 +180,11 @@ class Reconcilers:
             case Abandon(pod):
                 self._cluster.abandon_pod(job.key, pod)
                 return job
-            case Resize(replicas, memory):
-                specs = {"pytorchReplicaSpecs": {"Worker": {"replicas": replicas}}}
-                return self._patch(job, {**_annotation(memory, now), "spec": specs})
+            case Replace(pod):
+                self._cluster.delete_pod(job.key, pod.name)
+                return job
+            case Resize(status=memory) | Shun(status=memory):
+                return self._patch(job, {**_annotation(memory, now), "spec": effect.spec})
 
     def _announce(self, job: ObservedJob, effect: Announce) -> None:
         body = ScaleRequest(effect.nodes, effect.reason)
@@ -232,10 +236,10 @@ def plan(seen: Observed, memory: JobStatus, now: float) -> Plan:
         now: Unix seconds.
     """
     made = nodes.extend(story.extend(Plan((), memory), seen, now), seen, now)
-    made = scaling.extend(made, seen, now)
+    made = scaling.extend(avoidance.extend(made, seen, now), seen, now)
     written = status.read(seen.job)
     for effect in made.effects:
-        if isinstance(effect, (Remember, Resize)):
+        if isinstance(effect, (Remember, Resize, Shun)):
             written = dataclasses.replace(effect.status, written_at=now)
     if made.status.deserves_writing(written, now, seen.policy.window_seconds):
         made = made.then(Remember(made.status), status=made.status)
@@ -258,5 +262,6 @@ def _delay(seen: Observed, made: Plan, now: float) -> float | None:
         return None
     moving = made.status.scaling.move is not None
     pace = min(seen.policy.window_seconds / 2, 2.0 if moving else SLOWEST_SECONDS)
-    silent = nodes.delay(seen, now)
-    return max(pace if silent is None else min(pace, silent), 0.5)
+    waits = (nodes.delay(seen, now), avoidance.delay(seen, made.status, now))
+    sooner = [wait for wait in waits if wait is not None]
+    return max(min((pace, *sooner)), 0.5)

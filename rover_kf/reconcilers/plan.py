@@ -66,6 +66,11 @@ class Resize:
     replicas: int
     status: JobStatus
 
+    @property
+    def spec(self) -> dict[str, object]:
+        """Merge patch of the job's spec."""
+        return {"pytorchReplicaSpecs": {"Worker": {"replicas": self.replicas}}}
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Abandon:
@@ -74,7 +79,28 @@ class Abandon:
     pod: Pod
 
 
-Effect = Tell | Remember | Announce | Resize | Abandon
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replace:
+    """Delete a pod with its grace, in which the world drains: the operator makes another one."""
+
+    pod: Pod
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shun:
+    """Change which nodes the pod templates leave out, and write the annotation in one patch."""
+
+    specs: Mapping[str, object]
+    """Merge patches of replica specs, by replica type."""
+    status: JobStatus
+
+    @property
+    def spec(self) -> dict[str, object]:
+        """Merge patch of the job's spec."""
+        return {"pytorchReplicaSpecs": dict(self.specs)}
+
+
+Effect = Tell | Remember | Announce | Resize | Abandon | Replace | Shun
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

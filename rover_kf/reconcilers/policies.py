@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from rover_kf.api.jobs import ObservedJob
@@ -39,6 +40,7 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
         cooldown_seconds=policy.scaling.cooldown,
         restart_prior_seconds=restart_prior_seconds,
         node_grace_seconds=policy.failures.node_grace,
+        node_avoid_seconds=policy.failures.node_avoid,
     )
 
 
@@ -48,4 +50,6 @@ def embedded(job: ObservedJob) -> WatchPolicy:
     Raises:
         PolicyError: an annotation was edited into something that is not allowed.
     """
-    return of(job, restart_prior_seconds=EMBEDDED_RESTART_SECONDS)
+    policy = of(job, restart_prior_seconds=EMBEDDED_RESTART_SECONDS)
+    # There is no other machine.
+    return dataclasses.replace(policy, node_avoid_seconds=0.0)

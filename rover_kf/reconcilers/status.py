@@ -25,6 +25,18 @@ MAX_REASON = 240
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Avoided:
+    """A node that the job's pods keep away from."""
+
+    node: str
+    until: float
+    """Unix seconds."""
+    reason: str
+    given_up: float = 0.0
+    """When it was taken back before its time, for want of room; 0: it was not."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class JobStatus:
     """The annotation's content."""
 
@@ -48,6 +60,7 @@ class JobStatus:
     """Sequence of the last event of that story which was copied."""
     told: tuple[str, ...] = ()
     """Keys of what was told once and is not told again, newest last."""
+    avoided: tuple[Avoided, ...] = ()
     written_at: float = 0.0
 
     def has_told(self, key: str) -> bool:

@@ -38,6 +38,8 @@ class WatchPolicy:
     """How long a changed world may take to form before the change is taken back."""
     node_grace_seconds: float = 5.0
     """How long a node may be silent before its pods are removed."""
+    node_avoid_seconds: float = 0.0
+    """How long a job keeps away from a node on which training could not go on; 0: not at all."""
     settle_windows: int = 2
     """Windows at one size before anything is concluded from them."""
 

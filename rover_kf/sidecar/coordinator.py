@@ -27,6 +27,7 @@ from rover_kf.api.membership import (
     FinishRequest,
     JoinRequest,
     LeaveRequest,
+    Member,
     WatchRequest,
 )
 from rover_kf.api.samples import StepReport
@@ -46,6 +47,7 @@ from rover_kf.sidecar.state_copy import StateCopy
 from rover_kf.sidecar.story import Chronicle
 from rover_kf.sidecar.succession import Succession
 from rover_kf.sidecar.telemetry import Telemetry
+from rover_kf.sidecar.unfit_nodes import UnfitNodes
 from rover_kf.sidecar.verdict_file import VerdictFile
 from rover_kf.sidecar.web import read, reply
 
@@ -80,6 +82,7 @@ class Coordinator:
         self._verdict = VerdictFile(settings.home, settings.pod_uid)
         self._hangs = Hangs(settings.hang, chronicle)
         self._slow_ranks = SlowRanks(chronicle)
+        self._unfit = UnfitNodes()
         self._succession = Succession(settings, self._capture, self._absorb)
 
     async def start(self) -> None:
@@ -138,6 +141,7 @@ class Coordinator:
             started_at=self._started_at,
             now=self._clock.now(),
         )
+        told = dataclasses.replace(told, unfit=self._unfit.known)
         events, hangs = self._chronicle.after(after), self._hangs.after(after)
         return dataclasses.replace(told, events=events, hangs=hangs)
 
@@ -155,6 +159,7 @@ class Coordinator:
 
     async def _on_failure(self, request: web.Request) -> web.Response:
         message = await read(request, Failure)
+        self._unfit.failed(message, self._members(), self._clock.now())
         job = self._rendezvous
         return await self._ask(request, lambda *at: job.failure(message, *at))
 
@@ -250,15 +255,19 @@ class Coordinator:
     # -- what outlives this process -------------------------------------------------------------
 
     def _note(self) -> None:
+        mark = (memory.mark(self._rendezvous), self._unfit.known)
+        self._succession.note(mark, (member.pod for member in self._members()))
+
+    def _members(self) -> tuple[Member, ...]:
         world = self._rendezvous.world
-        members = world.round.members if world.round else ()
-        self._succession.note(memory.mark(self._rendezvous), (member.pod for member in members))
+        return world.round.members if world.round else ()
 
     def _capture(self) -> CoordinatorState:
         told = memory.remember(self._rendezvous)
-        return CoordinatorState(0, 0, told, self._telemetry.remember())
+        return CoordinatorState(0, 0, told, self._telemetry.remember(), self._unfit.known)
 
     def _absorb(self, state: CoordinatorState, runs: bool) -> None:  # noqa: FBT001 - the one flag
+        self._unfit.add(*state.unfit)
         if state.telemetry is not None:
             self._telemetry.recall(state.telemetry)
         now = time.monotonic()

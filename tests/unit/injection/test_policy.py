@@ -52,6 +52,7 @@ def test_every_key_is_read():
         "memory.max": "64Gi",
         "failures.restarts": "0",
         "failures.node-grace": "30s",
+        "failures.node-avoid": "1h",
         "hang.action": "report",
         "hang.floor-seconds": "10m",
         "hang.pause-seconds": "2h",

@@ -1,0 +1,23 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that a job had better keep away from: from the coordinator to the controller."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnfitNode:
+    """A node on which training cannot go on, though elsewhere it can."""
+
+    node: str
+    """Its Kubernetes name."""
+    pod: str
+    """That showed it."""
+    kind: str
+    """Of the failure (docs/failures.md), or ``preflight``."""
+    reason: str
+    """One sentence."""
+    at: float
+    """Unix seconds."""
