@@ -3,8 +3,8 @@
 """``python -m rover_kf.sidecar.runtime DEST``: put the runtime where the user's image finds it.
 
 Run by the init container. Copies the part of rover_kf that needs only the standard library and
-torch, with rover-run and rover_run.py on top. Whole or not at all, and the same when run again:
-the copy is made aside and renamed.
+torch, with rover-run and rover_run.py on top, and the metadata by which torchrun finds our
+rendezvous. Whole or not at all, and the same when run again: the copy is made aside and renamed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from rover_kf.api import names
 PACKAGES = ("api", "checkpoint", "elastic", "launcher", "trainer")
 FILES = ("__init__.py", "errors.py", "py.typed")
 ENTRIES = ("rover-run", "rover_run.py")
+METADATA = f"Metadata-Version: 2.1\nName: rover-kf\nVersion: {rover_kf.__version__}\n"
+HANDLERS = "[torchrun.handlers]\nrover = rover_kf.launcher.torch_rendezvous:creator\n"
+"""As in pyproject.toml."""
 
 
 def install(destination: pathlib.Path) -> None:
@@ -37,6 +40,10 @@ def install(destination: pathlib.Path) -> None:
         shutil.copytree(source / name, package / name, ignore=ignore)
     for name in ENTRIES:
         shutil.copy(source / "launcher" / name, aside / name)
+    known = aside / f"rover_kf-{rover_kf.__version__}.dist-info"
+    known.mkdir()
+    (known / "METADATA").write_text(METADATA)
+    (known / "entry_points.txt").write_text(HANDLERS)
     _open_up(aside)
     shutil.rmtree(destination, ignore_errors=True)
     aside.replace(destination)

@@ -1,0 +1,258 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""``torchrun --rdzv-backend=rover``: our coordinator's rounds for those who keep torchrun.
+
+Registered by the entry point group ``torchrun.handlers``, which torchrun reads. A round is complete
+as soon as its members are there, ranks are in replica order, and no pod's loss ends it. What
+rover-run does beyond that is missing here: torchrun kills and starts its own processes, so a
+planned change goes back to the last save, and its --max-restarts is the budget.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pathlib
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.rendezvous import api as torch_api
+from torch.distributed.elastic.utils.distributed import get_free_port
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.membership import (
+    FinishRequest,
+    Identity,
+    JoinReply,
+    JoinRequest,
+    LeaveRequest,
+    Member,
+    Round,
+)
+from rover_kf.api.status import Acknowledged
+from rover_kf.launcher import drain_file
+from rover_kf.launcher.errands import transient
+from rover_kf.launcher.round_watch import RoundWatch
+from rover_kf.launcher.sidecar_client import SidecarClient
+
+BACKEND = "rover"
+SIDECAR_PATIENCE, END_PATIENCE, LEAVE_PATIENCE = 60.0, 600.0, 2.0
+"""Seconds: for the sidecar to come up, for the last step to be durable, for the good-bye."""
+RETRY_SECONDS, IDLE_SECONDS = 0.2, 2.0
+
+T = TypeVar("T")
+
+
+class RoverRendezvous(torch_api.RendezvousHandler):
+    """One agent's part.
+
+    Args:
+        home: the volume that the pod's sidecar shares.
+        run_id: as torchrun was given it.
+        processes: that the agent will start.
+    """
+
+    def __init__(self, home: pathlib.Path, run_id: str, processes: int) -> None:
+        self._home, self._run_id, self._processes = home, run_id, processes
+        self._client = SidecarClient(home)
+        self._incarnation = uuid.uuid4().hex[:12]
+        self._identity: Identity | None = None
+        self._round: Round | None = None
+        self._watch: RoundWatch | None = None
+        self._served: TCPStore | None = None
+        self._closed = ""
+        # torchrun does not call shutdown() when it was told to end by a signal.
+        atexit.register(self._leave, "torchrun ended")
+
+    def get_backend(self) -> str:
+        """Its name on the command line."""
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        """As torchrun was given it."""
+        return self._run_id
+
+    def next_rendezvous(self) -> torch_api.RendezvousInfo:
+        """Join; returns when a round begins.
+
+        Raises:
+            RendezvousClosedError: the job has ended.
+            RendezvousConnectionError: the pod has no sidecar.
+        """
+        self._end_watch()
+        identity = self._who()
+        served = TCPStore(
+            identity.address, 0, is_master=True, wait_for_workers=False, multi_tenant=True
+        )
+        current = self._join(identity, served)
+        # Only now: others may have used the last one until their processes had ended.
+        self._served, self._round = served, current
+        os.environ[names.ENV_ROUND] = str(current.number)  # torchrun's processes inherit it
+        drain_file.write(self._home, 0)
+        rank = [member.pod for member in current.members].index(identity.pod)
+        store = self._store_of(current, rank)
+        first = _meeting_point(store, rank, identity.address)
+        self._watch = RoundWatch(self._client, current, identity.pod, self._incarnation).start()
+        return torch_api.RendezvousInfo(store, rank, len(current.members), first)
+
+    def num_nodes_waiting(self) -> int:
+        """More than none as soon as the round is to end: torchrun restarts its processes then."""
+        return int(self._watch is not None and self._watch.over)
+
+    def is_closed(self) -> bool:
+        """Whether the job has ended."""
+        return bool(self._closed) or bool(self._watch and self._watch.closed)
+
+    def set_closed(self) -> None:
+        """Leave; the coordinator alone closes a job."""
+        self._leave("torchrun closed its rendezvous")
+
+    def shutdown(self) -> bool:
+        """The agent ends: with the others if its processes succeeded, else without them."""
+        self._end_watch()
+        # torchrun calls this in both cases, and raises what failed through it.
+        failed = sys.exc_info()[0] is not None
+        if not failed and self._round is not None and not self.is_closed():
+            self._finish(self._round)
+        self._leave("its processes failed" if failed else "the job has ended")
+        return True
+
+    def _who(self) -> Identity:
+        if self._identity is None:
+            try:
+                self._identity = self._ask(names.PATH_SELF, None, Identity, SIDECAR_PATIENCE)
+            except errors.RoverError as cause:
+                message = f"--rdzv-backend={BACKEND} needs the pod's sidecar: {cause}"
+                raise torch_api.RendezvousConnectionError(message) from cause
+        return self._identity
+
+    def _join(self, identity: Identity, served: TCPStore) -> Round:
+        member = Member(
+            identity.pod, self._incarnation, identity.node_rank, self._processes, identity.node
+        )
+        last = self._round.number if self._round else 0
+        request = JoinRequest(member, identity.address, served.port, last)
+        while True:
+            reply = self._ask(names.PATH_JOIN, request, JoinReply)
+            if reply.action == "start" and reply.round is not None:
+                return reply.round
+            if reply.action == "closed":
+                self._closed = reply.reason or "it has ended"
+                raise torch_api.RendezvousClosedError(f"the job: {self._closed}")
+            if reply.action == "drained":  # there is no place for it, which may change
+                time.sleep(IDLE_SECONDS)
+
+    def _store_of(self, current: Round, rank: int) -> PrefixStore:
+        store = self._served
+        if rank or store is None:
+            store = TCPStore(current.store_host, current.store_port, is_master=False)
+        return PrefixStore(f"rover/{current.number}", store)
+
+    def _finish(self, current: Round) -> None:
+        request = FinishRequest(self._who().pod, self._incarnation, current.number, world=current)
+        until = time.monotonic() + END_PATIENCE
+        try:
+            while time.monotonic() < until:
+                reply = self._ask(names.PATH_FINISH, request, JoinReply, END_PATIENCE)
+                if reply.action in ("closed", "retry"):
+                    break
+            while time.monotonic() < until:
+                flushed = self._ask(names.PATH_FLUSH, {}, Acknowledged, SIDECAR_PATIENCE)
+                if flushed.done:
+                    return
+                _say(f"the newest checkpoint is not durable yet: {flushed.reason}")
+                time.sleep(1.0)
+        except errors.RoverError as error:
+            _say(f"the newest checkpoint may be in memory only: {error}")
+
+    def _leave(self, why: str) -> None:
+        self._end_watch()
+        atexit.unregister(self._leave)
+        if self._identity is None or self._round is None:
+            return
+        self._round = None
+        request = LeaveRequest(self._identity.pod, self._incarnation, why)
+        try:
+            self._ask(names.PATH_LEAVE, request, Acknowledged, LEAVE_PATIENCE)
+        except errors.RoverError as error:
+            _say(f"could not say good-bye, the others will notice: {error}")
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+
+    def _ask(self, path: str, message: object, reply: type[T], patience: float = 1e9) -> T:
+        until = time.monotonic() + patience
+        while True:
+            try:
+                return self._client.ask(path, message, reply)
+            except errors.RoverError as error:
+                if not transient(error) or time.monotonic() > until:
+                    raise
+            time.sleep(RETRY_SECONDS)
+
+
+def creator() -> Callable[[torch_api.RendezvousParameters], RoverRendezvous]:
+    """What torchrun registers under the entry point's name."""
+    return create
+
+
+def create(
+    parameters: torch_api.RendezvousParameters, environment: Mapping[str, str] | None = None
+) -> RoverRendezvous:
+    """A handler for one agent.
+
+    Args:
+        parameters: of torchrun's command line; endpoint, nodes and configuration have no effect.
+        environment: os.environ where it is left out.
+
+    Raises:
+        InputError: this is no pod of rover-kf.
+    """
+    known = os.environ if environment is None else environment
+    home = known.get(names.ENV_HOME)
+    if not home:
+        message = (
+            f"--rdzv-backend={BACKEND} needs a pod that rover-kf was put into, and "
+            f"{names.ENV_HOME} is not set; use c10d elsewhere"
+        )
+        raise errors.InputError(message)
+    processes = _processes(_stated(sys.argv[1:], known))
+    return RoverRendezvous(pathlib.Path(home), parameters.run_id, processes)
+
+
+def _stated(argv: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Of torchrun's command line, which it does not hand on."""
+    for position, word in enumerate(argv):
+        option, _, value = word.replace("_", "-").partition("=")
+        if option == "--nproc-per-node":
+            return value or argv[position + 1]
+    return environment.get("PET_NPROC_PER_NODE", "1")
+
+
+def _processes(wanted: str) -> int:
+    if wanted.isdigit():
+        return int(wanted)
+    accelerators = torch.cuda.device_count() if wanted in ("auto", "gpu") else 0
+    return accelerators or os.cpu_count() or 1
+
+
+def _meeting_point(store: PrefixStore, rank: int, address: str) -> torch_api.RendezvousStoreInfo:
+    """Where the training processes' own store will be: at the first member, on a free port."""
+    if rank == 0:
+        port = get_free_port()  # type: ignore[no-untyped-call]
+        store.set("meet", f"{address} {port}")
+    host, port = store.get("meet").decode().split()
+    return torch_api.RendezvousStoreInfo(host, int(port))
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(f"rover-kf: {message}\n")
+    sys.stderr.flush()
