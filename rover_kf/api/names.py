@@ -182,7 +182,7 @@ STATUS_COPY_WANTED = 428
 # coordinator to sidecar
 PATH_COORDINATOR = "/v1/coordinator"
 # controller to coordinator
-PATH_STATUS, PATH_SCALE = "/v1/status", "/v1/scale"
+PATH_STATUS, PATH_SCALE, PATH_ABSENT = "/v1/status", "/v1/scale", "/v1/absent"
 # sidecar to sidecar: PATH_SLOTS/<place>/<step> gives a sealed slot's bytes; the place is a local
 # rank, REPLICA_PLACE<rank> or PARITY_PLACE<lane>
 PATH_SLOTS = "/v1/slots"
@@ -224,9 +224,12 @@ EVENT_CHECKPOINT_WARNING = "CheckpointWarning"
 EVENT_REPLICA_MISMATCH = "ReplicaMismatch"
 EVENT_HANG, EVENT_HANG_OVER = "Hang", "HangOver"
 EVENT_NODE_AVOIDED, EVENT_NODE_USED_AGAIN = "NodeAvoided", "NodeUsedAgain"
-EVENT_STRAGGLER = "Straggler"
+EVENT_STRAGGLER, EVENT_STRAGGLER_REPLACED = "Straggler", "StragglerReplaced"
 EVENT_MEMBER_LOST = "MemberLost"
 EVENT_MEMBER_LEFT = "MemberLeft"
+EVENT_NOT_AWAITED = "PodNotAwaited"
+EVENT_FIRST_POD = "FirstPodMadeRoomFor"
+EVENT_SUSPENDED, EVENT_NOT_SUSPENDED = "JobSuspended", "NotSuspended"
 EVENT_SCALE_DECISION = "ScaleDecision"
 EVENT_SCALED = "Scaled"
 EVENT_SCALE_VERIFIED = "ScaleVerified"

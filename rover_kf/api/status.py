@@ -10,6 +10,7 @@ from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event
 from rover_kf.api.nodes import UnfitNode
 from rover_kf.api.samples import Goodput, Throughput
+from rover_kf.api.stragglers import SlowPod
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,6 +27,16 @@ class ScaleRequest:
 
     nodes: int
     reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AbsentRequest:
+    """The controller says whose pods cannot come now: a round does not wait for them."""
+
+    ranks: tuple[int, ...]
+    """Their node ranks."""
+    reason: str
+    """Which pods they are, and why they cannot come."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,3 +83,8 @@ class CoordinatorStatus:
     """Whether every rank's snapshot holds all of the state; None: nothing was sealed yet."""
     unfit: tuple[UnfitNode, ...] = ()
     """Nodes that the job's pods had better leave; the newest 16."""
+    awaited: tuple[int, ...] = ()
+    """Node ranks that the next round waits for and that are not here, at most 64; none while a
+    round runs."""
+    slow: tuple[SlowPod, ...] = ()
+    """Pods that the others wait for, at most 8."""

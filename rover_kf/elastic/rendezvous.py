@@ -11,6 +11,8 @@ faults stop there is one world, ranks in node order, and no round number twice.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.membership import (
@@ -182,6 +184,15 @@ class Rendezvous:
         """The job has so many pods, whoever joins that has trained before."""
         self.scaled, self.world.expected = True, nodes
         self.world.dismiss_beyond()
+
+    def absent(self, ranks: Collection[int], reason: str, now: float) -> tuple[Effect, ...]:
+        """Pods of those node ranks cannot come now: no round waits for them until they join."""
+        world = self.world
+        gone = set(ranks) & set(world.missing)
+        if gone:
+            world.awaited -= gone
+            world.tell(names.EVENT_NOT_AWAITED, f"not waited for until it comes: {reason}")
+        return self._advance(now)
 
     def observe(
         self, round_number: int, step: int, *, seconds: float, at: float, now: float

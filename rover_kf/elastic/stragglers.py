@@ -66,6 +66,9 @@ class Stragglers:
         )
         self._slow: collections.deque[frozenset[int]] = collections.deque(maxlen=WINDOWS)
         self._told: set[int] = set()
+        self._last: dict[int, Straggler] = {}
+        self.current: tuple[Straggler, ...] = ()
+        """For whom the rule holds, as of the last window."""
 
     def heard(self, report: StepReport) -> tuple[Straggler, ...]:
         """Take a report; returns the stragglers that it shows for the first time."""
@@ -91,8 +94,10 @@ class Stragglers:
         now = slow(medians)
         self._slow.append(frozenset(one.rank for one in now))
         counts = collections.Counter(rank for ranks in self._slow for rank in ranks)
-        new = tuple(
-            one for one in now if counts[one.rank] >= SLOW_WINDOWS and one.rank not in self._told
+        self._last.update((one.rank, one) for one in now)
+        self.current = tuple(
+            self._last[rank] for rank in sorted(counts) if counts[rank] >= SLOW_WINDOWS
         )
+        new = tuple(one for one in self.current if one.rank not in self._told)
         self._told.update(one.rank for one in new)
         return new

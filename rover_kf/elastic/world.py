@@ -73,6 +73,13 @@ class World:
         waiting = self.seats.group(State.WAITING, inside=False)
         return not self.active and len(waiting) == len(self.seats)
 
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Node ranks that the next round waits for and that are not here; none while one runs."""
+        if self.active or self.closed:
+            return ()
+        return tuple(sorted(self.awaited - {seat.member.node_rank for seat in self.seats.values()}))
+
     def in_round(self, seat: Seat) -> bool:
         """Whether the seat's launcher (this very one) is a member of the active round."""
         return self.seats.inside(seat)

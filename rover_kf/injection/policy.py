@@ -159,6 +159,13 @@ class FailurePolicy(_Section):
         default=21600.0, ge=0, description="seconds (21600) or a duration (30m, 6h), 0 or more"
     )
     """How long the job keeps away from a node on which training could not go on; 0: not at all."""
+    suspend_after: Seconds = Field(
+        default=0.0,
+        ge=0,
+        description="seconds (600) or a duration (10m, 1h), 0 or more; 0: it never is",
+    )
+    """How long fewer pods than the fewest may be able to train before the job is suspended: its
+    pods end, what they held is free, and it goes on from storage when it is resumed."""
 
 
 class HangPolicy(_Section):
@@ -180,6 +187,19 @@ class HangPolicy(_Section):
     """A hang lasts at least so many times the slowest of a hundred steps."""
 
 
+class StragglerPolicy(_Section):
+    """What follows when the others wait for a rank that is slow by itself."""
+
+    action: Literal["report", "replace"] = Field(default="report", description="report or replace")
+    """``replace`` also gives its pod's place to another one, which keeps away from its node."""
+    hold_seconds: Seconds = Field(
+        default=600.0, ge=0, description="seconds (600) or a duration (10m, 1h), 0 or more"
+    )
+    """How long it has to have been slow before its pod is replaced."""
+    replacements: int = Field(default=2, ge=0, description="a whole number, 0 or more")
+    """Most pods that are replaced for it in the job's life."""
+
+
 class RoverPolicy(_Section):
     """All wishes of one job, with defaults filled in.
 
@@ -193,6 +213,7 @@ class RoverPolicy(_Section):
     memory: MemoryPolicy = MemoryPolicy()
     failures: FailurePolicy = FailurePolicy()
     hang: HangPolicy = HangPolicy()
+    straggler: StragglerPolicy = StragglerPolicy()
 
     @classmethod
     def from_annotations(

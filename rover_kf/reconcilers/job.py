@@ -18,21 +18,33 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
-from rover_kf.api.status import Acknowledged, CoordinatorStatus, ScaleRequest
+from rover_kf.api.status import AbsentRequest, Acknowledged, CoordinatorStatus, ScaleRequest
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.protocol import HistoryStore
-from rover_kf.reconcilers import avoidance, nodes, policies, scaling, status, story
+from rover_kf.reconcilers import (
+    absentees,
+    avoidance,
+    nodes,
+    policies,
+    scaling,
+    slow_pods,
+    status,
+    story,
+    suspension,
+)
 from rover_kf.reconcilers.history import RunHistory
 from rover_kf.reconcilers.plan import (
     Abandon,
     Announce,
     Effect,
+    Excuse,
     Observed,
     Plan,
     Remember,
     Replace,
     Resize,
     Shun,
+    Suspend,
     Tell,
 )
 from rover_kf.reconcilers.status import JobStatus
@@ -175,15 +187,18 @@ class Reconcilers:
             case Announce():
                 self._announce(job, effect)
                 return job
+            case Excuse():
+                self._excuse(job, effect)
+                return job
+            case Replace(pod):
+                self._cluster.delete_pod(job.key, pod.name)
+                return job
             case Remember(memory):
                 return self._patch(job, _annotation(memory, now))
             case Abandon(pod):
                 self._cluster.abandon_pod(job.key, pod)
                 return job
-            case Replace(pod):
-                self._cluster.delete_pod(job.key, pod.name)
-                return job
-            case Resize(status=memory) | Shun(status=memory):
+            case Resize(status=memory) | Shun(status=memory) | Suspend(status=memory):
                 return self._patch(job, {**_annotation(memory, now), "spec": effect.spec})
 
     def _announce(self, job: ObservedJob, effect: Announce) -> None:
@@ -198,6 +213,13 @@ class Reconcilers:
             if effect.must:
                 raise errors.ClusterUnavailable(message)
             LOG.warning("%s: %s", job.key, message)
+
+    def _excuse(self, job: ObservedJob, effect: Excuse) -> None:
+        body = AbsentRequest(effect.ranks, effect.reason)
+        try:
+            self._cluster.call_coordinator(job.key, "POST", names.PATH_ABSENT, body)
+        except errors.ClusterUnavailable as error:  # the round waits for as long as it would
+            LOG.warning("%s: it waits for pods that cannot come: %s", job.key, error)
 
     def _patch(self, job: ObservedJob, patch: dict[str, object]) -> ObservedJob:
         """Patch the version that was planned for, or one that differs only in the operator's part.
@@ -236,10 +258,12 @@ def plan(seen: Observed, memory: JobStatus, now: float) -> Plan:
         now: Unix seconds.
     """
     made = nodes.extend(story.extend(Plan((), memory), seen, now), seen, now)
+    made = slow_pods.extend(absentees.extend(made, seen, now), seen, now)
     made = scaling.extend(avoidance.extend(made, seen, now), seen, now)
+    made = suspension.extend(made, seen, now)
     written = status.read(seen.job)
     for effect in made.effects:
-        if isinstance(effect, (Remember, Resize, Shun)):
+        if isinstance(effect, (Remember, Resize, Shun, Suspend)):
             written = dataclasses.replace(effect.status, written_at=now)
     if made.status.deserves_writing(written, now, seen.policy.window_seconds):
         made = made.then(Remember(made.status), status=made.status)
@@ -262,6 +286,7 @@ def _delay(seen: Observed, made: Plan, now: float) -> float | None:
         return None
     moving = made.status.scaling.move is not None
     pace = min(seen.policy.window_seconds / 2, 2.0 if moving else SLOWEST_SECONDS)
-    waits = (nodes.delay(seen, now), avoidance.delay(seen, made.status, now))
-    sooner = [wait for wait in waits if wait is not None]
-    return max(min((pace, *sooner)), 0.5)
+    shunned = avoidance.delay(seen, made.status, now)
+    suspended = suspension.delay(made, seen, now)
+    waits = (nodes.delay(seen, now), absentees.delay(seen), shunned, suspended)
+    return max(min((pace, *(wait for wait in waits if wait is not None))), 0.5)

@@ -80,6 +80,14 @@ class Abandon:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Excuse:
+    """Tell the coordinator whose pods cannot come now."""
+
+    ranks: tuple[int, ...]
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Replace:
     """Delete a pod with its grace, in which the world drains: the operator makes another one."""
 
@@ -100,7 +108,19 @@ class Shun:
         return {"pytorchReplicaSpecs": dict(self.specs)}
 
 
-Effect = Tell | Remember | Announce | Resize | Abandon | Replace | Shun
+@dataclasses.dataclass(frozen=True, slots=True)
+class Suspend:
+    """Set runPolicy.suspend and write the annotation, which says why, in one patch."""
+
+    status: JobStatus
+
+    @property
+    def spec(self) -> dict[str, object]:
+        """Merge patch of the job's spec."""
+        return {"runPolicy": {"suspend": True}}
+
+
+Effect = Tell | Remember | Announce | Resize | Abandon | Excuse | Replace | Shun | Suspend
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

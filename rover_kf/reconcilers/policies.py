@@ -31,6 +31,7 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
     policy = RoverPolicy.from_annotations(job.annotations, source=str(job.key))
     adapter = adapters.adapter_for(job.manifest, source=str(job.key))
     low, high = sizing.worker_bounds(job.manifest, policy, adapter)
+    replaces = policy.straggler.action == "replace"
     return WatchPolicy(
         mode=policy.scaling.mode,
         min=low,
@@ -41,6 +42,9 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
         restart_prior_seconds=restart_prior_seconds,
         node_grace_seconds=policy.failures.node_grace,
         node_avoid_seconds=policy.failures.node_avoid,
+        suspend_after_seconds=policy.failures.suspend_after,
+        replace_slow_after_seconds=policy.straggler.hold_seconds if replaces else None,
+        slow_replacements=policy.straggler.replacements,
     )
 
 

@@ -36,19 +36,26 @@ def refusal(job: ObservedJob) -> str:
     """Why the job's replicas are not ours to change; empty if they are."""
     spec = job.manifest["spec"]
     elastic = spec.get("elasticPolicy") or {}
-    manager = (spec.get("runPolicy") or {}).get("managedBy") or OPERATOR
     if job.key.kind != names.PYTORCHJOB:
         return f"a {job.key.kind} fails when workers go; only PyTorchJobs are scaled while they run"
     if elastic.get("metrics"):
         return (
             "elasticPolicy.metrics makes an HPA that owns the replicas; remove it to let us scale"
         )
+    if why := managed_elsewhere(job):
+        return why
+    if elastic and job.replicas.get("master"):
+        return "it has both a Master and an elasticPolicy, whose sizes disagree; remove one of them"
+    return ""
+
+
+def managed_elsewhere(job: ObservedJob) -> str:
+    """Why neither its size nor whether it runs is ours to change; empty if they are."""
+    manager = (job.manifest["spec"].get("runPolicy") or {}).get("managedBy") or OPERATOR
     if KUEUE_LABEL in job.labels:
         return f"label {KUEUE_LABEL}: Kueue admitted it with this size; scaling would bypass quota"
     if manager != OPERATOR:
         return f"runPolicy.managedBy is {manager}; only {OPERATOR} acts on replicas here"
-    if elastic and job.replicas.get("master"):
-        return "it has both a Master and an elasticPolicy, whose sizes disagree; remove one of them"
     return ""
 
 

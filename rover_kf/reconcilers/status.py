@@ -61,6 +61,12 @@ class JobStatus:
     told: tuple[str, ...] = ()
     """Keys of what was told once and is not told again, newest last."""
     avoided: tuple[Avoided, ...] = ()
+    below_since: float = 0.0
+    """Since when fewer pods can train than the fewest, as far as that matters; 0: they are not."""
+    slow_replaced: int = 0
+    """Pods that were replaced since the others waited for them."""
+    suspended: str = ""
+    """Why the controller suspended the job, and what to do; empty once it is resumed."""
     written_at: float = 0.0
 
     def has_told(self, key: str) -> bool:
@@ -123,6 +129,7 @@ def write(status: JobStatus) -> str:
             status.scaling.move, reason=status.scaling.move.reason[:MAX_REASON]
         )
         status = dataclasses.replace(status, scaling=dataclasses.replace(status.scaling, move=move))
+    status = dataclasses.replace(status, suspended=status.suspended[:MAX_REASON])
     text = codec.dumps(status)
     while len(text) > MAX_BYTES and status.told:
         status = dataclasses.replace(status, told=status.told[1:])

@@ -40,6 +40,12 @@ class WatchPolicy:
     """How long a node may be silent before its pods are removed."""
     node_avoid_seconds: float = 0.0
     """How long a job keeps away from a node on which training could not go on; 0: not at all."""
+    suspend_after_seconds: float = 0.0
+    """How long fewer than ``min`` may be able to train before the job is suspended; 0: for ever."""
+    replace_slow_after_seconds: float | None = None
+    """How long a pod has to hold the others up before it is replaced; None: it never is."""
+    slow_replacements: int = 0
+    """Most pods that are replaced for it in the job's life."""
     settle_windows: int = 2
     """Windows at one size before anything is concluded from them."""
 

@@ -31,7 +31,7 @@ from rover_kf.api.membership import (
     WatchRequest,
 )
 from rover_kf.api.samples import StepReport
-from rover_kf.api.status import Acknowledged, CoordinatorStatus, ScaleRequest
+from rover_kf.api.status import AbsentRequest, Acknowledged, CoordinatorStatus, ScaleRequest
 from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.elastic import memory
 from rover_kf.elastic.effects import Answer, Broken, Closed, Effect, Formed, Tell
@@ -54,6 +54,8 @@ from rover_kf.sidecar.web import read, reply
 _log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.05
+_MOST_SLOW = 8
+"""Pods of a status: where more are slow, the others are not what is wrong."""
 LINGER_SECONDS = 10.0
 """How long the coordinator outlives its own pod's launcher for members that still flush."""
 
@@ -127,6 +129,7 @@ class Coordinator:
             *self._succession.routes(),
             web.post(names.PATH_EVENTS, self._on_event),
             web.post(names.PATH_SCALE, self._on_scale),
+            web.post(names.PATH_ABSENT, self._on_absent),
             web.get(names.PATH_STATUS, self._on_status),
         ]
         return self._succession.guarded(routes)
@@ -143,7 +146,8 @@ class Coordinator:
         )
         told = dataclasses.replace(told, unfit=self._unfit.known)
         events, hangs = self._chronicle.after(after), self._hangs.after(after)
-        return dataclasses.replace(told, events=events, hangs=hangs)
+        slow = self._slow_ranks.known[:_MOST_SLOW]
+        return dataclasses.replace(told, events=events, hangs=hangs, slow=slow)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -179,6 +183,12 @@ class Coordinator:
         self._carry_out(self._rendezvous.scale(message.nodes, message.reason, now))
         return reply(Acknowledged())
 
+    async def _on_absent(self, request: web.Request) -> web.Response:
+        told = await read(request, AbsentRequest)
+        now = time.monotonic()
+        self._carry_out(self._rendezvous.absent(told.ranks, told.reason, now))
+        return reply(Acknowledged())
+
     async def _on_event(self, request: web.Request) -> web.Response:
         self._chronicle.add(await read(request, Event))
         return reply(Acknowledged())
@@ -191,7 +201,7 @@ class Coordinator:
         report = await read(request, StepReport)
         now = self._clock.now()
         self._hangs.watch.heard(report)
-        self._slow_ranks.heard(report)
+        self._slow_ranks.heard(report, now)
         took = self._telemetry.report(report, now)
         if took is not None:
             message = f"round {report.round}: every rank steps again, {took:.2f} s after the change"

@@ -9,6 +9,9 @@ from rover_kf.elastic.rendezvous import Rendezvous
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.telemetry import Telemetry
 
+_MOST_AWAITED = 64
+"""Of a status; the next one tells of others."""
+
 
 def standing(
     rendezvous: Rendezvous,
@@ -56,6 +59,7 @@ def standing(
         save_seconds=commits.seals.seconds,
         snapshot_bytes=commits.seals.snapshot_bytes,
         replicated=commits.seals.replicated,
+        awaited=world.missing[:_MOST_AWAITED],
     )
 
 

@@ -99,6 +99,10 @@ class Faults(RuleBasedStateMachine):
         if limits.min_nodes <= nodes <= limits.max_nodes:
             self.job.apply(self.job.rendezvous.scale(nodes, "asked", self.job.now))
 
+    @rule(excused=st.sets(ranks))
+    def controller_excuses(self, excused: set[int]) -> None:
+        self.job.apply(self.job.rendezvous.absent(excused, "no node", self.job.now))
+
     def teardown(self) -> None:
         if not hasattr(self, "job"):
             return

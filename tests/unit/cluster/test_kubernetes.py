@@ -360,3 +360,20 @@ def test_no_cluster_is_said(tmp_path):
     """A kubeconfig that is not there names what to do."""
     with pytest.raises(errors.ClusterUnavailable, match="KUBECONFIG"):
         from_environment(kubeconfig=str(tmp_path / "none"))
+
+
+def test_a_pod_without_a_node_says_why(cluster, server):
+    """The scheduler's own words and since when; none once a place is being freed for the pod."""
+    placed = {
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "message": "0/3 nodes are available", "lastTransitionTime": "1970-01-01T00:01:00Z",
+    }  # fmt: skip
+    waits = pod(0, phase="Pending", conditions=[placed])
+    chosen = pod(1, phase="Pending", conditions=[placed], nominatedNodeName="node-1")
+    gated = pod(2, phase="Pending", conditions=[placed | {"reason": "SchedulingGated"}])
+    items = [
+        item | {"metadata": item["metadata"] | {"uid": "u"}} for item in (waits, chosen, gated)
+    ]
+    server.hooks.append(lambda *_: (200, {"items": items}))
+    found = [(one.unplaced, one.unplaced_since) for one in cluster.list_pods(KEY)]
+    assert found == [("0/3 nodes are available", 60.0), ("", 0.0), ("", 0.0)]

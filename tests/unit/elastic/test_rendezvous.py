@@ -47,6 +47,31 @@ def test_starts_with_fewer_after_patience():
     assert len(job.rounds[1].members) == 2
 
 
+def test_a_pod_that_cannot_come_is_not_waited_for():
+    """Those present start at once when the third is said to be unable to come; told once. It is a
+    newcomer when it comes. Nobody is excused below the fewest, nor while a round runs."""
+    job = make(3, min_nodes=2)
+    job.launchers[0].start()
+    run(job, 1)
+    rendezvous = job.rendezvous
+    assert rendezvous.world.missing == (1, 2)
+    told = rendezvous.absent([2], "train-worker-2: no node", job.now)
+    assert [one.message for one in told if isinstance(one, Tell)] == [
+        "not waited for until it comes: train-worker-2: no node"
+    ]
+    assert rendezvous.absent([2], "train-worker-2: no node", job.now) == ()
+    assert rendezvous.world.round is None
+    job.launchers[1].start()
+    run(job, 0.2)
+    assert [member.node_rank for member in job.rounds[1].members] == [0, 1]
+    assert rendezvous.world.missing == ()
+    assert rendezvous.absent([0, 1, 2], "they train", job.now) == ()
+    job.launchers[2].start()
+    run(job, 2)
+    assert [member.node_rank for member in job.rounds[2].members] == [0, 1, 2]
+    assert rendezvous.steward.failures == 0
+
+
 def test_newcomer_drains_the_world():
     """A newcomer costs no step: the others stop together at a step to come."""
     job = make(2)

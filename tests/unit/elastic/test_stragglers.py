@@ -33,6 +33,16 @@ def test_three_of_four_windows():
     assert windows(Stragglers(1, 4), *[even] * 20) == []
 
 
+def test_the_rule_holds_no_more():
+    """Who was slow in three of four windows is a straggler until it is so in two of the last."""
+    watch, held = Stragglers(1, 4), []
+    even, slow_one = (1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 1.6, 1.0)
+    for one in (slow_one, slow_one, slow_one, even, even, slow_one, slow_one, slow_one):
+        windows(watch, one)
+        held.append([straggler.rank for straggler in watch.current])
+    assert held == [[], [], [2], [2], [], [], [], [2]]
+
+
 def test_half_of_two():
     """Of two ranks one can be slow; of one none. A rank as slow as one and a half is not."""
     assert slow({0: 1.0, 1: 1.6}) == (Straggler(1, 1.6, 1.0),)

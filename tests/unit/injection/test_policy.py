@@ -53,10 +53,14 @@ def test_every_key_is_read():
         "failures.restarts": "0",
         "failures.node-grace": "30s",
         "failures.node-avoid": "1h",
+        "failures.suspend-after": "1h",
         "hang.action": "report",
         "hang.floor-seconds": "10m",
         "hang.pause-seconds": "2h",
         "hang.factor": "2.5",
+        "straggler.action": "replace",
+        "straggler.hold-seconds": "10m",
+        "straggler.replacements": "3",
     }
     assert sorted(stated) == sorted(policy.keys())
     found = RoverPolicy.from_annotations({names.PREFIX + k: v for k, v in stated.items()})

@@ -14,7 +14,7 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.samples import Goodput, Throughput
-from rover_kf.api.status import Acknowledged, CoordinatorStatus, ScaleRequest
+from rover_kf.api.status import AbsentRequest, Acknowledged, CoordinatorStatus, ScaleRequest
 
 KEY = JobKey("team", "digits")
 
@@ -74,6 +74,8 @@ class MemoryCluster:
         self.calls, self.kill_at, self.kill_after = 0, None, None
         self.operator_touches = False
         self.most = 100
+        self.awaited, self.excused, self.deleted, self.slow = (), [], [], ()
+        self.sealed, self.durable = None, None
 
     # -- the protocol ----------------------------------------------------------------------------
 
@@ -105,6 +107,10 @@ class MemoryCluster:
         self._point("abandon")
         self.pods = tuple(one for one in self.pods if one.uid != pod.uid)
 
+    def delete_pod(self, _, pod):
+        self._point("delete")
+        self.deleted.append(pod)
+
     def patch_job(self, key, patch, *, resource_version=None):
         self._point("patch")
         if self.manifest is None:
@@ -128,6 +134,11 @@ class MemoryCluster:
             after = int(path.partition("after=")[2])
             return codec.dumps(self._status(after))
         self._point("post")
+        if path == names.PATH_ABSENT:
+            told = codec.decode(AbsentRequest, codec.encode(body))
+            self.excused.append(told)
+            self.awaited = tuple(rank for rank in self.awaited if rank not in told.ranks)
+            return codec.dumps(Acknowledged())
         request = codec.decode(ScaleRequest, codec.encode(body))
         if request.nodes > self.most:
             raise errors.ClusterUnavailable(f"400: at most {self.most} pods")
@@ -179,8 +190,8 @@ class MemoryCluster:
             world_size=self.nodes,
             step=self.step,
             total_steps=self.total,
-            sealed_step=self.step or None,
-            durable_step=None,
+            sealed_step=self.sealed or self.step or None,
+            durable_step=self.durable,
             samples_per_second=self.batch / self.law(self.nodes),
             restarts=0,
             windows=tuple(self.windows[-64:]),
@@ -189,6 +200,8 @@ class MemoryCluster:
             started_at=self.story,
             now=self.clock(),
             restart_seconds=1.0,
+            awaited=self.awaited,
+            slow=self.slow,
         )
 
     def _replicas(self):

@@ -1,0 +1,103 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that cannot come now, so that the others start without them; pure.
+
+A round waits for the pods that it expects. The coordinator sees only those that have come; of one
+that no node has room for, or whose image cannot be had, the cluster knows that waiting is in vain.
+Such a pod is a newcomer whenever it comes, and a newcomer costs no step.
+
+The first pod is another matter: it has the coordinator, and without it no round can be formed.
+Where it finds no room, the last pod of the job gives it its own.
+"""
+
+from __future__ import annotations
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Event, ObservedJob, Pod
+from rover_kf.elastic.failures.classify import classify_pod
+from rover_kf.elastic.failures.evidence import Evidence
+from rover_kf.reconcilers.plan import Excuse, Observed, Plan, Remember, Replace, Tell
+
+SURE_SECONDS = 1.0
+"""A pod may be without a node for a moment, as while its predecessor's place is being freed."""
+LOOK_SECONDS = 1.0
+"""Between two looks while a round waits for pods."""
+KNOCK_SECONDS = 5.0
+"""The same while pods run and no coordinator answers."""
+FIRST_POD_SECONDS = 10.0
+"""How long the first pod waits for room before another one gives it its own: the scheduler tries a
+pod anew at once if its last try was so long ago, and so before that one's successor."""
+NOT_STARTING = frozenset({"CrashLoopBackOff", "ErrImagePull", "ErrImageNeverPull"})
+"""What a container waits for, besides what the catalogue of failures says cannot be started."""
+_SHORT = ("Insufficient", "Too many pods")
+_MOST_SAID = 160
+
+
+def cannot_come(pod: Pod, now: float) -> str:
+    """Why there is no use in waiting for the pod; empty if there is."""
+    if pod.phase not in ("Pending", "Running") or pod.deleting:
+        return ""
+    if pod.unplaced:
+        return f"no node for it: {pod.unplaced}" if now - pod.unplaced_since > SURE_SECONDS else ""
+    for container in pod.containers:
+        if container.running or not container.reason:
+            continue
+        found = classify_pod(Evidence(container=container.reason))
+        if container.reason in NOT_STARTING or (found and found.kind == "not_startable"):
+            return f"its container {container.name} does not start: {container.reason}"
+    return ""
+
+
+def node_rank(job: ObservedJob, pod: Pod) -> int:
+    """The pod's place among all that train, a Master first."""
+    masters = job.replicas.get("master", 0)
+    return pod.replica_index + (masters if pod.replica_type == "worker" else 0)
+
+
+def extend(made: Plan, seen: Observed, now: float) -> Plan:
+    """The plan with what helps a round to be formed without those that cannot come."""
+    if seen.job.suspended or seen.job.finished or seen.job.deleting:
+        return made
+    if seen.status is None:
+        return _room_for_the_first(made, seen, now)
+    awaited = set(seen.status.awaited)
+    absent = {
+        node_rank(seen.job, pod): f"{pod.name}: {why[:_MOST_SAID]}"
+        for pod in seen.pods
+        if node_rank(seen.job, pod) in awaited and (why := cannot_come(pod, now))
+    }
+    if not absent:
+        return made
+    return made.then(Excuse(tuple(absent), "; ".join(absent.values())), status=made.status)
+
+
+def delay(seen: Observed) -> float | None:
+    """Seconds until the next look; None if no round waits for anybody."""
+    if seen.job.finished:
+        return None
+    if seen.status is not None:
+        return LOOK_SECONDS if seen.status.awaited else None
+    ours = names.INJECTED_ANNOTATION in seen.job.annotations
+    return KNOCK_SECONDS if ours and any(pod.phase == "Running" for pod in seen.pods) else None
+
+
+def _room_for_the_first(made: Plan, seen: Observed, now: float) -> Plan:
+    first = next((pod for pod in seen.pods if node_rank(seen.job, pod) == 0), None)
+    if first is None or not any(word in first.unplaced for word in _SHORT):
+        return made
+    key = f"room:{first.uid[:8]}"
+    if now - first.unplaced_since < FIRST_POD_SECONDS or made.status.has_told(key):
+        return made
+    others = [pod for pod in seen.pods if pod.phase == "Running" and not pod.deleting]
+    # What the last one has in memory must be somewhere else, too.
+    if len(others) < (1 if names.PREFIX + "checkpoint.path" in seen.job.annotations else 2):
+        return made
+    last = max(others, key=lambda pod: node_rank(seen.job, pod))
+    message = (
+        f"{last.name} gives its place to {first.name}, which has the coordinator and finds no room "
+        f"({first.unplaced[:_MOST_SAID]}); training grows again when there is room for both"
+    )
+    event = Event(names.EVENT_FIRST_POD, message, warning=True, at=now)
+    # Written down first: where it does not help, it is not tried again.
+    memory = made.status.with_told(key)
+    return made.then(Remember(memory), Tell(event), Replace(last), status=memory)
