@@ -39,6 +39,8 @@ class Limits:
     """How long those present wait for pods that were never seen, if min_nodes are there."""
     settle: float = 1.5
     """How long a newcomer waits for other announced newcomers before the world drains."""
+    shut_out: float = 60.0
+    """How long a pod whose processes fail again and again is kept out at first; 0: never."""
     drain: float = 30.0
     """A drain that takes longer becomes a restart."""
     drain_notice: float = 1.0

@@ -236,7 +236,7 @@ class Rendezvous:
         # A launcher that never trained comes of a scaling nobody announced: it is welcome.
         if rank >= world.expected and self.scaled and request.last_round:
             return f"the job has {world.expected} pods now"
-        return ""
+        return self.steward.penalties.why(request.member)
 
     def _missed_its_start(self, seat: Seat, request: JoinRequest) -> bool:
         running = self.world.in_round(seat) and seat.state is State.RUNNING

@@ -15,6 +15,7 @@ from rover_kf.api.membership import Failure, JoinReply, WatchReply
 from rover_kf.elastic.budget import Budget
 from rover_kf.elastic.failures.classify import first
 from rover_kf.elastic.failures.rule import FAIL_JOB
+from rover_kf.elastic.penalties import Penalties
 from rover_kf.elastic.recurrence import Recurrence
 from rover_kf.elastic.seats import Seat, State
 from rover_kf.elastic.world import World
@@ -37,6 +38,7 @@ class Steward:
         self.failures = 0
         """Failures that were told, one a round."""
         self.recurrence = Recurrence()
+        self.penalties = Penalties(world)
         self._reported: Failure | None = None
         self._fruitless = ""
         self._looked = float("-inf")
@@ -109,7 +111,8 @@ class Steward:
             self._fail(told)
         elif failure.counts:
             self._fruitless = ""
-            self._spend(failure.round, told)
+            if not self.penalties.takes(failure):
+                self._spend(failure.round, told)
         elif world.progress.step is None:
             self._fruitless = told
         return told

@@ -23,9 +23,11 @@ ranks = st.integers(0, PODS - 1)
 class Budgets(RuleBasedStateMachine):
     """Processes die, of their own accord or with others; nothing is forgotten."""
 
-    @initialize(allowed=st.integers(0, 3))
-    def begin(self, allowed: int) -> None:
-        limits = Limits(nodes=PODS, min_nodes=1, max_nodes=PODS, restarts=allowed)
+    @initialize(allowed=st.integers(0, 3), shut_out=st.sampled_from([0.0, 1.0]))
+    def begin(self, allowed: int, shut_out: float) -> None:
+        limits = Limits(
+            nodes=PODS, min_nodes=1, max_nodes=PODS, restarts=allowed, shut_out=shut_out
+        )
         self.job = SimulatedJob(limits, PODS)
         self.spent: frozenset[int] = frozenset()
         self.guilty: set[int] = set()
@@ -84,6 +86,8 @@ class Budgets(RuleBasedStateMachine):
             return
         while self.job.in_flight:
             self.job.arrive(0)
+        self.all_is_well(rounds=3)
+        self.job.advance(60.0)  # a pod that is kept out may join again
         self.all_is_well(rounds=300)
         world = self.job.rendezvous.world
         assert world.closed or len({one.world for one in self.job.launchers}) == 1

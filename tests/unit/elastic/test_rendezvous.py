@@ -261,3 +261,71 @@ def test_finish_is_a_barrier():
             [e.reply.action for e in effects if isinstance(e, Answer) and e.ticket >= 9000]
         )
     assert replies == [[], ["closed", "closed"]]
+
+
+def fail(job: SimulatedJob, rank: int) -> None:
+    """A process of that pod dies of its own accord, and all find together again."""
+    run(job, 1)
+    culprit = job.launchers[rank]
+    job.kill_process(culprit, counts=True)
+    job.disconnect(culprit, noticed=True)
+    job.send(culprit)
+    run(job, 2)
+
+
+def test_a_pod_that_fails_again_and_again_pays_itself():
+    """Its third failure in a row costs the job nothing, and the pod a minute without the others;
+    back again its next one costs it two. The job's budget has spent the first two alone."""
+    job = make(3, restarts=2)
+    for launcher in job.launchers[:3]:
+        launcher.start()
+    for _ in range(3):
+        fail(job, 1)
+    steward = job.rendezvous.steward
+    assert (len(steward.budget.spent), job.rendezvous.world.closed) == (2, None)
+    newest = job.rounds[max(job.rounds)]
+    assert [member.node_rank for member in newest.members] == [0, 2]
+    run(job, 62)
+    back = job.rounds[max(job.rounds)]
+    assert [member.node_rank for member in back.members] == [0, 1, 2]
+    fail(job, 1)
+    run(job, 100)
+    assert [one.node_rank for one in job.rounds[max(job.rounds)].members] == [0, 2]
+    assert len(steward.budget.spent) == 2
+
+
+def test_who_pays_for_failures():
+    """The job, where they are of several pods, where the others are too few, where they lie far
+    apart, and where a second pod begins: then it is not the pod that is wrong."""
+    several = make(3, restarts=20)
+    few = make(2, min_nodes=2, restarts=20)
+    apart = make(3, restarts=20)
+    for job in (several, few, apart):
+        for launcher in job.launchers[: job.limits.nodes]:
+            launcher.start()
+    for rank in (0, 1, 2, 0, 1, 2):
+        fail(several, rank)
+    for _ in range(4):
+        fail(few, 1)
+        fail(apart, 1)
+        apart.advance(601)
+    spent = [len(job.rendezvous.steward.budget.spent) for job in (several, few, apart)]
+    assert spent == [6, 4, 4]
+    for _ in range(3):
+        fail(several, 1)
+    for _ in range(4):
+        fail(several, 2)
+    assert len(several.rendezvous.steward.budget.spent) == 6 + 2 + 4
+
+
+def test_a_pod_that_is_kept_out_helps_when_it_is_needed():
+    """Once the others are fewer than the fewest, it joins before its time."""
+    job = make(3, min_nodes=2, restarts=10)
+    for launcher in job.launchers[:3]:
+        launcher.start()
+    for _ in range(3):
+        fail(job, 1)
+    assert [one.node_rank for one in job.rounds[max(job.rounds)].members] == [0, 2]
+    job.kill(job.launchers[2], noticed=True)
+    run(job, 10)
+    assert [one.node_rank for one in job.rounds[max(job.rounds)].members] == [0, 1]
