@@ -122,7 +122,8 @@ class Course:
             return outcome.trains(self.place.tracks(job), size, SETTLED_STEPS)
 
         what = f"{job.name}: {SETTLED_STEPS} steps of a world of {size}"
-        return wait(look, seconds=LONGEST_SECONDS, what=what)
+        # Nothing is measured yet: whoever looks may stand still here.
+        return wait(look, seconds=LONGEST_SECONDS, what=what, still=float("inf"))
 
     def _keep(self, job: RunningJob) -> None:
         folder = self.logs / job.name

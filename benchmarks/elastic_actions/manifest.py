@@ -68,6 +68,9 @@ def _replica(name: str, count: int, command: list[str]) -> Object:
         "name": "pytorch",
         "image": "filled-in-later",
         "command": list(command),
+        # The nodes of the test cluster share their machine's cores: a thread for each of them in
+        # every pod would wait for the others', spinning.
+        "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
         "resources": {"requests": {"cpu": "200m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
         "volumeMounts": [{"name": CLAIM, "mountPath": SHARED}],
     }

@@ -84,7 +84,8 @@ class Place:
         selector = f"training.kubeflow.org/job-name={job.name}"
         force = ("--grace-period=0", "--force", "--wait=false")
         self.cluster.kubectl("-n", NAMESPACE, "delete", "pods", "-l", selector, *force)
-        wait(lambda: not job.pods(), seconds=90, what=f"the end of the pods of {job.name}")
+        what = f"the end of the pods of {job.name}"
+        wait(lambda: not job.pods(), seconds=90, what=what, still=float("inf"))
         shutil.rmtree(self.shared / job.name, ignore_errors=True)
 
 

@@ -22,8 +22,22 @@ class StoodStill(Exception):
     """This process, or the whole machine, was stopped meanwhile: what was seen says nothing."""
 
 
-def wait(look: Callable[[], T | None], *, seconds: float, what: str, every: float = 0.2) -> T:
+def wait(
+    look: Callable[[], T | None],
+    *,
+    seconds: float,
+    what: str,
+    every: float = 0.2,
+    still: float = STILL_SECONDS,
+) -> T:
     """The first truthy value.
+
+    Args:
+        look: gives the value.
+        seconds: that it has to come.
+        what: is waited for; for messages.
+        every: seconds from one look to the next.
+        still: seconds of a look from which what was seen does not count.
 
     Raises:
         TooLong: there was none in time.
@@ -35,7 +49,7 @@ def wait(look: Callable[[], T | None], *, seconds: float, what: str, every: floa
         found = look()
         if not found:
             time.sleep(every)
-        if (took := time.monotonic() - begun) > every + STILL_SECONDS:
+        if (took := time.monotonic() - begun) > every + still:
             raise StoodStill(f"{what}: a look took {took:.1f} s")
         if found:
             return found
