@@ -7,6 +7,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
+CLOCKS_AGREE = 10.0
+"""Seconds. A report is under way for less; so far apart, one of two clocks is wrong."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepSample:
@@ -41,6 +44,22 @@ class StepReport:
     phase: str = ""
     """What the process is at (rover_kf.api.hangs); empty: it does not say. A report without samples
     says only this."""
+    sent_at: float = 0.0
+    """By the clock that the samples are of; 0: it does not say."""
+
+    def heard(self, now: float) -> StepReport:
+        """The same by the clock of who hears it, where that differs by more than the way takes.
+
+        Args:
+            now: Unix seconds.
+        """
+        off = now - self.sent_at if self.sent_at else 0.0
+        if abs(off) < CLOCKS_AGREE:
+            return self
+        samples = (
+            dataclasses.replace(sample, ended_at=sample.ended_at + off) for sample in self.samples
+        )
+        return dataclasses.replace(self, samples=tuple(samples), sent_at=now)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

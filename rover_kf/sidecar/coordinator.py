@@ -198,8 +198,8 @@ class Coordinator:
         return reply(Acknowledged())
 
     async def _on_samples(self, request: web.Request) -> web.Response:
-        report = await read(request, StepReport)
         now = self._clock.now()
+        report = (await read(request, StepReport)).heard(now)
         self._hangs.watch.heard(report)
         self._slow_ranks.heard(report, now)
         took = self._telemetry.report(report, now)

@@ -19,6 +19,7 @@ from rover_kf.api import names
 from rover_kf.api.checkpoints import Sealed
 from rover_kf.api.samples import StepReport, StepSample
 from rover_kf.api.status import Acknowledged
+from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.checkpoint.control import Seal
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.settings import TrainerSettings
@@ -47,6 +48,7 @@ class Reporter:
     ) -> None:
         self._settings, self._link, self._phase = settings, link, phase
         self._told_phase, self._told_at = "", 0.0
+        self._clock = SteadyClock()
         self._samples: collections.deque[StepSample] = collections.deque(maxlen=_MOST_SAMPLES)
         self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_SAMPLES)
         self._total_steps: int | None = None
@@ -141,6 +143,7 @@ class Reporter:
             world_size=settings.world_size,
             round=settings.round,
             samples=tuple(samples),
+            sent_at=self._clock.now(),
             total_steps=self._total_steps,
             phase=self._phase(),
         )

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from rover_kf.api.membership import Member, Round
@@ -38,6 +40,22 @@ def test_a_report_under_way_when_a_round_ends_is_no_recovery():
     assert told.report(stepped(1, 2, 6, 13.0), 13.1) == 2.0
     assert told.restart_seconds == 2.0
     assert told.stepping
+
+
+@pytest.mark.parametrize("off", [0.0, 3600.0, -3600.0])
+def test_a_clock_that_is_wrong_changes_nothing(off):
+    """A node's clock is an hour ahead or behind: steps ended when they were told of."""
+    told = Telemetry(10.0, started_at=0.0)
+    took = []
+    for number, began in ((1, 5000.0), (2, 5010.0)):
+        told.formed(world(number), began)
+        for rank in range(2):
+            at = began + 2.0
+            found = stepped(rank, number, number, at + off)
+            report = dataclasses.replace(found, sent_at=at + off + 0.5)
+            took.append(told.report(report.heard(at + 0.5), at + 0.5))
+        told.broken(began + 5.0, planned=False)
+    assert took == [None, None, None, pytest.approx(7.0, abs=1.0)]
 
 
 def train(told, number, first, last, *, at):
