@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv packages programs demo check test test-fast test-cluster images cluster-up cluster-down \
-  cluster-status test-gpu compat soak bench bench-checkpoint bench-rendezvous bench-elastic clean
+  cluster-status test-gpu compat soak bench bench-checkpoint bench-rendezvous bench-sharding bench-elastic clean
 
 PYTHON ?= python3
 CACHE := $(or $(ROVER_KF_CACHE),$(HOME)/.cache/rover-kf)
@@ -95,6 +95,9 @@ soak: venv
 
 bench-checkpoint: venv
 	$(PY) benchmarks/checkpoint.py --out build/bench/checkpoint.json
+
+bench-sharding: venv
+	$(PY) benchmarks/sharding.py --out build/bench/sharding.json
 
 bench-rendezvous: venv
 	$(PY) benchmarks/rendezvous.py --out build/bench/rendezvous.json

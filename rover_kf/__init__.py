@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from rover_kf.injection.policy import RoverPolicy as RoverPolicy
     from rover_kf.trainer.checkpointer import Checkpointer as Checkpointer
     from rover_kf.trainer.directory import DirectoryCheckpointer as DirectoryCheckpointer
+    from rover_kf.trainer.loader import ElasticDataLoader as ElasticDataLoader
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Checkpointer": "rover_kf.trainer.checkpointer",
     "DirectoryCheckpointer": "rover_kf.trainer.directory",
+    "ElasticDataLoader": "rover_kf.trainer.loader",
     "JobKey": "rover_kf.api.jobs",
     "Quantity": "rover_kf.api.decisions",
     "Recommendation": "rover_kf.api.decisions",

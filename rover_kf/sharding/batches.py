@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""An epoch cut into global batches, and each batch into what every rank takes of it.
+
+A batch is the next so many positions of the epoch's order, whatever the number of ranks; the ranks
+cut it evenly. So steps are the same samples at every size of the world.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+from rover_kf import errors
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cut:
+    """What one rank computes at once, in positions of the epoch's order."""
+
+    begin: int
+    end: int
+    step: int
+    """Of the batches since ``done``."""
+    weight: float
+    """Of the mean loss over it, so that gradients averaged over ranks are the mean of the batch."""
+    last: bool
+    """Whether the rank's part of the step ends with it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batches:
+    """The rest of an epoch, as one rank sees it.
+
+    Raises:
+        InputError: numbers that make no batches; the message says which.
+    """
+
+    samples: int
+    """In the epoch."""
+    done: int
+    """Of them; batches begin there."""
+    batch: int
+    """Samples a step, over all ranks."""
+    rank: int
+    world_size: int
+    most: int
+    """Samples that a rank computes at once; what it takes of a step is cut into parts of it."""
+    drop_last: bool = False
+    """Leave out the samples that do not fill a batch."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be cut."""
+        if self.samples < 1:
+            raise errors.InputError("the data set is empty: there is nothing to train on")
+        if self.batch < 1 or self.most < 1:
+            raise errors.InputError(
+                f"a batch of {self.batch} samples, {self.most} at once: both must be 1 or more"
+            )
+        if not 0 <= self.rank < self.world_size:
+            raise errors.InputError(f"rank {self.rank} of {self.world_size} processes")
+        if self.batch < self.world_size:
+            raise errors.InputError(
+                f"a batch of {self.batch} samples for {self.world_size} processes: some would have "
+                "none; batch_size counts the samples of all processes together, raise it, or set "
+                "the job's maxReplicas lower"
+            )
+        if self.drop_last and self.samples < self.batch:
+            raise errors.InputError(
+                f"{self.samples} samples do not fill a batch of {self.batch}, and drop_last leaves "
+                "such a batch out: nothing would be trained on"
+            )
+
+    @property
+    def steps(self) -> int:
+        """Batches that are left."""
+        left = max(self.samples - self.done, 0)
+        return left // self.batch if self.drop_last else -(-left // self.batch)
+
+    def end_of(self, step: int) -> int:
+        """Samples of the epoch that are used after a step."""
+        return min(self.done + (step + 1) * self.batch, self.samples)
+
+    def cuts_of(self, step: int) -> tuple[Cut, ...]:
+        """What the rank computes in a step, one after the other: of all ranks as many.
+
+        Where the samples do not suffice (the end of an epoch), the batch's first sample stands in
+        with weight 0: all must take part in a step.
+        """
+        begin = self.done + step * self.batch
+        size = self.end_of(step) - begin
+        count = -(-size // (self.world_size * self.most))
+        if count == 1 and size >= self.world_size:
+            at = begin + size * self.rank // self.world_size
+            end = begin + size * (self.rank + 1) // self.world_size
+            return (Cut(at, end, step, (end - at) * self.world_size / size, last=True),)
+        parts = count * self.world_size
+        marks = [
+            begin + size * part // parts
+            for part in range(count * self.rank, count * (self.rank + 1) + 1)
+        ]
+        return tuple(
+            Cut(
+                at if at < end else begin,
+                end if at < end else begin + 1,
+                step,
+                (end - at) * self.world_size / size,
+                last=number == count,
+            )
+            for number, (at, end) in enumerate(itertools.pairwise(marks), start=1)
+        )

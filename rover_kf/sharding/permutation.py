@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A random order of 0 … size - 1 of which any part is computed where it is asked for.
+
+Nothing is stored, so an order of 10^12 takes no memory and a job that goes on in the middle of an
+epoch reads nothing first. A generalized Feistel network over pairs of numbers of any two ranges,
+walked until it lands inside (J. Black, P. Rogaway: Ciphers with Arbitrary Finite Domains, 2002).
+All numbers stay below 2^63, so integers and tensors of 64 bits go through the same lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any, TypeVar
+
+from rover_kf import errors
+
+Numbers = TypeVar("Numbers")
+"""An int, or whatever computes like one element by element (a tensor of int64)."""
+
+MOST = 1 << 62
+_ROUNDS = 6
+_LOW = 0xFFFFFFFF
+_FIRST, _SECOND = 0x7FEB352D, 0x31848BAB
+"""Odd and below 2^31: a product with 32 bits does not reach the sign."""
+
+
+class Permutation:
+    """One order; two of the same three numbers are the same on every machine.
+
+    Args:
+        size: how many are put in order.
+        seed: of the job.
+        epoch: each has an order of its own.
+
+    Raises:
+        InputError: a size that there is no order of.
+    """
+
+    def __init__(self, size: int, seed: int, epoch: int) -> None:
+        if not 0 < size <= MOST:
+            raise errors.InputError(f"an order of {size} samples: 1 to {MOST} are possible")
+        self.size = size
+        self._left = math.isqrt(size - 1) + 1
+        self._right = -(-size // self._left)
+        text = f"{seed}/{epoch}".encode()
+        hashed = hashlib.blake2b(text, digest_size=4 * _ROUNDS).digest()
+        self._keys = [int.from_bytes(hashed[4 * r : 4 * r + 4], "little") for r in range(_ROUNDS)]
+
+    def at(self, position: int) -> int:
+        """The number that stands at a position.
+
+        Raises:
+            InputError: there is no such position.
+        """
+        if not 0 <= position < self.size:
+            raise errors.InputError(f"position {position} of an order of {self.size} samples")
+        found = self.once(position)
+        while found >= self.size:
+            found = self.once(found)
+        return found
+
+    def once(self, number: Numbers) -> Numbers:
+        """One walk through the network; what is not below ``size`` has to go through again."""
+        left: Any = number // self._right  # type: ignore[operator]
+        right: Any = number % self._right  # type: ignore[operator]
+        for turn, key in enumerate(self._keys):
+            if turn % 2:
+                right = (right + _mixed(left, key)) % self._right
+            else:
+                left = (left + _mixed(right, key)) % self._left
+        found: Numbers = left * self._right + right
+        return found
+
+
+def _mixed(number: Numbers, key: int) -> Numbers:
+    """32 bits that depend on all bits of the number (below 2^32) and of the key."""
+    mixed: Any = number ^ key  # type: ignore[operator]
+    mixed = (mixed ^ (mixed >> 16)) * _FIRST & _LOW
+    mixed = (mixed ^ (mixed >> 15)) * _SECOND & _LOW
+    found: Numbers = mixed ^ (mixed >> 16)
+    return found

@@ -1,0 +1,155 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The elastic data loader as a script uses it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from rover_kf import ElasticDataLoader, errors
+from rover_kf.sharding.permutation import Permutation
+
+
+class Numbered(Dataset):
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return itertools.count()
+
+
+def _loader(samples: int = 20, batch: int = 6, **changes) -> ElasticDataLoader:
+    return ElasticDataLoader(Numbered(samples), batch, **{"rank": 0, "world_size": 1, **changes})
+
+
+def test_what_workers_fetch_ahead_is_not_done():
+    """Two workers have fetched four batches when the first is trained on: the place is after that
+    one, in the middle of the loop's body, and the next life has the rest in the same order."""
+    loader = _loader(num_workers=2, prefetch_factor=2)
+    order = Permutation(20, 0, 0)
+    whole = [order.at(place) for place in range(20)]
+    for indices in loader:
+        assert indices.tolist() == whole[:6]
+        assert loader.done == 6
+        saved = loader.state_dict()
+        break
+    again = _loader()
+    again.load_state_dict(saved)
+    assert torch.cat(list(again)).tolist() == whole[6:]
+    assert (again.epoch, again.done) == (1, 0)
+
+
+def test_a_loop_that_is_left_goes_on_where_it_was():
+    """The same loader, iterated again."""
+    loader = _loader(shuffle=False)
+    assert next(iter(loader)).tolist() == [0, 1, 2, 3, 4, 5]
+    assert [len(indices) for indices in loader] == [6, 6, 2]
+    assert loader.epoch == 1
+    assert [len(indices) for indices in loader] == [6, 6, 6, 2]
+
+
+def test_the_end_of_an_epoch_is_the_begin_of_the_next():
+    """A checkpoint of the last step, with and without a batch that is left out."""
+    for drop_last, count in ((False, 4), (True, 3)):
+        loader = _loader(drop_last=drop_last)
+        states = [loader.state_dict() for _ in loader]
+        assert len(states) == len(loader) == count
+        again = _loader(drop_last=drop_last)
+        again.load_state_dict(states[-1])
+        assert (again.epoch, again.done) == (1, 0)
+
+
+def test_a_smaller_world_accumulates():
+    """Eight samples a step, two at once: four ranks in one part, one rank in four, of which the
+    last alone ends the step; a place within a step is before the step."""
+    for world, parts in ((4, 1), (2, 2), (1, 4)):
+        loader = _loader(16, 8, micro_batch_size=2, world_size=world)
+        found = [(len(i), loader.weight, loader.accumulates, loader.done) for i in loader]
+        one = [(2, 1 / parts, True, 0)] * (parts - 1) + [(2, 1 / parts, False, 8)]
+        two = [(2, 1 / parts, True, 8)] * (parts - 1) + [(2, 1 / parts, False, 16)]
+        assert found == one + two
+        assert len(loader) == 2 * parts
+
+
+def test_ranks_without_samples_take_part():
+    """The last batch has one sample for three ranks: two compute it too, with weight 0."""
+    loaders = [_loader(7, 3, rank=rank, world_size=3, shuffle=False) for rank in range(3)]
+    found = [[(i.tolist(), loader.weight) for i in loader][-1] for loader in loaders]
+    assert found == [([6], 0.0), ([6], 0.0), ([6], 3.0)]
+
+
+def test_another_batch_size_goes_on_at_the_same_place(caplog):
+    """Larger steps from there on; the seed is the checkpoint's, which is told."""
+    loader = _loader(seed=4)
+    next(iter(loader))
+    again = _loader(batch=14, seed=5)
+    again.load_state_dict(loader.state_dict())
+    assert "the checkpoint's seed 4" in caplog.text
+    order = Permutation(20, 4, 0)
+    (rest,) = again
+    assert rest.tolist() == [order.at(place) for place in range(6, 20)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"samples": 0}, "empty"),
+        ({"batch": 0}, "batch of 0"),
+        ({"batch": -3}, "batch of -3"),
+        ({"micro_batch_size": -1}, "-1 at once"),
+        ({"batch": 2, "world_size": 3}, "maxReplicas"),
+        ({"rank": 3, "world_size": 3}, "rank 3 of 3"),
+        ({"samples": 5, "drop_last": True}, "drop_last"),
+    ],
+)
+def test_bad_numbers_are_refused(changes, words):
+    """Before training, with what to do."""
+    with pytest.raises(errors.InputError, match=words):
+        _loader(**changes)
+
+
+def test_a_data_set_without_length_is_refused():
+    """By its name."""
+    with pytest.raises(errors.InputError, match="Endless has no length"):
+        ElasticDataLoader(Endless(), 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"samples": 21}, "samples=20"),
+        ({"fingerprint": "b"}, "fingerprint=''"),
+        ({"shuffle": False}, "shuffle=True"),
+    ],
+)
+def test_a_place_in_other_data_is_refused(changes, words):
+    """A checkpoint of other samples, or of another order of them."""
+    with pytest.raises(errors.CheckpointError, match=words):
+        _loader(**changes).load_state_dict(_loader().state_dict())
+
+
+def test_a_newer_state_is_refused():
+    """With the way out."""
+    with pytest.raises(errors.CheckpointError, match="version 2"):
+        _loader().load_state_dict(_loader().state_dict() | {"version": 2})
+
+
+def test_places_outside_an_order_are_refused():
+    """Sizes that have no order, too."""
+    with pytest.raises(errors.InputError, match="order of 0 samples"):
+        Permutation(0, 1, 1)
+    for place in (-1, 5):
+        with pytest.raises(errors.InputError, match=f"position {place}"):
+            Permutation(5, 1, 1).at(place)
