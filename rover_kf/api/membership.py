@@ -20,6 +20,8 @@ class Identity:
     """Whether this pod's sidecar has the coordinator's role."""
     node: str = ""
     """Kubernetes node of the pod; empty: not known."""
+    preflight: bool = False
+    """Whether the launcher shall ask for a check before it joins."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -128,6 +128,8 @@ ENV_HANG_FLOOR_SECONDS, ENV_HANG_PAUSE_SECONDS = (
 )
 ENV_HANG_FACTOR = "ROVER_HANG_FACTOR"
 """Seconds without a step, seconds of a pause, and times a slow step, that are no hang yet."""
+ENV_PREFLIGHT, ENV_PREFLIGHT_SECONDS = "ROVER_PREFLIGHT", "ROVER_PREFLIGHT_SECONDS"
+"""``off``, ``report`` or ``exclude``, and after how many seconds a measurement has failed."""
 ENV_WINDOW_SECONDS = "ROVER_WINDOW_SECONDS"
 """Length of a throughput window."""
 ENV_AUTH = "ROVER_AUTH"
@@ -159,6 +161,7 @@ PATH_JOIN, PATH_WATCH, PATH_LEAVE = (
 )
 PATH_FAILURE, PATH_FINISH = "/v1/rendezvous/failure", "/v1/rendezvous/finish"
 PATH_STACKS = "/v1/rendezvous/stacks"
+PATH_PREFLIGHT = "/v1/rendezvous/preflight"
 PATH_SAMPLES = "/v1/samples"
 # sidecar to coordinator
 PATH_COMMIT_SEALED, PATH_COMMIT_DURABLE = "/v1/commit/sealed", "/v1/commit/durable"
@@ -223,6 +226,7 @@ EVENT_DURABLE = "CheckpointDurable"
 EVENT_CHECKPOINT_WARNING = "CheckpointWarning"
 EVENT_REPLICA_MISMATCH = "ReplicaMismatch"
 EVENT_HANG, EVENT_HANG_OVER = "Hang", "HangOver"
+EVENT_PREFLIGHT, EVENT_NODE_UNFIT = "Preflight", "NodeUnfit"
 EVENT_NODE_AVOIDED, EVENT_NODE_USED_AGAIN = "NodeAvoided", "NodeUsedAgain"
 EVENT_STRAGGLER, EVENT_STRAGGLER_REPLACED = "Straggler", "StragglerReplaced"
 EVENT_MEMBER_LOST = "MemberLost"

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from rover_kf.api.membership import Member
+
 OK, SLOW, FAULTY, UNCLEAR = "ok", "slow", "faulty", "unclear"
 """Verdicts. ``unclear``: something is wrong in which the pod takes part, and nothing tells whether
 it is the cause."""
@@ -24,6 +26,8 @@ class Measured:
     """One multiplication, of the pod's slowest process; None: not measured."""
     problem: str = ""
     """Why it cannot compute; empty: it can."""
+    absent: bool = False
+    """It gave no answer: its launcher has ended or is stuck, which says nothing of the node."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,3 +66,60 @@ class Preflight:
     pods: tuple[Measured, ...] = ()
     pairs: tuple[PairMeasured, ...] = ()
     verdicts: tuple[NodeVerdict, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckTask:
+    """What one pod measures in one round of a check."""
+
+    check: str
+    """Which check it is."""
+    round: int
+    world_size: int
+    """Processes that reduce together, those of both pods; 0: there is no partner."""
+    rank: int
+    """Of the pod's first process among them."""
+    store_host: str
+    store_port: int
+    """Of the TCPStore that they meet at."""
+    seconds: float
+    """After which a measurement that has not ended has failed."""
+    alone: bool = True
+    """Whether to measure a multiplication, too."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What came of a task; of the pod's slowest process."""
+
+    check: str
+    round: int
+    device: str = ""
+    matmul_seconds: float | None = None
+    all_reduce_seconds: float | None = None
+    matmul_problem: str = ""
+    """Why it cannot compute; empty: it can."""
+    all_reduce_problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckRequest:
+    """A launcher is about to join: shall its pod be checked before?"""
+
+    member: Member
+    store_host: str
+    store_port: int
+    result: CheckResult | None = None
+    """Of the task that it was given last."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckReply:
+    """What to do now."""
+
+    action: str
+    """``go`` (join), ``measure`` (the task, then ask with its result), ``wait`` (ask again)."""
+    task: CheckTask | None = None
+    pause: float = 0.0
+    """Seconds before the next question."""
+    reason: str = ""

@@ -9,6 +9,7 @@ import dataclasses
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event
+from rover_kf.api.preflight import Preflight
 from rover_kf.api.samples import Goodput, Throughput
 
 
@@ -62,6 +63,8 @@ class RunRecord:
     restarts: int = 0
     checkpoint_every: int = 0
     verdict: str = ""
+    preflights: tuple[Preflight, ...] = ()
+    """Checks of its nodes; the newest four."""
     hangs: tuple[Hang, ...] = ()
     """With every rank's stacks; the newest eight."""
     replicated: bool | None = None

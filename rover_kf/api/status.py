@@ -9,6 +9,7 @@ import dataclasses
 from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event
 from rover_kf.api.nodes import UnfitNode
+from rover_kf.api.preflight import Preflight
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.stragglers import SlowPod
 
@@ -83,6 +84,8 @@ class CoordinatorStatus:
     """Whether every rank's snapshot holds all of the state; None: nothing was sealed yet."""
     unfit: tuple[UnfitNode, ...] = ()
     """Nodes that the job's pods had better leave; the newest 16."""
+    preflight: Preflight | None = None
+    """The newest check of nodes."""
     awaited: tuple[int, ...] = ()
     """Node ranks that the next round waits for and that are not here, at most 64; none while a
     round runs."""

@@ -156,6 +156,12 @@ class Rendezvous:
             self.world.remove(seat)
         return self._advance(now)
 
+    def heard(self, pod: str, now: float) -> None:
+        """The pod's launcher is at something else than joining or watching: it lives."""
+        seat = self.world.seats.get(pod)
+        if seat:
+            seat.hear(now)
+
     def disconnected(self, ticket: int, now: float) -> tuple[Effect, ...]:
         """The connection of an open request has closed: its member may be dead."""
         self.world.now = now

@@ -16,6 +16,7 @@ from typing import TypeVar
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event, ObservedJob
+from rover_kf.api.preflight import Preflight
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
@@ -24,6 +25,8 @@ T = TypeVar("T")
 
 RUNNING, SUCCEEDED, FAILED, DELETED = "running", "succeeded", "failed", "deleted"
 
+MAX_CHECKS = 4
+"""Of nodes; the newest."""
 MAX_HANGS = 8
 """The newest; each may hold many stacks."""
 MAX_WINDOWS, MAX_EVENTS, MAX_DECISIONS = 2048, 1024, 256
@@ -112,7 +115,14 @@ def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
         restarts=max(record.restarts, status.restarts),
         verdict=status.verdict or record.verdict,
         hangs=_with_hangs(record.hangs, status.hangs),
+        preflights=_with_check(record.preflights, status.preflight),
     )
+
+
+def _with_check(kept: tuple[Preflight, ...], new: Preflight | None) -> tuple[Preflight, ...]:
+    if new is None or any(check.at == new.at for check in kept):
+        return kept
+    return (*kept, new)[-MAX_CHECKS:]
 
 
 def _with_hangs(kept: tuple[Hang, ...], new: tuple[Hang, ...]) -> tuple[Hang, ...]:

@@ -200,6 +200,20 @@ class StragglerPolicy(_Section):
     """Most pods that are replaced for it in the job's life."""
 
 
+class PreflightPolicy(_Section):
+    """Whether nodes are checked before they train."""
+
+    mode: Literal["off", "report", "exclude"] = Field(
+        default="off", description="off, report or exclude"
+    )
+    """``report`` tells which nodes are slow or broken; ``exclude`` also leaves them out of the job
+    for failures.node-avoid, and has their pods replaced."""
+    seconds: Seconds = Field(
+        default=20.0, gt=0, description="seconds (20) or a duration (10s, 1m) above 0"
+    )
+    """After which a measurement that has not ended has failed."""
+
+
 class RoverPolicy(_Section):
     """All wishes of one job, with defaults filled in.
 
@@ -213,6 +227,7 @@ class RoverPolicy(_Section):
     memory: MemoryPolicy = MemoryPolicy()
     failures: FailurePolicy = FailurePolicy()
     hang: HangPolicy = HangPolicy()
+    preflight: PreflightPolicy = PreflightPolicy()
     straggler: StragglerPolicy = StragglerPolicy()
 
     @classmethod

@@ -73,6 +73,8 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
         names.ENV_HANG_FLOOR_SECONDS: policy.hang.floor_seconds,
         names.ENV_HANG_PAUSE_SECONDS: policy.hang.pause_seconds,
         names.ENV_HANG_FACTOR: policy.hang.factor,
+        names.ENV_PREFLIGHT: policy.preflight.mode,
+        names.ENV_PREFLIGHT_SECONDS: policy.preflight.seconds,
         names.ENV_WINDOW_SECONDS: policy.scaling.window,
         names.ENV_AUTH: "serviceaccount",
         names.ENV_TOKEN_HOME: names.TOKEN_HOME,

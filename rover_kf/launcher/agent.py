@@ -28,12 +28,14 @@ from rover_kf.api.membership import (
     Member,
     Round,
 )
+from rover_kf.api.preflight import CheckRequest
 from rover_kf.api.status import Acknowledged
 from rover_kf.elastic.failures.evidence import Verdict
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.crew import Crew
 from rover_kf.launcher.errands import Errands, Stop, ZygoteLost
 from rover_kf.launcher.nursery import Nursery
+from rover_kf.launcher.preflight import pass_check
 from rover_kf.launcher.session import Ended, Session
 from rover_kf.launcher.settings import LauncherSettings
 from rover_kf.launcher.sidecar_client import SidecarClient
@@ -107,6 +109,8 @@ class Agent:
         # What earlier processes have left can be read through until their successors ask for it.
         self.errands.start(names.PATH_EXAMINE, {}, Acknowledged)
         store = self.crew.take_store(self.errands, identity.address)
+        if identity.preflight:
+            self._preflight(CheckRequest(member, identity.address, store.port))
         reply = self._join(JoinRequest(member, identity.address, store.port, self.last_round))
         if reply.round is None:
             return self._closed(reply)
@@ -124,6 +128,11 @@ class Agent:
         if ended.closed is not None:
             reply = JoinReply("closed", None, ended.closed.exit_code, ended.closed.reason)
         return self._closed(reply) if reply.action == "closed" else None
+
+    def _preflight(self, request: CheckRequest) -> None:
+        why = pass_check(self.errands, self.crew, request)
+        if why:
+            say(f"this node is not checked: {why}")
 
     def _run_round(self, identity: Identity, current: Round) -> Ended:
         session = Session(

@@ -60,14 +60,19 @@ def places(
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         names.ENV_ROUND: str(current.number),
     }
-    if RES_OPTIONS not in inherited:
-        shared[RES_OPTIONS] = ASK_NAMES
-    if _loopback(identity.address) and "GLOO_SOCKET_IFNAME" not in inherited:
-        shared["GLOO_SOCKET_IFNAME"] = "lo"
+    shared |= network(identity.address, inherited)
     return tuple(
         _place(shared, local_rank, offset + local_rank, home / names.RUN_DIR)
         for local_rank in range(processes)
     )
+
+
+def network(address: str, inherited: Mapping[str, str]) -> dict[str, str]:
+    """What a process needs to reach others from that address of this pod."""
+    found = {} if RES_OPTIONS in inherited else {RES_OPTIONS: ASK_NAMES}
+    if _loopback(address) and "GLOO_SOCKET_IFNAME" not in inherited:
+        found["GLOO_SOCKET_IFNAME"] = "lo"
+    return found
 
 
 def _place(shared: dict[str, str], local_rank: int, rank: int, folder: pathlib.Path) -> Place:

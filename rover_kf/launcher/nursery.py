@@ -60,6 +60,14 @@ class Counted:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Checked:
+    """A process has measured."""
+
+    told: Mapping[str, Any]
+    """What measure.py found."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Ready:
     """torch is loaded."""
 
@@ -127,6 +135,14 @@ class Nursery:
         """Count accelerators and CPUs; Counted comes."""
         self._order({"do": "count"})
 
+    def check(self, task: Mapping[str, Any]) -> None:
+        """Measure in a process of its own (measure.py); Checked comes."""
+        self._order({"do": "check", "task": dict(task)})
+
+    def end_checks(self) -> None:
+        """End processes that still measure."""
+        self._order({"do": "end checks"})
+
     def stop(self) -> None:
         """End the zygote and everything that it forked."""
         process, control, self._control = self._process, self._control, None
@@ -170,5 +186,7 @@ def _event(message: dict[str, Any]) -> object:
             return ServiceEnded(message["pid"], message["code"])
         case "count":
             return Counted(message["gpu"], message["cpu"])
+        case "checked":
+            return Checked(message)
         case _:
             return Ready()

@@ -11,10 +11,12 @@ CUDA: each has a child of its own. Every child, and this process itself, dies wi
     agent → zygote   {"do": "spawn", "place": {…}, "launch": {…}}    {"do": "kill", "signal": 9}
                      {"do": "stacks", "files": {"0": "…"}}
                      {"do": "store", "host": "…"}  {"do": "count"}   {"do": "drop", "pid": 7}
+                     {"do": "check", "task": {…}}   {"do": "end checks"}
     zygote → agent   {"event": "ready"}            {"event": "store", "pid": 7, "port": 4711}
                      {"event": "ended", "pid": 7, "code": 1}    (a store or a count)
                      {"event": "count", "gpu": 0, "cpu": 2}
                      {"event": "exited", "local_rank": 0, "code": -9}
+                     {"event": "checked", "local_rank": 0, …}       (measure.py)
 
 A descriptor that comes with "spawn" becomes the training process's stderr.
 """
@@ -38,7 +40,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rover_kf.launcher import stacks, worker
+from rover_kf.launcher import measure, stacks, worker
 
 PR_SET_PDEATHSIG = 1
 LONGEST_MESSAGE = 1 << 20
@@ -58,7 +60,9 @@ class Zygote:
     children: dict[int, int] = dataclasses.field(default_factory=dict)
     """Local rank by process, of training processes not reaped yet."""
     services: set[int] = dataclasses.field(default_factory=set)
-    """Stores and counters not reaped yet."""
+    """Stores, counters and checks not reaped yet."""
+    checks: set[int] = dataclasses.field(default_factory=set)
+    """Of these, processes that measure."""
 
     def serve(self) -> Callable[[], None]:
         """Obey until the agent goes; the returned function is a child's work."""
@@ -106,6 +110,13 @@ class Zygote:
             if pid == 0:
                 return functools.partial(count_processes, self.control)
             self.services.add(pid)
+        elif order["do"] == "check":
+            pid = self._fork()
+            if pid == 0:
+                tell = functools.partial(_send, self.control)
+                return functools.partial(measure.run, order["task"], tell)
+            self.services.add(pid)
+            self.checks.add(pid)
         else:
             self._signal(order)
         return None
@@ -117,6 +128,9 @@ class Zygote:
         elif order["do"] == "stacks":
             for pid, local_rank in self.children.items():
                 stacks.request(pid, order["files"][str(local_rank)])
+        elif order["do"] == "end checks":
+            for pid in self.checks:
+                _kill_group(pid, signal.SIGKILL)
         elif order["do"] == "drop" and order["pid"] in self.services:
             os.kill(order["pid"], signal.SIGKILL)
 
@@ -149,6 +163,7 @@ class Zygote:
             local_rank = self.children.pop(pid, None)
             if local_rank is None:
                 self.services.discard(pid)
+                self.checks.discard(pid)
                 _send(self.control, {"event": "ended", "pid": pid, "code": code})
                 continue
             _send(self.control, {"event": "exited", "local_rank": local_rank, "code": code})

@@ -19,7 +19,7 @@ from rover_kf.api.nodes import UnfitNode
 from rover_kf.elastic.failures.classify import classify_pod
 from rover_kf.elastic.failures.evidence import Evidence
 from rover_kf.elastic.failures.rule import REPLACE_NODE
-from rover_kf.reconcilers import affinity
+from rover_kf.reconcilers import affinity, preflights
 from rover_kf.reconcilers.plan import Observed, Plan, Replace, Shun, Tell
 from rover_kf.reconcilers.status import Avoided, JobStatus
 
@@ -65,7 +65,8 @@ def _new(seen: Observed, kept: tuple[Avoided, ...], now: float) -> tuple[Avoided
     found: dict[str, Avoided] = {}
     room = min(MOST, max(len(seen.pods) // 2, 1)) - len(kept)
     known = {one.node for one in kept}
-    for unfit in (*(seen.status.unfit if seen.status else ()), *_told_by_kubernetes(seen, now)):
+    told = seen.status.unfit if seen.status else ()
+    for unfit in (*told, *preflights.unfit(seen), *_told_by_kubernetes(seen, now)):
         until = unfit.at + seen.policy.node_avoid_seconds
         if unfit.node not in known and unfit.node not in found and until > now and room > 0:
             reason = f"{unfit.pod}: {unfit.kind}: {unfit.reason}"[:LONGEST_REASON]

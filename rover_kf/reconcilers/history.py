@@ -14,13 +14,21 @@ from collections.abc import Iterable
 from rover_kf import errors
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
+from rover_kf.api.preflight import Preflight
 from rover_kf.api.records import RunRecord
 from rover_kf.api.status import CoordinatorStatus
+from rover_kf.elastic.preflight import fleet
+from rover_kf.elastic.preflight.fleet import Fleet
 from rover_kf.history import recorder
 from rover_kf.history.protocol import HistoryStore
 from rover_kf.recommender import facts
 
 LOG = logging.getLogger(__name__)
+
+RUNS = 200
+"""The newest, whose checks of nodes make the fleet's history."""
+FLEETS = 64
+"""That are kept: one for each running job's newest check."""
 
 
 class RunHistory:
@@ -36,6 +44,8 @@ class RunHistory:
         self._store = store
         self._records: dict[JobKey, RunRecord] = {}
         """Newest record of a key, as it would be written."""
+        self._fleets: dict[float, Fleet] = {}
+        """By the time of the check that it is for."""
         self._written: dict[JobKey, RunRecord] = {}
 
     def update(
@@ -70,6 +80,24 @@ class RunHistory:
         if written is not None and not ended and now - written.updated_at < every:
             return True
         return self._write(job.key, recorder.at(record, now))
+
+    def fleet(self, check: Preflight | None) -> Fleet:
+        """What other checks of nodes showed, for one of a job; empty while it cannot be read."""
+        if check is None:
+            return Fleet()
+        known = self._fleets.get(check.at)
+        if known is not None:
+            return known
+        try:
+            runs = self._store.list(limit=RUNS)
+        except errors.HistoryUnavailable as error:
+            LOG.warning("a check is judged without history: %s", error)
+            return Fleet()
+        others = (one for run in runs for one in run.preflights if one.at != check.at)
+        found = self._fleets[check.at] = fleet.gather(others, check.at)
+        while len(self._fleets) > FLEETS:
+            del self._fleets[next(iter(self._fleets))]
+        return found
 
     def delete(self, key: JobKey, now: float) -> None:
         """Complete the records of a job that is no longer there."""

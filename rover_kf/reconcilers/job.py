@@ -153,7 +153,8 @@ class Reconcilers:
         pods = self._cluster.list_pods(job.key)
         suspects = nodes.suspects(pods)
         silent = self._cluster.silent_nodes(suspects) if suspects else {}
-        return Observed(job, pods, found, policy, silent, error), memory
+        fleet = self._history.fleet(found.preflight if found else None)
+        return Observed(job, pods, found, policy, silent, fleet, error), memory
 
     def _coordinator(self, job: ObservedJob, after: int) -> CoordinatorStatus | None:
         if job.suspended:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
+from rover_kf.elastic.preflight.fleet import Fleet
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.policy import WatchPolicy
 
@@ -31,6 +32,8 @@ class Observed:
     policy: WatchPolicy
     silent: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Nodes of its pods that are not heard any more, and since when (Unix seconds)."""
+    fleet: Fleet = dataclasses.field(default_factory=Fleet)
+    """What checks of nodes showed in other jobs; filled in where this one was checked."""
     policy_error: str = ""
     """Why the job's annotations could not be read as a policy; the policy is then ``off``."""
 

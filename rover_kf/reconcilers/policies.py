@@ -42,6 +42,7 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
         restart_prior_seconds=restart_prior_seconds,
         node_grace_seconds=policy.failures.node_grace,
         node_avoid_seconds=policy.failures.node_avoid,
+        excludes_unfit=policy.preflight.mode == "exclude",
         suspend_after_seconds=policy.failures.suspend_after,
         replace_slow_after_seconds=policy.straggler.hold_seconds if replaces else None,
         slow_replacements=policy.straggler.replacements,

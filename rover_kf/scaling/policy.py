@@ -40,6 +40,8 @@ class WatchPolicy:
     """How long a node may be silent before its pods are removed."""
     node_avoid_seconds: float = 0.0
     """How long a job keeps away from a node on which training could not go on; 0: not at all."""
+    excludes_unfit: bool = False
+    """Whether nodes that a check before training found bad are such nodes."""
     suspend_after_seconds: float = 0.0
     """How long fewer than ``min`` may be able to train before the job is suspended; 0: for ever."""
     replace_slow_after_seconds: float | None = None

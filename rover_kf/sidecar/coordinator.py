@@ -30,6 +30,7 @@ from rover_kf.api.membership import (
     Member,
     WatchRequest,
 )
+from rover_kf.api.preflight import CheckRequest
 from rover_kf.api.samples import StepReport
 from rover_kf.api.status import AbsentRequest, Acknowledged, CoordinatorStatus, ScaleRequest
 from rover_kf.api.steady_clock import SteadyClock
@@ -40,6 +41,7 @@ from rover_kf.sidecar.cluster_time import ClusterTime
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.hangs import Hangs
 from rover_kf.sidecar.open_requests import OpenRequests
+from rover_kf.sidecar.preflights import Preflights
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slow_ranks import SlowRanks
 from rover_kf.sidecar.standing import standing
@@ -85,6 +87,9 @@ class Coordinator:
         self._hangs = Hangs(settings.hang, chronicle)
         self._slow_ranks = SlowRanks(chronicle)
         self._unfit = UnfitNodes()
+        self._preflights = Preflights(
+            settings.preflight, settings.preflight_seconds, chronicle, self._unfit
+        )
         self._succession = Succession(settings, self._capture, self._absorb)
 
     async def start(self) -> None:
@@ -119,6 +124,7 @@ class Coordinator:
             web.post(names.PATH_FINISH, self._on_finish),
             web.post(names.PATH_STACKS, self._on_stacks),
             web.post(names.PATH_SAMPLES, self._on_samples),
+            web.post(names.PATH_PREFLIGHT, self._on_preflight),
         ]
 
     def routes(self) -> list[web.RouteDef]:
@@ -144,7 +150,7 @@ class Coordinator:
             started_at=self._started_at,
             now=self._clock.now(),
         )
-        told = dataclasses.replace(told, unfit=self._unfit.known)
+        told = dataclasses.replace(told, unfit=self._unfit.known, preflight=self._preflights.last)
         events, hangs = self._chronicle.after(after), self._hangs.after(after)
         slow = self._slow_ranks.known[:_MOST_SLOW]
         return dataclasses.replace(told, events=events, hangs=hangs, slow=slow)
@@ -164,6 +170,7 @@ class Coordinator:
     async def _on_failure(self, request: web.Request) -> web.Response:
         message = await read(request, Failure)
         self._unfit.failed(message, self._members(), self._clock.now())
+        self._preflights.failed(message)
         job = self._rendezvous
         return await self._ask(request, lambda *at: job.failure(message, *at))
 
@@ -176,6 +183,12 @@ class Coordinator:
         message = await read(request, LeaveRequest)
         self._carry_out(self._rendezvous.leave(message, time.monotonic()))
         return reply(Acknowledged())
+
+    async def _on_preflight(self, request: web.Request) -> web.Response:
+        message = await read(request, CheckRequest)
+        expected = self._rendezvous.world.expected
+        now, at = time.monotonic(), self._clock.now()
+        return reply(self._preflights.ask(message, expected, now=now, at=at))
 
     async def _on_scale(self, request: web.Request) -> web.Response:
         message = await read(request, ScaleRequest)
@@ -248,6 +261,7 @@ class Coordinator:
                     self._telemetry.formed(current, self._clock.now())
                     self._hangs.watch.formed(current)
                     self._slow_ranks.formed(current)
+                    self._preflights.formed()
                 case Broken(planned, why):
                     _log.info("the round has ended: %s", why)
                     self._telemetry.broken(self._clock.now(), planned=planned)
@@ -278,6 +292,8 @@ class Coordinator:
 
     def _absorb(self, state: CoordinatorState, runs: bool) -> None:  # noqa: FBT001 - the one flag
         self._unfit.add(*state.unfit)
+        if state.rendezvous.stepped or state.rendezvous.round:
+            self._preflights.formed()
         if state.telemetry is not None:
             self._telemetry.recall(state.telemetry)
         now = time.monotonic()
@@ -288,6 +304,9 @@ class Coordinator:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()
             self._succession.heard(self._copy.known)
+            self._preflights.tick(now, self._clock.now())
+            for pod in self._preflights.busy:
+                self._rendezvous.heard(pod, now)
             self._carry_out(self._rendezvous.tick(now))
             self._carry_out(self._hangs.tick(self._rendezvous, now, self._clock.now()))
             missing = self._rendezvous.world.lacks_pods

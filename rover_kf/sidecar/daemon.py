@@ -46,6 +46,7 @@ RENDEZVOUS = (
     names.PATH_FAILURE,
     names.PATH_FINISH,
     names.PATH_STACKS,
+    names.PATH_PREFLIGHT,
 )
 MISDIRECTED = 421
 
@@ -183,6 +184,7 @@ class Daemon:
                 node_rank=settings.node_rank,
                 coordinator=settings.is_coordinator,
                 node=settings.node,
+                preflight=settings.preflight != "off",
             )
         )
 

@@ -67,6 +67,10 @@ class SidecarSettings:
     """Least steps from one persisted step to the next; 0: any."""
     hang: HangLimits = dataclasses.field(default_factory=HangLimits)
     """How long no rank may make a step, and what follows."""
+    preflight: str = "off"
+    """``off``, ``report`` or ``exclude``."""
+    preflight_seconds: float = 20.0
+    """After which a measurement of the check has failed."""
     node: str = ""
     """Kubernetes node of the pod; empty: not known."""
     port: int = names.PORT
@@ -152,6 +156,8 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         persist_steps=int(_number(environment, names.ENV_PERSIST_STEPS, "0")),
         checkpoint_check_every=int(_number(environment, names.ENV_CHECKPOINT_CHECK_EVERY, "10")),
         hang=_hang(environment),
+        preflight=_preflight(environment),
+        preflight_seconds=_number(environment, names.ENV_PREFLIGHT_SECONDS, "20"),
     )
 
 
@@ -181,6 +187,14 @@ def _hang(environment: Mapping[str, str]) -> HangLimits:
         pause=_number(environment, names.ENV_HANG_PAUSE_SECONDS, "1800"),
         factor=_number(environment, names.ENV_HANG_FACTOR, "10"),
     )
+
+
+def _preflight(environment: Mapping[str, str]) -> str:
+    mode = environment.get(names.ENV_PREFLIGHT, "off")
+    if mode not in ("off", "report", "exclude"):
+        known = "off, report or exclude is needed"
+        raise errors.InputError(f"{names.ENV_PREFLIGHT} is {mode!r}; {known}")
+    return mode
 
 
 def _number(environment: Mapping[str, str], name: str, default: str = "") -> float:

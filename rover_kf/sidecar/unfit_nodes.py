@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from rover_kf.api.membership import Failure, Member
@@ -26,13 +27,12 @@ class UnfitNodes:
         """A training process has failed; now in Unix seconds."""
         node = next((member.node for member in members if member.pod == failure.pod), "")
         if failure.action == REPLACE_NODE and not failure.consequence and node:
-            reason = failure.reason[:LONGEST_REASON]
-            self.add(UnfitNode(node, failure.pod, failure.kind, reason, now))
+            self.add(UnfitNode(node, failure.pod, failure.kind, failure.reason, now))
 
     def add(self, *found: UnfitNode) -> None:
         """Take in what was found, now or by an earlier coordinator."""
         newest: dict[str, UnfitNode] = {}
         for one in sorted((*self.known, *found), key=lambda one: one.at):
             newest.pop(one.node, None)
-            newest[one.node] = one
+            newest[one.node] = dataclasses.replace(one, reason=one.reason[:LONGEST_REASON])
         self.known = tuple(newest.values())[-MOST:]

@@ -90,7 +90,7 @@ class Pod:
             names.ENV_TOKEN_HOME: str(job.folder),
             names.ENV_CHECKPOINT_PATH: str(job.folder / "storage"),
             names.ENV_PERSIST_SECONDS: "1",
-            **job.policy,
+            **{name: value.format(index=self.index) for name, value in job.policy.items()},
         }
         with (job.folder / f"{self.index}.sidecar.log").open("ab") as log:
             self.sidecar = subprocess.Popen(

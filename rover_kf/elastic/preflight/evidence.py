@@ -41,8 +41,12 @@ class Evidence:
         return usual(seen, self.fleet.matmul_seconds.get(device))
 
     def unable(self) -> dict[str, Measured]:
-        """Pods that cannot compute, or compute slowly, by themselves."""
-        return {pod.pod: pod for pod in self.pods if pod.problem or self.computes_slowly(pod)}
+        """Pods that cannot compute, or compute slowly, by themselves, or are not there."""
+        return {
+            pod.pod: pod
+            for pod in self.pods
+            if pod.problem or pod.absent or self.computes_slowly(pod)
+        }
 
     def computes_slowly(self, pod: Measured) -> bool:
         """Whether its multiplication takes several times what is usual."""

@@ -35,6 +35,9 @@ def judge(evidence: Evidence) -> tuple[NodeVerdict, ...]:
 def _alone(pod: Measured, evidence: Evidence) -> NodeVerdict | None:
     if pod.problem:
         return NodeVerdict(pod.pod, pod.node, FAULTY, pod.problem)
+    if pod.absent:
+        reason = "it gave no answer in time: its launcher has ended, or is stuck"
+        return NodeVerdict(pod.pod, pod.node, UNCLEAR, reason)
     if not evidence.computes_slowly(pod):
         return None
     expected = evidence.usual_matmul(pod.device) or 0.0

@@ -58,6 +58,8 @@ def test_every_key_is_read():
         "hang.floor-seconds": "10m",
         "hang.pause-seconds": "2h",
         "hang.factor": "2.5",
+        "preflight.mode": "exclude",
+        "preflight.seconds": "5s",
         "straggler.action": "replace",
         "straggler.hold-seconds": "10m",
         "straggler.replacements": "3",

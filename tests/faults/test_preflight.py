@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A check of real pods, one of which gets a seventh of the processor's time, and later none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from pods import Job, show
+from tests_support import eventually
+
+from rover_kf.api import names
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+PERIOD = 0.5
+"""Seconds; longer than a span of a measurement."""
+
+TRAINING = """
+import os, pathlib, sys, time
+import torch, torch.distributed as dist
+from rover_kf import Checkpointer
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+state = {"model": torch.nn.Linear(2, 2), "seen": 0}
+checkpointer = Checkpointer()
+step = checkpointer.restore(state)
+broken, end = pathlib.Path("broken"), pathlib.Path("end")
+while True:
+    step += 1
+    ones = torch.tensor([float(end.exists())])
+    dist.all_reduce(ones)
+    if ones.item():
+        break
+    if dist.get_rank() == 1 and broken.exists():
+        broken.unlink()
+        sys.stderr.write("NVRM: Xid (PCI:0000:2b:00): 79, GPU has fallen off the bus.\\n")
+        os.abort()
+    time.sleep(0.01)
+    checkpointer.step(step, state)
+checkpointer.close()
+dist.destroy_process_group()
+"""
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(FileNotFoundError):
+        text = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        return [int(child) for child in text.split()]
+    return []
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+@contextlib.contextmanager
+def slowed(launcher: int, runs: float) -> Iterator[None]:
+    """Whatever the launcher's zygote forks runs for that share of the time."""
+    over = threading.Event()
+
+    def forked() -> list[int]:
+        return [pid for zygote in _children(launcher) for pid in _children(zygote)]
+
+    def hold() -> None:
+        while not over.is_set():
+            until = time.monotonic() + PERIOD * (1 - runs)
+            while time.monotonic() < until and not over.is_set():
+                _signal(forked(), signal.SIGSTOP)  # also what was forked just now
+                over.wait(0.01)
+            if runs:
+                _signal(forked(), signal.SIGCONT)
+                over.wait(PERIOD * runs)
+        _signal(forked(), signal.SIGCONT)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def told(job: Job, reason: str) -> list[str]:
+    with contextlib.suppress(ConnectionError):  # its coordinator is not there yet
+        return [event.message for event in job.status().events if event.reason == reason]
+    return []
+
+
+def test_a_slow_pod_and_one_that_hangs_are_told_by_name():
+    """The first check finds the slow one of three by its matmul, the next, after a failure of the
+    hardware of another pod, finds that it hangs; the job trains on both times."""
+    policy = {
+        names.ENV_PREFLIGHT: "exclude",
+        names.ENV_PREFLIGHT_SECONDS: "8",
+        names.ENV_NODE_NAME: "node-{index}",
+    }
+    with Job(3, min_nodes=2, policy=policy) as job:
+        script = job.script(TRAINING)
+        job.start(script)
+        launcher = job.pods[2].launcher
+        assert launcher
+        with slowed(launcher.pid, 0.15):
+            eventually(lambda: told(job, names.EVENT_PREFLIGHT), within=120, what="a check")
+        check = job.status().preflight
+        assert check
+        show("first check", [*told(job, names.EVENT_PREFLIGHT), *told(job, names.EVENT_NODE_UNFIT)])
+        # Pods share this machine's cores, with whatever else runs: others may have had bad luck.
+        assert check.verdicts[2].verdict == "slow"
+        slow = [line for line in told(job, names.EVENT_NODE_UNFIT) if "train-worker-2" in line]
+        assert slow[0].startswith("train-worker-2 on node-2 is slow: a")
+        eventually(lambda: job.status().step > 5, within=120, what="it trains")
+
+        (job.folder / "broken").touch()
+        eventually(lambda: told(job, names.EVENT_PROCESS_FAILED), within=60, what="a failure")
+        began = time.monotonic()
+        with slowed(launcher.pid, 0.0):
+            assert job.pods[1].wait(60) == names.EXIT_RETRY
+            job.pods[1].start_launcher(script)
+            eventually(lambda: len(told(job, names.EVENT_PREFLIGHT)) == 2, within=120)
+        show("second check", [told(job, names.EVENT_PREFLIGHT)[1], time.monotonic() - began])
+        check = job.status().preflight
+        assert check
+        assert check.verdicts[-1].verdict == "faulty"
+        assert told(job, names.EVENT_NODE_UNFIT)[-1].startswith(
+            "train-worker-2 on node-2 is faulty"
+        )
+        known = {one.node: one.kind for one in job.status().unfit}
+        assert known["node-1"] == "gpu_hardware"
+        assert known["node-2"] == "preflight"
+        eventually(lambda: job.status().phase == "training", within=60, what="it trains again")
+        (job.folder / "end").touch()
+        assert [pod.wait() for pod in job.pods.values()] == [0, 0, 0]
