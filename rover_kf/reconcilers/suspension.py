@@ -50,7 +50,7 @@ def delay(made: Plan, seen: Observed, now: float) -> float | None:
 
 
 def able(seen: Observed, now: float) -> int:
-    """How many pods train, could train, or have ended well."""
+    """How many pods train, could train, start on a node, or have ended well."""
     return sum(_able(pod, seen, now) for pod in seen.pods)
 
 
@@ -69,8 +69,8 @@ def refusal(job: ObservedJob, memory: JobStatus) -> str:
 def _able(pod: Pod, seen: Observed, now: float) -> bool:
     if pod.phase == "Succeeded":
         return True
-    runs = pod.phase == "Running" and not pod.deleting and pod.node not in seen.silent
-    return runs and not absentees.cannot_come(pod, now)
+    there = pod.phase in ("Pending", "Running") and pod.node and pod.node not in seen.silent
+    return bool(there) and not pod.deleting and not absentees.cannot_come(pod, now)
 
 
 def _with(made: Plan, **known: object) -> Plan:

@@ -8,6 +8,7 @@ import pytest
 from pods import Job, show
 
 from rover_kf.api import names
+from rover_kf.elastic import stragglers
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -40,9 +41,14 @@ def test_the_slow_rank_is_told():
     with Job(2, min_nodes=2, policy={names.ENV_NODE_NAME: "node-7"}) as job:
         job.start(job.script(SLOW))
         assert [pod.wait() for pod in job.pods.values()] == [0, 0]
-        events = job.status().events
+        status = job.status()
+        events = status.events
         told = [event.message for event in events if event.reason == names.EVENT_STRAGGLER]
         show("told", told)
         (message,) = told
         assert message.startswith("rank 1 in train-worker-1 on node-7 takes 0.0")
         assert "in 3 of the last 4 windows of 50 steps" in message
+        (slow,) = status.slow  # what a controller may replace
+        assert (slow.pod, slow.node, slow.rank) == ("train-worker-1", "node-7", 1)
+        assert slow.ratio > stragglers.RATIO
+        assert status.started_at < slow.since <= status.now

@@ -29,7 +29,10 @@ def job(*, suspended=False, labels=None):
 
 
 def pods(able):
-    running = [Pod(f"digits-worker-{i}", f"u{i}", "worker", i, "Running") for i in range(able)]
+    running = [
+        Pod(f"digits-worker-{i}", f"u{i}", "worker", i, ("Running", "Pending")[i % 2], node="n1")
+        for i in range(able)
+    ]
     waits = [
         Pod(f"digits-worker-{i}", f"u{i}", "worker", i, "Pending", unplaced="full")
         for i in range(able, 3)
