@@ -62,7 +62,7 @@ class Preflight:
     at: float
     """When it ended; Unix seconds."""
     seconds: float
-    """How long it took, from when the first pod asked for it."""
+    """How long it took, from when the last pod had come: what it adds to the start."""
     pods: tuple[Measured, ...] = ()
     pairs: tuple[PairMeasured, ...] = ()
     verdicts: tuple[NodeVerdict, ...] = ()

@@ -304,8 +304,7 @@ class Coordinator:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()
             self._succession.heard(self._copy.known)
-            self._preflights.tick(now, self._clock.now())
-            for pod in self._preflights.busy:
+            for pod in self._preflights.tick(now, self._clock.now()):
                 self._rendezvous.heard(pod, now)
             self._carry_out(self._rendezvous.tick(now))
             self._carry_out(self._hangs.tick(self._rendezvous, now, self._clock.now()))

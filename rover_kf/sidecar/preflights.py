@@ -25,6 +25,10 @@ _log = logging.getLogger(__name__)
 OFF, EXCLUDE = "off", "exclude"
 KIND = "preflight"
 """Of an unfit node that a check has found."""
+MOST_PODS, MOST_TOLD = 64, 16
+"""Of a check that a status holds; of pods that are not well, with an Event each."""
+VOUCH_SECONDS = 0.5
+"""Between two words for pods that are being checked."""
 AGAIN_SECONDS = 2.0
 """How long a check after a failure waits for further pods: the others could train meanwhile."""
 
@@ -45,13 +49,9 @@ class Preflights:
         self._due = mode != OFF
         self._check: Check | None = None
         self._number = 0
+        self._vouched = float("-inf")
         self.last: Preflight | None = None
         """The newest that has ended."""
-
-    @property
-    def busy(self) -> tuple[str, ...]:
-        """Pods that are being checked: they live, though they neither join nor watch."""
-        return self._check.pods if self._check and not self._check.result else ()
 
     def ask(self, request: CheckRequest, expected: int, *, now: float, at: float) -> CheckReply:
         """A launcher is about to join.
@@ -73,11 +73,16 @@ class Preflights:
         self._settle(at)
         return answer
 
-    def tick(self, now: float, at: float) -> None:
-        """Time has passed."""
-        if self._check is not None and not self._check.result:
-            self._check.advance(now)
-            self._settle(at)
+    def tick(self, now: float, at: float) -> tuple[str, ...]:
+        """Time has passed; returns pods that live, though they neither join nor watch."""
+        if self._check is None or self._check.result:
+            return ()
+        self._check.advance(now)
+        self._settle(at)
+        if self._check is None or now - self._vouched < VOUCH_SECONDS:
+            return ()
+        self._vouched = now
+        return self._check.pods
 
     def formed(self) -> None:
         """Training begins: what was not checked by now is not."""
@@ -94,10 +99,10 @@ class Preflights:
         if ended is None:
             return
         self._due, self._check = False, None
-        self.last = dataclasses.replace(ended, at=at)
+        self.last = checks.shortened(dataclasses.replace(ended, at=at), MOST_PODS)
         bad = [one for one in ended.verdicts if one.reason]
         self._chronicle.record(names.EVENT_PREFLIGHT, checks.summary(ended), warning=bool(bad))
-        for one in bad:
+        for one in bad[:MOST_TOLD]:
             self._tell(one, at)
 
     def _tell(self, found: NodeVerdict, at: float) -> None:

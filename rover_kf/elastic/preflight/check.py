@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from rover_kf.api.preflight import (
+    OK,
     CheckReply,
     CheckRequest,
     CheckResult,
@@ -76,13 +77,15 @@ class Check:
         self.result: Preflight | None = None
         """Once it has ended; ``at`` is in the clock of ``now``."""
         self._places: dict[str, Place] = {}
-        self._began, self._came = now, now
+        self._came = now
         self._pairs: list[PairMeasured] = []
         self._round = 0
         """0: it gathers."""
         self.meeting: tuple[Pair, ...] = ()
         """Pods that measure together now."""
         self._deadline = 0.0
+        self._open = 0
+        """Tasks whose results are not told."""
 
     @property
     def pods(self) -> tuple[str, ...]:
@@ -113,7 +116,7 @@ class Check:
             everybody = len(self._places) >= self.expected
             if self._places and (everybody or now - self._came >= self.limits.gather):
                 self._open_round(now)
-        elif now >= self._deadline or not any(place.task for place in self._places.values()):
+        elif now >= self._deadline or not self._open:
             self._close_round()
             self._open_round(now)
 
@@ -123,6 +126,7 @@ class Check:
             return
         if (result.check, result.round) == (place.task.check, place.task.round):
             place.result, place.task = result, None
+            self._open -= 1
 
     def _open_round(self, now: float) -> None:
         if self._round == 0:
@@ -134,7 +138,7 @@ class Check:
         self.meeting = next_pairs(evidence, self._round)
         alone = [place for place in self._places.values() if self._unsure(place, evidence)]
         if not self.meeting and not alone:
-            seconds = now - self._began
+            seconds = now - self._came
             told = tuple(evidence.pods), tuple(self._pairs)
             self.result = Preflight(now, seconds, *told, judge(evidence))
             return
@@ -146,6 +150,7 @@ class Check:
             place.task = place.task or self._task(place, place, 0, 0)
             place.task = dataclasses.replace(place.task, alone=True)
             place.times += 1
+        self._open = sum(place.task is not None for place in self._places.values())
 
     def _unsure(self, place: Place, evidence: Evidence) -> bool:
         """Whether to measure it by itself: at first, and where it may have been bad luck."""
@@ -209,11 +214,26 @@ def _joined(first: Place, second: Place) -> PairMeasured:
     return PairMeasured(*pods, max(seconds))
 
 
+def shortened(check: Preflight, most: int) -> Preflight:
+    """At most so many of its pods, first those that are not well, and what was between them."""
+    if len(check.pods) <= most:
+        return check
+    bad = {one.pod for one in check.verdicts if one.verdict != OK}
+    chosen = sorted(check.pods, key=lambda pod: pod.pod not in bad)[:most]
+    kept = {pod.pod for pod in chosen}
+    return dataclasses.replace(
+        check,
+        pods=tuple(pod for pod in check.pods if pod.pod in kept),
+        pairs=tuple(pair for pair in check.pairs if {pair.first, pair.second} <= kept),
+        verdicts=tuple(one for one in check.verdicts if one.pod in kept),
+    )
+
+
 def summary(check: Preflight) -> str:
     """One line about a check for people."""
     alone = [pod.matmul_seconds for pod in check.pods if pod.matmul_seconds is not None]
     together = [pair.seconds for pair in check.pairs if pair.seconds is not None]
-    bad = sum(one.verdict != "ok" for one in check.verdicts)
+    bad = sum(one.verdict != OK for one in check.verdicts)
     parts = [f"{len(check.pods)} pods checked in {check.seconds:.2f} s"]
     parts += [f"a matmul takes {_span(alone)}"] if alone else []
     parts += [f"an all-reduce of two {_span(together)}"] if together else []

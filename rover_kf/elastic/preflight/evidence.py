@@ -10,6 +10,7 @@ bad makes all of its pairs bad, so no number of bad pods can condemn one that is
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from rover_kf.api.preflight import Measured, PairMeasured
@@ -23,7 +24,7 @@ ALL_REDUCE_NOISE = 0.005
 """and which is slow only if it takes so many seconds longer, too."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Evidence:
     """All that was measured."""
 
@@ -33,12 +34,7 @@ class Evidence:
 
     def usual_matmul(self, device: str) -> float | None:
         """Seconds that a multiplication should take."""
-        seen = [
-            pod.matmul_seconds
-            for pod in self.pods
-            if pod.device == device and pod.matmul_seconds is not None
-        ]
-        return usual(seen, self.fleet.matmul_seconds.get(device))
+        return self._usual_matmul.get(device)
 
     def unable(self) -> dict[str, Measured]:
         """Pods that cannot compute, or compute slowly, by themselves, or are not there."""
@@ -53,6 +49,15 @@ class Evidence:
         expected = self.usual_matmul(pod.device)
         taken = pod.matmul_seconds
         return taken is not None and expected is not None and taken > MATMUL_RATIO * expected
+
+    @functools.cached_property
+    def _usual_matmul(self) -> dict[str, float | None]:
+        seen: dict[str, list[float]] = {}
+        for pod in self.pods:
+            if pod.matmul_seconds is not None:
+                seen.setdefault(pod.device, []).append(pod.matmul_seconds)
+        fleet = self.fleet.matmul_seconds
+        return {device: usual(figures, fleet.get(device)) for device, figures in seen.items()}
 
     def told(self) -> list[tuple[PairMeasured, bool]]:
         """Pairs of pods that compute well, and whether each was bad."""
@@ -99,11 +104,15 @@ def standings(evidence: Evidence) -> dict[str, Standing]:
     proven = {name for pair, bad in now if not bad for name in _both(pair)}
     # That a node was well before says nothing of it now; of one that is not here it is all we know.
     proven |= {name for pair, bad in before if not bad for name in _both(pair)} - here
-    found = {}
-    for name in here - set(evidence.unable()):
-        wrong = tuple(pair for pair, bad in (*now, *before) if bad and name in _both(pair))
-        found[name] = Standing(name in proven, wrong, _condemned(name, wrong, proven))
-    return found
+    wrong: dict[str, list[PairMeasured]] = {name: [] for name in here - set(evidence.unable())}
+    for pair, bad in (*now, *before):
+        for name in _both(pair):
+            if bad and name in wrong:
+                wrong[name].append(pair)
+    return {
+        name: Standing(name in proven, tuple(pairs), _condemned(name, pairs, proven))
+        for name, pairs in wrong.items()
+    }
 
 
 def usual(seen: Sequence[float], fleet: float | None = None) -> float | None:

@@ -9,6 +9,7 @@ pod of any number is known after the third.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from rover_kf.elastic.preflight.evidence import Evidence, standings
@@ -40,19 +41,24 @@ def next_pairs(evidence: Evidence, rounds: int) -> tuple[Pair, ...]:
     paired = frozenset().union(*met)
     unsettled.sort(key=lambda name: (name in paired, not found[name].bad))
     partners = sorted(names, key=lambda name: not found[name].proven)
+    order = {name: index for index, name in enumerate(names)}
     made: list[Pair] = []
     taken: set[str] = set()
+    first = 0
     for name in unsettled:
-        other = _partner(name, partners, taken, met) if name not in taken else None
+        while first < len(partners) and partners[first] in taken:
+            first += 1
+        other = None if name in taken else _partner(name, partners, first, taken, met)
         if other is not None:
             taken |= {name, other}
-            made.append((min(name, other, key=names.index), max(name, other, key=names.index)))
+            low, high = sorted((name, other), key=order.__getitem__)
+            made.append((low, high))
     return tuple(made)
 
 
 def _partner(
-    name: str, partners: Sequence[str], taken: set[str], met: set[frozenset[str]]
+    name: str, partners: Sequence[str], first: int, taken: set[str], met: set[frozenset[str]]
 ) -> str | None:
     """The first that it has not met."""
-    free = (one for one in partners if one != name and one not in taken)
-    return next((one for one in free if frozenset((name, one)) not in met), None)
+    free = (one for one in itertools.islice(partners, first, None) if one not in taken)
+    return next((one for one in free if one != name and frozenset((name, one)) not in met), None)
