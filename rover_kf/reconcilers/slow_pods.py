@@ -37,7 +37,7 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
     memory = dataclasses.replace(made.status, slow_replaced=made.status.slow_replaced + 1)
     told = _message(worst, pod, status.now - worst.since, memory.slow_replaced, seen)
     event = Event(names.EVENT_STRAGGLER_REPLACED, told, warning=True, at=now)
-    if pod.node and seen.policy.node_avoid_seconds and _better_without(worst, seen.job.nodes):
+    if seen.policy.node_avoid_seconds and _better_without(pod.node, worst.ratio, seen.pods):
         # avoidance.py replaces the pod once the template leaves the node out.
         until = now + seen.policy.node_avoid_seconds
         avoided = Avoided(pod.node, until, f"{pod.name}: straggler: {worst.ratio:g} times")
@@ -47,9 +47,10 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
     return made.then(Remember(memory), Tell(event), Replace(pod), status=memory)
 
 
-def _better_without(slow: SlowPod, nodes: int) -> bool:
-    """Whether the others make more of a step without it, should no other node have room."""
-    return (nodes - 1) * slow.ratio > nodes
+def _better_without(node: str, ratio: float, pods: tuple[Pod, ...]) -> bool:
+    """Whether the others make more of a step without that node, should no other have room."""
+    elsewhere = sum(pod.node != node for pod in pods)
+    return bool(node) and elsewhere * ratio > len(pods)
 
 
 def _whole(seen: Observed, status: CoordinatorStatus) -> bool:

@@ -52,15 +52,22 @@ def test_the_slowest_is_replaced_after_the_time(clock, history):
     )
 
 
-@pytest.mark.parametrize(("workers", "ratio", "left"), [(4, 1.6, True), (2, 1.6, False)])
-def test_its_node_is_left_out_where_that_pays(clock, history, workers, ratio, left):
-    """Three make more of a step without one that is 1.6 times as slow; one alone does not."""
+@pytest.mark.parametrize(
+    ("workers", "nodes", "left"), [(4, 4, True), (2, 2, False), (4, 1, False), (4, 2, False)]
+)
+def test_its_node_is_left_out_where_that_pays(clock, history, workers, nodes, left):
+    """Three make more of a step without one that is 1.6 times as slow; one alone does not, nor do
+    two without two; and a job that is on one node has no other."""
     cluster = made(clock, workers=workers)
-    cluster.slow = (slow(1, clock, 100, ratio),)
+    at = [f"n{pod.replica_index % nodes}" for pod in cluster.pods]
+    cluster.pods = tuple(
+        dataclasses.replace(pod, node=node) for pod, node in zip(cluster.pods, at, strict=True)
+    )
+    cluster.slow = (slow(1, clock, 100, 1.6),)
     look(cluster, history)
     assert cluster.deleted == ["digits-worker-1"]
     template = cluster.manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    assert ("n1" in affinity.left_out(template)) == left
+    assert (at[1] in affinity.left_out(template)) == left
 
 
 def test_no_more_than_the_budget(clock, history):
