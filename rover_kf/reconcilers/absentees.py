@@ -23,7 +23,8 @@ SURE_SECONDS = 1.0
 LOOK_SECONDS = 1.0
 """Between two looks while a round waits for pods."""
 KNOCK_SECONDS = 5.0
-"""The same while pods run and no coordinator answers."""
+"""The same while pods run and no coordinator answers; not where its node is silent: to ask there
+takes long, and other jobs wait meanwhile."""
 FIRST_POD_SECONDS = 10.0
 """How long the first pod waits for room before another one gives it its own: the scheduler tries a
 pod anew at once if its last try was so long ago, and so before that one's successor."""
@@ -78,11 +79,18 @@ def delay(seen: Observed) -> float | None:
     if seen.status is not None:
         return LOOK_SECONDS if seen.status.awaited else None
     ours = names.INJECTED_ANNOTATION in seen.job.annotations
-    return KNOCK_SECONDS if ours and any(pod.phase == "Running" for pod in seen.pods) else None
+    runs = any(pod.phase == "Running" for pod in seen.pods)
+    first = _first(seen)
+    heard = first is None or first.node not in seen.silent
+    return KNOCK_SECONDS if ours and runs and heard else None
+
+
+def _first(seen: Observed) -> Pod | None:
+    return next((pod for pod in seen.pods if node_rank(seen.job, pod) == 0), None)
 
 
 def _room_for_the_first(made: Plan, seen: Observed, now: float) -> Plan:
-    first = next((pod for pod in seen.pods if node_rank(seen.job, pod) == 0), None)
+    first = _first(seen)
     if first is None or not any(word in first.unplaced for word in _SHORT):
         return made
     key = f"room:{first.uid[:8]}"

@@ -12,7 +12,7 @@ from memory_cluster import KEY, MemoryCluster, manifest
 from rover_kf.api import names
 from rover_kf.api.jobs import Container, Pod
 from rover_kf.reconcilers import absentees
-from rover_kf.reconcilers.job import Reconcilers
+from rover_kf.reconcilers.job import SLOWEST_SECONDS, Reconcilers
 
 FULL = "0/3 nodes are available: 3 Insufficient cpu."
 
@@ -98,6 +98,18 @@ def test_the_last_pod_makes_room_for_the_first(clock, history):
     assert cluster.deleted == ["digits-worker-2"]
     (message,) = [e.message for e in cluster.events if e.reason == names.EVENT_FIRST_POD]
     assert message.startswith("digits-worker-2 gives its place to digits-worker-0")
+
+
+def test_a_silent_node_is_not_asked_again_and_again(clock, history):
+    """While no coordinator answers it is asked every few seconds, but for one on a silent node."""
+    lost = pod(0, node="n0", ready=False)
+    cluster = made(clock, lost, pod(1, node="n1"))
+    cluster.reachable = False
+    policy = {names.PREFIX + "failures.node-grace": "1h", names.PREFIX + "scaling.window": "200"}
+    cluster.edit({"metadata": {"annotations": policy}})
+    assert look(cluster, history).delay == absentees.KNOCK_SECONDS
+    cluster.silent = {"n0": clock()}
+    assert look(cluster, history).delay == SLOWEST_SECONDS
 
 
 @pytest.mark.parametrize(
