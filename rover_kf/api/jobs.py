@@ -37,6 +37,12 @@ class Container:
     """Of the last termination, if there was one."""
     reason: str = ""
     """Of the last termination or of waiting: OOMKilled, Error, CrashLoopBackOff, …"""
+    ended_at: float = 0.0
+    """When it was last terminated; Unix seconds of its node, 0 if it never was."""
+    ended_by: str = ""
+    """Why, whatever it waits for since."""
+    memory_limit: str = ""
+    """What it shall have at most, as the pod states it; empty: no limit, or not known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,6 +68,10 @@ class Pod:
     (PreemptionByScheduler, …)."""
     message: str = ""
     """What Kubernetes says beside them."""
+    resize: str = ""
+    """Why it has not got yet what it shall have: Deferred, Infeasible; empty if it has."""
+    resize_since: float = 0.0
+    """Unix seconds."""
     unplaced: str = ""
     """Why the scheduler finds no node for it; empty if it has one, or will have one soon."""
     unplaced_since: float = 0.0

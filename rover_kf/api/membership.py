@@ -152,6 +152,8 @@ class Failure:
     """The same for the same error in the same place; empty where that would prove nothing."""
     at: float = 0.0
     """When it was seen; Unix seconds of the pod's node."""
+    memory_limit: int = 0
+    """Of a kill for memory: bytes that the container could use; 0: not known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

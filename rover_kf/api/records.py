@@ -67,5 +67,7 @@ class RunRecord:
     """Checks of its nodes; the newest four."""
     hangs: tuple[Hang, ...] = ()
     """With every rank's stacks; the newest eight."""
+    memory_raised: float = 0.0
+    """Bytes that the trainer's memory limit was raised to after kills for memory; 0: never."""
     replicated: bool | None = None
     """Whether every rank's snapshot held all of the state; None: not known."""

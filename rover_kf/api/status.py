@@ -8,6 +8,7 @@ import dataclasses
 
 from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event
+from rover_kf.api.memory import MemoryKill
 from rover_kf.api.nodes import UnfitNode
 from rover_kf.api.preflight import Preflight
 from rover_kf.api.samples import Goodput, Throughput
@@ -86,6 +87,8 @@ class CoordinatorStatus:
     """Nodes that the job's pods had better leave; the newest 16."""
     preflight: Preflight | None = None
     """The newest check of nodes."""
+    memory_kills: tuple[MemoryKill, ...] = ()
+    """The newest of each pod, at most 8."""
     awaited: tuple[int, ...] = ()
     """Node ranks that the next round waits for and that are not here, at most 64; none while a
     round runs."""

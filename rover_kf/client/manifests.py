@@ -9,6 +9,7 @@ and in their order, so that a patched file can be applied whole.
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +20,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.decisions import Recommendation
 from rover_kf.api.jobs import JobKey, Manifest
-from rover_kf.injection import differences
+from rover_kf.injection import differences, items, memory_limit
 
 KINDS = (names.PYTORCHJOB, names.TFJOB)
 
@@ -75,21 +76,55 @@ def load(given: Manifest | pathlib.Path | str) -> Source:
 
 
 def sized(source: Source, recommendation: Recommendation) -> Source:
-    """The source with the Worker replicas that runs alike have shown to be best.
+    """The source with the sizes that runs alike have shown to be best.
 
-    A size that comes from the manifest itself or from a default changes nothing.
+    These are Worker replicas, and a memory limit where runs were killed with what is stated; it is
+    never lowered. A size that comes from the manifest itself or from a default changes nothing.
     """
-    found = recommendation.get("replicas")
-    worker = (source.job["spec"].get("pytorchReplicaSpecs") or {}).get("Worker")
-    if found is None or found.basis not in ("history", "profile") or worker is None:
+    specs = source.job["spec"].get("pytorchReplicaSpecs") or {}
+    found, worker = _learnt(recommendation, "replicas"), specs.get("Worker")
+    if found is not None and worker is not None:
+        specs = {**specs, "Worker": {**worker, "replicas": round(found)}}
+        job = {**source.job, "spec": {**source.job["spec"], "pytorchReplicaSpecs": specs}}
+        source = source.with_job(job)
+    return fed(source, recommendation)
+
+
+def fed(source: Source, recommendation: Recommendation, *, most: int | None = None) -> Source:
+    """The source with the memory limit that runs alike had to be raised to.
+
+    Args:
+        source: of which a limit is raised, or not; one that is not stated stays so.
+        recommendation: of runs alike.
+        most: bytes that it may be raised to; None is no bound.
+    """
+    memory = _learnt(recommendation, "memory")
+    specs = source.job["spec"].get("pytorchReplicaSpecs") or {}
+    if memory is None or not specs:
         return source
-    specs = {
-        **source.job["spec"]["pytorchReplicaSpecs"],
-        "Worker": {**worker, "replicas": round(found.target)},
-    }
-    return source.with_job(
-        {**source.job, "spec": {**source.job["spec"], "pytorchReplicaSpecs": specs}}
-    )
+    limit = math.ceil(memory) if most is None else min(math.ceil(memory), most)
+    given = {key: _with_memory(spec, limit) for key, spec in specs.items()}
+    job = {**source.job, "spec": {**source.job["spec"], "pytorchReplicaSpecs": given}}
+    return source.with_job(job)
+
+
+def _learnt(recommendation: Recommendation, name: str) -> float | None:
+    found = recommendation.get(name)
+    return None if found is None or found.basis not in ("history", "profile") else found.target
+
+
+def _with_memory(spec: Mapping[str, Any], limit: int) -> Mapping[str, Any]:
+    """The replica type with that much memory, if its trainer states a lower limit."""
+    pod = spec["template"]["spec"]
+
+    def change(trainer: items.Item) -> items.Item:
+        stated = memory_limit.of(trainer)
+        if stated is None or stated >= limit:
+            return trainer
+        return {**trainer, "resources": memory_limit.resources(trainer, limit)}
+
+    changed = items.replaced(pod, "containers", names.PYTORCH_CONTAINER, change)
+    return {**spec, "template": {**spec["template"], "spec": changed}}
 
 
 def _parse(text: str, name: str) -> list[Any]:

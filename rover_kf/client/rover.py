@@ -28,6 +28,7 @@ from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.store import SqlHistory
 from rover_kf.injection.inject import Injected, inject
+from rover_kf.injection.policy import RoverPolicy
 from rover_kf.recommender.recommend import recommend
 from rover_kf.reconcilers import policies
 
@@ -130,6 +131,9 @@ class RoverClient:
     def submit(self, given: Manifest | pathlib.Path | str, *, inject: bool = True) -> ObservedJob:
         """Create a job; embedded it runs, and is looked after, in this process.
 
+        Where ``memory.max`` lets the memory limit be raised, the job starts with the one that runs
+        alike were raised to.
+
         Args:
             given: mapping, path, or text of YAML or JSON.
             inject: patch it first; a job that is patched already is not changed by that.
@@ -139,6 +143,8 @@ class RoverClient:
             JobExists: a job of that name is there; it is left alone.
         """
         source = manifests.load(given)
+        if inject:
+            source = self._fed(source)
         injected = self._inject(source) if inject else Injected(dict(source.job))
         if not isinstance(self.cluster, LocalCluster):
             job = self.cluster.create_job(injected.manifest)
@@ -312,6 +318,15 @@ class RoverClient:
             source=source.name,
             allow_unmounted=embedded,
         )
+
+    def _fed(self, source: manifests.Source) -> manifests.Source:
+        """With the memory that runs alike had to be given, as far as the job's policy goes."""
+        annotations = source.job["metadata"].get("annotations") or {}
+        most = RoverPolicy.from_annotations(annotations, source=source.name).memory.max
+        if most is None:
+            return source
+        found = recommend(source.job, self.history, source=source.name)
+        return manifests.fed(source, found, most=most)
 
     def _settle(self, job: ObservedJob) -> None:
         """Have the end of a job recorded before anyone asks the history for it."""

@@ -20,7 +20,7 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
 from rover_kf.cluster import kubernetes_objects as objects
-from rover_kf.cluster.kubernetes_api import MERGE_PATCH, Api, Expired, Query
+from rover_kf.cluster.kubernetes_api import MERGE_PATCH, STRATEGIC_PATCH, Api, Expired, Query
 from rover_kf.cluster.kubernetes_transport import ApiProxy, PodNetwork, Transport
 
 GROUP = f"/apis/{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
@@ -175,6 +175,30 @@ class KubernetesCluster:
             if since is not None:
                 found[name] = since
         return found
+
+    def node_memory(self) -> tuple[str, ...]:
+        """What schedulable nodes have for pods, as quantities, each amount once."""
+        return objects.memory_of(self._api.items("/api/v1/nodes", what="nodes"))
+
+    def resizes_pods(self) -> bool:
+        """Whether the API server has pods/resize: from Kubernetes 1.33 on."""
+        found = self._api.request("GET", "/api/v1", what="resources of the API server")
+        return any(item["name"] == "pods/resize" for item in found.get("resources") or ())
+
+    def resize_pod(
+        self, key: JobKey, pod: Pod, container: str, resources: Mapping[str, Any]
+    ) -> None:
+        """Change what a container of a running pod asks for and may use.
+
+        Raises:
+            JobNotFound: the pod is gone.
+            InputError: it is refused, by a quota or by the class of the pod.
+        """
+        path = f"/api/v1/namespaces/{key.namespace}/pods/{pod.name}/resize"
+        changed = [{"name": container, "resources": dict(resources)}]
+        body = {"metadata": {"uid": pod.uid}, "spec": {"containers": changed}}
+        what = f"pod {pod.name} of {key}"
+        self._api.request("PATCH", path, what=what, body=body, content_type=STRATEGIC_PATCH)
 
     def read_log(self, key: JobKey, pod: str, container: str, *, tail: int | None = None) -> str:
         """What the container printed so far (the last ``tail`` lines).

@@ -20,6 +20,8 @@ from kubernetes.watch.watch import iter_resp_lines
 from rover_kf import errors
 
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+"""Of Kubernetes' own kinds alone: an item of a list is found by its name."""
 CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
 _PAGE = 500
 

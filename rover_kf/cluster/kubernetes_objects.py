@@ -73,6 +73,8 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
     ]
     ends = _ends_of(status)
     unplaced, since = _unplaced(status)
+    limits = _memory_limits(item.get("spec") or {})
+    resize = _condition(status, "PodResizePending")
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -83,9 +85,11 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
         node=(item.get("spec") or {}).get("nodeName") or "",
         deleting="deletionTimestamp" in metadata,
         ready=_condition(status, "Ready").get("status") == "True",
-        containers=tuple(_container_of(state) for state in states),
+        containers=tuple(_container_of(state, limits.get(state["name"], "")) for state in states),
         reasons=tuple(reason for reason, _ in ends if reason),
         message=next((message for _, message in ends if message), ""),
+        resize=resize.get("reason") or "",
+        resize_since=seconds_of(resize.get("lastTransitionTime")),
         unplaced=unplaced,
         unplaced_since=since,
     )
@@ -125,7 +129,27 @@ def _ends_of(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(one.get("reason") or "", one.get("message") or "") for one in (status, *disruptions)]
 
 
-def _container_of(state: Mapping[str, Any]) -> Container:
+def memory_of(nodes: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What schedulable nodes have for pods, as they state it, each amount once."""
+    found = {
+        ((node.get("status") or {}).get("allocatable") or {}).get("memory") or ""
+        for node in nodes
+        if not (node.get("spec") or {}).get("unschedulable")
+    }
+    return tuple(sorted(found - {""}))
+
+
+def _memory_limits(spec: Mapping[str, Any]) -> dict[str, str]:
+    """By container, of those that have a limit."""
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    return {
+        item["name"]: str(limits["memory"])
+        for item in containers
+        if "memory" in (limits := (item.get("resources") or {}).get("limits") or {})
+    }
+
+
+def _container_of(state: Mapping[str, Any], memory_limit: str) -> Container:
     now, last = state.get("state") or {}, state.get("lastState") or {}
     ended = now.get("terminated") or last.get("terminated") or {}
     waiting = now.get("waiting") or {}
@@ -136,6 +160,9 @@ def _container_of(state: Mapping[str, Any]) -> Container:
         restarts=int(state.get("restartCount") or 0),
         exit_code=ended.get("exitCode"),
         reason=ended_now or waiting.get("reason") or ended.get("reason") or "",
+        ended_at=seconds_of(ended.get("finishedAt")),
+        ended_by=ended.get("reason") or "",
+        memory_limit=memory_limit,
     )
 
 

@@ -71,6 +71,22 @@ class Pods(Protocol):
     def silent_nodes(self, nodes: Collection[str]) -> dict[str, float]:
         """Those of the nodes that are not heard any more, and since when (Unix seconds)."""
 
+    def node_memory(self) -> tuple[str, ...]:
+        """What the nodes have for pods, as quantities, each amount once; empty: no bound."""
+
+    def resizes_pods(self) -> bool:
+        """Whether a pod's resources can be changed while it runs."""
+
+    def resize_pod(
+        self, key: JobKey, pod: Pod, container: str, resources: Mapping[str, Any]
+    ) -> None:
+        """Change what a container of a running pod asks for and may use.
+
+        Raises:
+            JobNotFound: the pod is gone.
+            InputError: it is refused, by a quota or by a rule of the place.
+        """
+
     def read_log(self, key: JobKey, pod: str, container: str, *, tail: int | None = None) -> str:
         """What the container printed so far (the last ``tail`` lines)."""
 

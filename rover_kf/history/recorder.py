@@ -63,6 +63,7 @@ def advance(
     *,
     decision: ScaleDecision | None = None,
     events: Iterable[Event] = (),
+    memory_raised: float = 0.0,
 ) -> RunRecord:
     """The record with what one look at the job adds; equal to it if that is nothing.
 
@@ -72,6 +73,7 @@ def advance(
         status: of its coordinator; None if that did not answer.
         decision: of this look.
         events: our own (the coordinator's are in status).
+        memory_raised: bytes that the trainer's memory limit was raised to; 0: it never was.
     """
     if status is not None:
         record = _with_status(record, status)
@@ -85,6 +87,7 @@ def advance(
         outcome=outcome,
         events=_thinned(tuple(merged), MAX_EVENTS) if fresh else record.events,
         decisions=_with_decision(record.decisions, decision),
+        memory_raised=max(record.memory_raised, memory_raised),
     )
 
 

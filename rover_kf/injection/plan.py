@@ -14,7 +14,7 @@ from typing import Any
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
-from rover_kf.injection import command, sizing, storage
+from rover_kf.injection import command, memory_limit, sizing, storage
 from rover_kf.injection.adapters import JobAdapter, Replica
 from rover_kf.injection.policy import RoverPolicy
 from rover_kf.injection.settings import InjectionSettings
@@ -75,7 +75,11 @@ def plan_replicas(
                 workers=adapter.workers(manifest),
                 min_workers=low,
                 max_workers=high,
-                arena_bytes=sizing.arena_bytes(trainer, policy),
+                arena_bytes=sizing.arena_bytes(
+                    trainer,
+                    policy,
+                    stated=memory_limit.stated(manifest, replica.key, trainer),
+                ),
                 storage_mount=storage.covering_mount(trainer, policy.checkpoint.path),
                 user=user,
                 group=group,

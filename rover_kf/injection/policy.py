@@ -141,8 +141,13 @@ class ScalingPolicy(_Section):
 class MemoryPolicy(_Section):
     """How far a trainer's memory may be raised."""
 
-    max: Bytes | None = Field(default=None, ge=1, description="a quantity of memory such as 64Gi")
-    """Most bytes of a trainer; None: it is never raised."""
+    max: Bytes | None = Field(
+        default=None,
+        ge=1,
+        description="a quantity of memory such as 64Gi; without it no limit is raised",
+    )
+    """Most bytes that a trainer's memory limit is raised to after a kill for memory; None: it is
+    never raised."""
 
 
 class FailurePolicy(_Section):
@@ -277,6 +282,7 @@ class RoverPolicy(_Section):
 _NOT_POLICY = {
     names.INJECT_LABEL,
     names.INJECTED_ANNOTATION,
+    names.MEMORY_RAISED_ANNOTATION,
     names.NOT_REWRITTEN_ANNOTATION,
     names.ORIGINAL_COMMAND_ANNOTATION,
     names.STATUS_ANNOTATION,

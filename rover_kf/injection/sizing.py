@@ -44,11 +44,19 @@ def trainer_memory(trainer: Mapping[str, Any]) -> tuple[int | None, bool]:
     return None, False
 
 
-def arena_bytes(trainer: Mapping[str, Any], policy: RoverPolicy) -> int:
-    """Bytes of all slots of one pod: the annotation, else half of the trainer's memory."""
+def arena_bytes(
+    trainer: Mapping[str, Any], policy: RoverPolicy, *, stated: int | None = None
+) -> int:
+    """Bytes of all slots of one pod: the annotation, else half of the trainer's memory.
+
+    Args:
+        trainer: the container.
+        policy: of the job.
+        stated: its memory before rover-kf raised it, in bytes: the arena does not grow by that.
+    """
     if policy.checkpoint.arena is not None:
         return policy.checkpoint.arena
-    memory, _ = trainer_memory(trainer)
+    memory = stated or trainer_memory(trainer)[0]
     if memory is None:
         return DEFAULT_ARENA
     return max(MIB, memory // 2 // MIB * MIB)

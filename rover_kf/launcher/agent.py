@@ -30,7 +30,7 @@ from rover_kf.api.membership import (
 )
 from rover_kf.api.preflight import CheckRequest
 from rover_kf.api.status import Acknowledged
-from rover_kf.elastic.failures.evidence import Verdict
+from rover_kf.launcher import memory_wait
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.crew import Crew
 from rover_kf.launcher.errands import Errands, Stop, ZygoteLost
@@ -59,6 +59,7 @@ class Agent:
         events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.launch, self.home = launch, home
         self.grace_seconds = settings.grace_seconds
+        self.most_memory = settings.most_memory
         self.crew = Crew(Nursery(events), settings.inherited)
         self.errands = Errands(SidecarClient(home), events, self.crew.note)
         self.incarnation = uuid.uuid4().hex[:12]
@@ -125,6 +126,9 @@ class Agent:
             self.errands.ignore_stops()
             self._end(Stop(ended.unfit, time.monotonic()))
             return names.EXIT_RETRY
+        if ended.starved:
+            waited = memory_wait.wait(self.errands, ended.starved, self.most_memory)
+            say(f"waited {waited:.1f} s for more than {ended.starved} bytes of memory")
         if ended.closed is not None:
             reply = JoinReply("closed", None, ended.closed.exit_code, ended.closed.reason)
         return self._closed(reply) if reply.action == "closed" else None
@@ -148,10 +152,7 @@ class Agent:
             return session.run(current, self.launch, self.home)
         except ZygoteLost:
             self.crew.start()
-            reason = "the process that training processes are forked from was killed"
-            verdict = Verdict("process_killed", "pod", "restart", counts=True, reason=reason)
-            rank = current.rank_offset(identity.pod)
-            return session.report(session.failure(current, rank, verdict, -9, time.time()))
+            return session.report(session.zygote_lost(current))
 
     def _join(self, request: JoinRequest) -> JoinReply:
         idle = False

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import signal
 import time
 from typing import Any
 
@@ -14,7 +15,7 @@ from rover_kf.api import codec, names
 from rover_kf.api.membership import Failure, Identity, Round, WatchReply, WatchRequest
 from rover_kf.elastic.failures.classify import classify, first
 from rover_kf.elastic.failures.evidence import Evidence, TrainingError, Verdict
-from rover_kf.elastic.failures.rule import BEYOND_CONTAINER
+from rover_kf.elastic.failures.rule import BEYOND_CONTAINER, POD, RAISE_MEMORY
 from rover_kf.launcher import drain_file, environment, memory_kills, stacks
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.crew import Crew
@@ -36,6 +37,8 @@ class Ended:
     """The coordinator ended the job."""
     unfit: str = ""
     """Why training cannot go on in this container, though the job goes on."""
+    starved: int = 0
+    """Bytes that this container could use when a process was killed for memory; 0: none was."""
 
 
 class Session:
@@ -103,16 +106,23 @@ class Session:
             if self._watch:
                 self._watch.cancel()
 
-    def failure(self, current: Round, rank: int, verdict: Verdict, code: int, at: float) -> Failure:
-        """What the coordinator is told of a process that has failed.
+    def zygote_lost(self, current: Round) -> Failure:
+        """What the coordinator is told when all processes died with the one they are forked from.
 
-        Args:
-            current: the round.
-            rank: of the process.
-            verdict: what its end means.
-            code: its exit code; negative: the signal's number.
-            at: when it failed, in Unix seconds.
+        It holds as much of the container's memory as any of them: the kernel may choose it.
         """
+        killed = memory_kills.count() - self._memory_kills
+        verdict = classify(Evidence(-signal.SIGKILL, killed))
+        if not killed:
+            reason = "the process that training processes are forked from was killed"
+            verdict = dataclasses.replace(verdict, scope=POD, reason=reason)
+        rank = current.rank_offset(self.member.pod)
+        return self._failure(current, rank, verdict, -signal.SIGKILL, time.time())
+
+    def _failure(
+        self, current: Round, rank: int, verdict: Verdict, code: int, at: float
+    ) -> Failure:
+        starved = verdict.action == RAISE_MEMORY
         return Failure(
             pod=self.member.pod,
             incarnation=self.incarnation,
@@ -127,6 +137,7 @@ class Session:
             consequence=verdict.consequence,
             signature=verdict.signature,
             at=at,
+            memory_limit=memory_kills.limit() if starved else 0,
         )
 
     def report(self, failure: Failure) -> Ended:
@@ -134,7 +145,8 @@ class Session:
         reply = self.errands.ask(names.PATH_FAILURE, failure, WatchReply)
         if reply.action == "closed":
             return Ended(closed=reply)
-        return Ended(unfit=failure.reason if failure.action in BEYOND_CONTAINER else "")
+        unfit = failure.reason if failure.action in BEYOND_CONTAINER else ""
+        return Ended(unfit=unfit, starved=failure.memory_limit)
 
     # -- the pod's end --------------------------------------------------------------------------
 
@@ -184,7 +196,7 @@ class Session:
         killed = memory_kills.count() - self._memory_kills
         verdict = classify(Evidence(code, killed, error, self.crew.last_words(local_rank)))
         at = error.at if error else time.time()
-        return self.failure(current, place.rank, verdict, code, at)
+        return self._failure(current, place.rank, verdict, code, at)
 
     def _tell_what_was_cut_off(self, current: Round) -> Ended | None:
         """A process that raised may have been killed before it ended: it may be the cause."""

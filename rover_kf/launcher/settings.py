@@ -24,21 +24,27 @@ class LauncherSettings:
     inherited: dict[str, str]
     grace_seconds: float = float(_DEFAULT_GRACE)
     """Between SIGTERM and SIGKILL of this pod."""
+    most_memory: int = 0
+    """Bytes that the container's memory limit may be raised to; 0: it is not raised."""
 
 
 def read(environment: Mapping[str, str]) -> LauncherSettings:
     """Read the settings; sets OMP_NUM_THREADS to 1 if unset, as torchrun does.
 
     Raises:
-        InputError: the grace is no number of seconds.
+        InputError: the grace is no number of seconds, or the memory none of bytes.
     """
     home = environment.get(names.ENV_HOME, "")
     # Libraries read it when they are loaded, so it must be there before torch is.
     inherited = {"OMP_NUM_THREADS": "1", **environment}
-    stated = environment.get(names.ENV_GRACE, _DEFAULT_GRACE)
+    grace = _number(environment, names.ENV_GRACE, _DEFAULT_GRACE, "seconds")
+    memory = int(_number(environment, names.ENV_MEMORY_MAX, "0", "bytes"))
+    return LauncherSettings(pathlib.Path(home) if home else None, inherited, grace, memory)
+
+
+def _number(environment: Mapping[str, str], name: str, default: str, unit: str) -> float:
+    stated = environment.get(name, default)
     try:
-        grace = float(stated)
+        return float(stated)
     except ValueError as cause:
-        message = f"{names.ENV_GRACE} is {stated!r}; a number of seconds is needed"
-        raise errors.InputError(message) from cause
-    return LauncherSettings(pathlib.Path(home) if home else None, inherited, grace)
+        raise errors.InputError(f"{name} is {stated!r}; a number of {unit} is needed") from cause

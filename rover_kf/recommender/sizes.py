@@ -60,9 +60,15 @@ class Sources:
 def memory(sources: Sources) -> Quantity:
     """Bytes of the trainer container."""
     peaks = neighbours.samples(sources.runs, _needed_memory)
+    raised = neighbours.samples(sources.runs, lambda run: run.memory_raised or None)
+    if raised and not peaks:
+        target = max(sample.value for sample in raised)
+        why = f"a run alike was killed with less and went on with {target / MIB:.0f} MiB"
+        return _quantity("memory", target, (target / 2, target * 1.25), raised, why)
     if peaks:
         worst = max(sample.value for sample in peaks)
         target = _mib(worst + max(0.2 * worst, 2 * neighbours.spread(peaks)))
+        target = max([target, *(sample.value for sample in raised)])
         why = f"the worst of {len(peaks)} runs alike needed {worst / MIB:.0f} MiB, and a margin"
         low, high = worst, target * 1.25
         return _quantity("memory", target, (low, high), peaks, why)
@@ -208,9 +214,9 @@ def step_seconds(run: RunRecord) -> float | None:
 
 
 def _needed_memory(run: RunRecord) -> float | None:
-    """What a run needed: its peak, and more than its request if that was not enough."""
+    """What a run needed: its peak, and more than it had if that was not enough."""
     peak = run.peak.get("memory")
-    asked = _asked(run, "memory")
+    asked = run.memory_raised or _asked(run, "memory")
     if asked and any(word in run.verdict for word in OUT_OF_MEMORY):
         return max(peak or 0.0, 1.2 * asked)
     return peak

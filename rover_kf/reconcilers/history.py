@@ -21,6 +21,7 @@ from rover_kf.elastic.preflight import fleet
 from rover_kf.elastic.preflight.fleet import Fleet
 from rover_kf.history import recorder
 from rover_kf.history.protocol import HistoryStore
+from rover_kf.injection import memory_limit
 from rover_kf.recommender import facts
 
 LOG = logging.getLogger(__name__)
@@ -71,7 +72,15 @@ class RunHistory:
         except errors.InputError as error:
             LOG.warning("%s: its run cannot be recorded: %s", job.key, error)
             return True
-        record = recorder.advance(record, job, status, decision=decision, events=events)
+        raised = (one.limit for one in memory_limit.raised(job.manifest).values())
+        record = recorder.advance(
+            record,
+            job,
+            status,
+            decision=decision,
+            events=events,
+            memory_raised=max(raised, default=0),
+        )
         self._records[job.key] = record
         written = self._written.get(job.key)
         if written is not None and _same(written, record):

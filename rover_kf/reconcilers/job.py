@@ -24,6 +24,8 @@ from rover_kf.history.protocol import HistoryStore
 from rover_kf.reconcilers import (
     absentees,
     avoidance,
+    endings,
+    memory_limits,
     nodes,
     policies,
     scaling,
@@ -37,9 +39,12 @@ from rover_kf.reconcilers.plan import (
     Abandon,
     Announce,
     Effect,
+    Enlarge,
     Excuse,
+    GiveUp,
     Observed,
     Plan,
+    RaiseLimit,
     Remember,
     Replace,
     Resize,
@@ -154,7 +159,14 @@ class Reconcilers:
         suspects = nodes.suspects(pods)
         silent = self._cluster.silent_nodes(suspects) if suspects else {}
         fleet = self._history.fleet(found.preflight if found else None)
-        return Observed(job, pods, found, policy, silent, fleet, error), memory
+        seen = Observed(job, pods, found, policy, silent, fleet=fleet, policy_error=error)
+        if memory_limits.asks(seen, memory, self._clock()):
+            seen = dataclasses.replace(
+                seen,
+                node_memory=self._cluster.node_memory(),
+                resizes=self._cluster.resizes_pods(),
+            )
+        return seen, memory
 
     def _coordinator(self, job: ObservedJob, after: int) -> CoordinatorStatus | None:
         if job.suspended:
@@ -194,13 +206,36 @@ class Reconcilers:
             case Replace(pod):
                 self._cluster.delete_pod(job.key, pod.name)
                 return job
+            case Enlarge():
+                self._enlarge(job, effect)
+                return job
+            case RaiseLimit(spec, raised, memory):
+                patch = _annotation(memory, now, **{names.MEMORY_RAISED_ANNOTATION: raised})
+                return self._patch(job, {**patch, "spec": spec})
             case Remember(memory):
                 return self._patch(job, _annotation(memory, now))
             case Abandon(pod):
                 self._cluster.abandon_pod(job.key, pod)
                 return job
-            case Resize(status=memory) | Shun(status=memory) | Suspend(status=memory):
+            case (
+                Resize(status=memory)
+                | Shun(status=memory)
+                | GiveUp(status=memory)
+                | Suspend(status=memory)
+            ):
                 return self._patch(job, {**_annotation(memory, now), "spec": effect.spec})
+
+    def _enlarge(self, job: ObservedJob, effect: Enlarge) -> None:
+        pod = effect.pod
+        try:
+            self._cluster.resize_pod(job.key, pod, effect.container, effect.resources)
+        except errors.JobNotFound:
+            LOG.info("%s: %s went before it was given more memory", job.key, pod.name)
+        except errors.InputError as refusal:
+            message = f"{pod.name} does not get the memory that its template states: {refusal}"
+            # The same line each time: it is told once.
+            stamp = Event(names.EVENT_MEMORY_NOT_RAISED, message, warning=True, at=job.created_at)
+            self._cluster.emit(job.key, dataclasses.replace(stamp, sequence=1, source=pod.uid))
 
     def _announce(self, job: ObservedJob, effect: Announce) -> None:
         body = ScaleRequest(effect.nodes, effect.reason)
@@ -259,12 +294,13 @@ def plan(seen: Observed, memory: JobStatus, now: float) -> Plan:
         now: Unix seconds.
     """
     made = nodes.extend(story.extend(Plan((), memory), seen, now), seen, now)
-    made = slow_pods.extend(absentees.extend(made, seen, now), seen, now)
-    made = scaling.extend(avoidance.extend(made, seen, now), seen, now)
-    made = suspension.extend(made, seen, now)
+    made = memory_limits.extend(absentees.extend(made, seen, now), seen, now)
+    made = slow_pods.extend(made, seen, now)
+    made = endings.extend(avoidance.extend(made, seen, now), seen, now)
+    made = suspension.extend(scaling.extend(made, seen, now), seen, now)
     written = status.read(seen.job)
     for effect in made.effects:
-        if isinstance(effect, (Remember, Resize, Shun, Suspend)):
+        if isinstance(effect, (Remember, Resize, RaiseLimit, Shun, GiveUp, Suspend)):
             written = dataclasses.replace(effect.status, written_at=now)
     if made.status.deserves_writing(written, now, seen.policy.window_seconds):
         made = made.then(Remember(made.status), status=made.status)
@@ -277,9 +313,9 @@ def _planned_from(job: ObservedJob) -> tuple[object, ...]:
     return job.uid, job.manifest["spec"], metadata.get("annotations"), metadata.get("labels")
 
 
-def _annotation(memory: JobStatus, now: float) -> dict[str, object]:
+def _annotation(memory: JobStatus, now: float, **others: str) -> dict[str, object]:
     text = status.write(dataclasses.replace(memory, written_at=now))
-    return {"metadata": {"annotations": {names.STATUS_ANNOTATION: text}}}
+    return {"metadata": {"annotations": {names.STATUS_ANNOTATION: text, **others}}}
 
 
 def _delay(seen: Observed, made: Plan, now: float) -> float | None:
@@ -289,5 +325,7 @@ def _delay(seen: Observed, made: Plan, now: float) -> float | None:
     pace = min(seen.policy.window_seconds / 2, 2.0 if moving else SLOWEST_SECONDS)
     shunned = avoidance.delay(seen, made.status, now)
     suspended = suspension.delay(made, seen, now)
-    waits = (nodes.delay(seen, now), absentees.delay(seen), shunned, suspended)
-    return max(min((pace, *(wait for wait in waits if wait is not None))), 0.5)
+    raised = memory_limits.delay(seen)
+    waits = (nodes.delay(seen, now), absentees.delay(seen), raised, shunned, suspended)
+    sooner = [wait for wait in waits if wait is not None]
+    return max(min((pace, *sooner)), 0.5)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob, Pod
@@ -32,6 +33,10 @@ class Observed:
     policy: WatchPolicy
     silent: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Nodes of its pods that are not heard any more, and since when (Unix seconds)."""
+    node_memory: tuple[str, ...] = ()
+    """What nodes have for pods, as quantities; empty: not asked for, or no bound."""
+    resizes: bool = True
+    """Whether pods can be resized while they run, as far as it was asked."""
     fleet: Fleet = dataclasses.field(default_factory=Fleet)
     """What checks of nodes showed in other jobs; filled in where this one was checked."""
     policy_error: str = ""
@@ -98,6 +103,26 @@ class Replace:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RaiseLimit:
+    """Raise a memory limit in the job's template and write the annotations in one patch."""
+
+    spec: Mapping[str, Any]
+    """Merge patch of the job's spec."""
+    raised: str
+    """What MEMORY_RAISED_ANNOTATION says then."""
+    status: JobStatus
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Enlarge:
+    """Give a running pod's container what its template states by now."""
+
+    pod: Pod
+    container: str
+    resources: Mapping[str, Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Shun:
     """Change which nodes the pod templates leave out, and write the annotation in one patch."""
 
@@ -112,6 +137,18 @@ class Shun:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Let the Training Operator end a job that cannot go on, and write the annotation."""
+
+    status: JobStatus
+
+    @property
+    def spec(self) -> dict[str, object]:
+        """Merge patch of the job's spec."""
+        return {"runPolicy": {"backoffLimit": 0}}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Suspend:
     """Set runPolicy.suspend and write the annotation, which says why, in one patch."""
 
@@ -123,7 +160,20 @@ class Suspend:
         return {"runPolicy": {"suspend": True}}
 
 
-Effect = Tell | Remember | Announce | Resize | Abandon | Excuse | Replace | Shun | Suspend
+Effect = (
+    Tell
+    | Remember
+    | Announce
+    | Resize
+    | Abandon
+    | Excuse
+    | Replace
+    | Shun
+    | RaiseLimit
+    | Enlarge
+    | GiveUp
+    | Suspend
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

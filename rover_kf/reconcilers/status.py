@@ -14,6 +14,7 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import ObservedJob
+from rover_kf.api.memory import MemoryGrowth
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.scaling.state import ScalingState
 
@@ -54,6 +55,8 @@ class JobStatus:
     decision: ScaleDecision | None = None
     """The last one, also when it was to stay."""
     scaling: ScalingState = dataclasses.field(default_factory=ScalingState)
+    memory: tuple[MemoryGrowth, ...] = ()
+    """What was done about kills for memory, of replica types that had one."""
     story: float = 0.0
     """When the coordinator began the story whose events were copied."""
     last_event: int = 0

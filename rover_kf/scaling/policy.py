@@ -42,6 +42,8 @@ class WatchPolicy:
     """How long a job keeps away from a node on which training could not go on; 0: not at all."""
     excludes_unfit: bool = False
     """Whether nodes that a check before training found bad are such nodes."""
+    most_memory: int = 0
+    """Bytes that a trainer's memory limit may be raised to; 0: it is never raised."""
     suspend_after_seconds: float = 0.0
     """How long fewer than ``min`` may be able to train before the job is suspended; 0: for ever."""
     replace_slow_after_seconds: float | None = None

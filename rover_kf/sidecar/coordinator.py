@@ -40,6 +40,7 @@ from rover_kf.elastic.rendezvous import Rendezvous
 from rover_kf.sidecar.cluster_time import ClusterTime
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.hangs import Hangs
+from rover_kf.sidecar.memory_kills import MemoryKills
 from rover_kf.sidecar.open_requests import OpenRequests
 from rover_kf.sidecar.preflights import Preflights
 from rover_kf.sidecar.settings import SidecarSettings
@@ -90,6 +91,7 @@ class Coordinator:
         self._preflights = Preflights(
             settings.preflight, settings.preflight_seconds, chronicle, self._unfit
         )
+        self._memory_kills = MemoryKills()
         self._succession = Succession(settings, self._capture, self._absorb)
 
     async def start(self) -> None:
@@ -153,7 +155,8 @@ class Coordinator:
         told = dataclasses.replace(told, unfit=self._unfit.known, preflight=self._preflights.last)
         events, hangs = self._chronicle.after(after), self._hangs.after(after)
         slow = self._slow_ranks.known[:_MOST_SLOW]
-        return dataclasses.replace(told, events=events, hangs=hangs, slow=slow)
+        kills = self._memory_kills.all()
+        return dataclasses.replace(told, events=events, hangs=hangs, memory_kills=kills, slow=slow)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -171,6 +174,7 @@ class Coordinator:
         message = await read(request, Failure)
         self._unfit.failed(message, self._members(), self._clock.now())
         self._preflights.failed(message)
+        self._memory_kills.heard(message)
         job = self._rendezvous
         return await self._ask(request, lambda *at: job.failure(message, *at))
 

@@ -70,6 +70,7 @@ def _respond(
             settings = inject.pinned(settings, old, adapter_for(old))
             if scaled.is_reapplied(request):
                 wanted, warnings = scaled.keep_replicas(job, old, defaults)
+                wanted = scaled.keep_memory(wanted, old)
         injected = inject.inject(wanted, settings=settings, defaults=defaults, source=source)
         warnings += tuple(event.message for event in injected.warnings)
     except errors.InputError as refusal:

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the replicas of a job that rover-kf scales when its own file is applied again.
+"""Keeps what rover-kf scaled or raised of a job when the job's own file is applied again.
 
 ``kubectl apply`` compares the file with the live object, not with the file applied before: a job
 that was scaled from 2 to 3 would be set back to 2 by an unchanged file. Under scaling.mode auto the
-controller owns that number. A changed file, and any other way of writing the number, is obeyed.
+controller owns that number, and so it does a memory limit that it has raised. A changed file, and
+any other way of writing the number, is obeyed.
 Server-side apply needs none of this: there the API server itself reports the conflict.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rover_kf.api.jobs import Manifest
+from rover_kf.injection import memory_limit
 from rover_kf.injection.adapters import PYTORCH
 from rover_kf.injection.validation import validate
 
@@ -52,6 +54,21 @@ def keep_replicas(
         "auto); to set it yourself change the file or use kubectl scale"
     )
     return kept, (told,)
+
+
+def keep_memory(job: Manifest, old: Manifest) -> Manifest:
+    """The job with the memory limits that rover-kf has raised, where it states those before."""
+    raised = memory_limit.raised(old)
+    before = {item.key: item for item in PYTORCH.replicas(old)}
+    specs = dict(job["spec"][PYTORCH.specs])
+    for item in PYTORCH.replicas(job):
+        known = raised.get(item.key)
+        if known is None or item.key not in before:
+            continue
+        had = memory_limit.of(PYTORCH.trainer(before[item.key]))
+        if had == known.limit and memory_limit.of(PYTORCH.trainer(item)) == known.stated:
+            specs[item.key] = memory_limit.replica(item, PYTORCH, known.limit)
+    return {**job, "spec": {**job["spec"], PYTORCH.specs: specs}}
 
 
 def _last_applied(job: Mapping[str, Any]) -> str | None:

@@ -203,6 +203,19 @@ class LocalCluster:
         del nodes
         return {}
 
+    def node_memory(self) -> tuple[str, ...]:
+        """Nothing: limits are not enforced here."""
+        return ()
+
+    def resizes_pods(self) -> bool:
+        """Yes: there is nothing to it where no limit is enforced."""
+        return True
+
+    def resize_pod(
+        self, key: JobKey, pod: Pod, container: str, resources: Mapping[str, Any]
+    ) -> None:
+        """Nothing: limits are not enforced here."""
+
     def processes(self, key: JobKey, pod: str, container: str) -> tuple[int, ...]:
         """Process ids of a container that this process runs, its command first."""
         found = self._operator.pod(key, pod) if self._operator else None

@@ -29,6 +29,12 @@ _PEER = (
     r"|ncclRemoteError|remote process exited|connection closed by remote peer"
 )
 
+_LOADER = r"DataLoader worker .*(?:killed by signal|exited unexpectedly)"
+_REFUSED = (
+    "the machine refused so much memory at once, or a ulimit did: ask for less (a container's "
+    "limit never refuses memory, it kills)"
+)
+
 KILLS = (
     Rule(
         "out_of_memory",
@@ -96,18 +102,28 @@ RESOURCES = (
     Rule(
         "out_of_memory",
         PROCESS,
-        RAISE_MEMORY,
-        "memory could not be had; raise the container's limit",
+        RESTART,
+        _REFUSED,
         REPRODUCED,
         errors=frozenset({"MemoryError"}),
     ),
     Rule(
         "out_of_memory",
         PROCESS,
-        RAISE_MEMORY,
-        "memory could not be had; raise the container's limit",
+        RESTART,
+        _REFUSED,
         REPRODUCED,
         text=r"DefaultCPUAllocator|Cannot allocate memory|std::bad_alloc",
+    ),
+    Rule(
+        "data_loader_killed",
+        PROCESS,
+        RAISE_MEMORY,
+        "the kernel killed a data loader's worker: the container's memory limit was reached; fewer "
+        "workers, or a higher limit",
+        "https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.events: oom_kill)",
+        text=_LOADER,
+        memory_kill=True,
     ),
     Rule(
         "data_loader_killed",
@@ -115,7 +131,7 @@ RESOURCES = (
         RESTART,
         "a data loader's worker was killed, mostly for memory: fewer workers, or a higher limit",
         REPRODUCED,
-        text=r"DataLoader worker .*(?:killed by signal|exited unexpectedly)",
+        text=_LOADER,
     ),
 )
 

@@ -8,6 +8,7 @@ import json
 
 import pytest
 import yaml
+from job_manifests import make_job, trainer_of
 
 from rover_kf import errors
 from rover_kf.api.decisions import Quantity, Recommendation
@@ -75,3 +76,19 @@ def test_only_what_runs_have_shown_changes_replicas(basis, replicas):
     sized = manifests.sized(manifests.load(JOB), Recommendation("one", (size,)))
     assert sized.job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == replicas
     assert JOB["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
+
+
+@pytest.mark.parametrize(
+    ("stated", "most", "limit"),
+    [("1Gi", None, "3Gi"), ("1Gi", 2 << 30, "2Gi"), ("4Gi", None, "4Gi")],
+)
+def test_memory_is_only_raised(stated, most, limit):
+    """To what runs have shown, as far as is allowed; a request that equals the limit follows."""
+    job = make_job(memory=stated)
+    trainer_of(job)["resources"]["requests"] = {"memory": stated}
+    size = Quantity("memory", 3.0 * 2**30, 1, 5, "bytes", "history", 2.0, "because")
+    fed = manifests.fed(manifests.load(job), Recommendation("one", (size,)), most=most)
+    assert trainer_of(fed.job)["resources"] == {
+        "limits": {"memory": limit},
+        "requests": {"memory": limit},
+    }

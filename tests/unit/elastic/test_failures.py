@@ -21,6 +21,7 @@ from rover_kf.elastic.failures.classify import classify, classify_pod, first
 from rover_kf.elastic.failures.evidence import Evidence, TrainingError
 
 ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be asynchronously"
+LOADER = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
 WATCHDOG = (
     "[rank1]:[E626 06:24:44.903881913 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective"
     " operation timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE, NumelIn=9801523, NumelOut=9801523, "
@@ -81,7 +82,9 @@ def wrapped(kind: type[BaseException], cause: BaseException) -> Evidence:
         (raised(ModuleNotFoundError), "user_error", "fail_job", True),
         (raised(IndentationError), "user_error", "fail_job", True),
         (raised(AssertionError), "error", "restart", True),
-        (raised(MemoryError), "out_of_memory", "raise_memory", True),
+        (raised(MemoryError), "out_of_memory", "restart", True),
+        (Evidence(1, 0, tail=(LOADER,)), "data_loader_killed", "restart", True),
+        (Evidence(1, 1, tail=(LOADER,)), "data_loader_killed", "raise_memory", True),
         (raised(ValueError, "gloo"), "error", "restart", True),
         (
             raised(RuntimeError, "mat1 and mat2 shapes cannot be multiplied"),

@@ -70,3 +70,17 @@ def test_memory_kills(tmp_path):
     assert memory_kills.count((v2, v1)) == 3
     v2.write_text("low 0\noom 1\noom_kill 2\noom_group_kill 0\n")
     assert memory_kills.count((v2, v1)) == 2
+
+
+def test_memory_limit(tmp_path):
+    """Bytes in both versions' files; no limit, or none to read, is 0."""
+    v2, v1 = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
+    assert memory_kills.limit((v2, v1)) == 0
+    v1.write_text("536870912\n")
+    assert memory_kills.limit((v2, v1)) == 512 << 20
+    v1.write_text("9223372036854771712\n")
+    assert memory_kills.limit((v2, v1)) == 0
+    v2.write_text("max\n")
+    assert memory_kills.limit((v2, v1)) == 0
+    v2.write_text("1073741824\n")
+    assert memory_kills.limit((v2, v1)) == 1 << 30

@@ -149,6 +149,18 @@ def test_run_killed_for_memory_raises_the_request():
     assert combine(FACTS, [killed]).get("memory").target > 4.8 * GIB
 
 
+def test_a_raised_limit_is_where_the_next_run_begins():
+    """What a run was raised to and went on with; killed there too, it is more than that."""
+    raised = run(peak={}, memory_raised=6.0 * GIB)
+    found = combine(FACTS, [raised]).get("memory")
+    assert (found.target, found.basis) == (6.0 * GIB, "history")
+    assert "killed with less" in found.why
+    measured = run(uid="u2", memory_raised=0.0)
+    assert combine(FACTS, [raised, measured]).get("memory").target == 6.0 * GIB
+    failed = run(peak={}, memory_raised=6.0 * GIB, outcome="failed", verdict="out_of_memory")
+    assert combine(FACTS, [failed]).get("memory").target > 7.2 * GIB
+
+
 def test_profile_speaks_where_no_run_does():
     """Without history a short real run gives memory and CPU."""
     profile = Profile(seconds=10, ended=False, peak_memory=400 * MIB, cpu_seconds=15)

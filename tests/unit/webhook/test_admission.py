@@ -209,3 +209,38 @@ def test_what_is_no_review_is_said(posted):
     """A body that is no AdmissionReview raises MessageError."""
     with pytest.raises(errors.MessageError, match="AdmissionReview"):
         admission.review(posted, settings=SETTINGS)
+
+
+def raised_to(stored, limit):
+    """What the controller writes after a kill for memory."""
+    after = copy.deepcopy(stored)
+    trainer_of(after)["resources"]["limits"]["memory"] = limit
+    told = json.dumps({"Worker": ["1Gi", limit]})
+    after["metadata"]["annotations"][names.MEMORY_RAISED_ANNOTATION] = told
+    return ask(after, operation="UPDATE", old=stored, manager="controller")[1]
+
+
+def test_a_raised_limit_changes_nothing_but_the_trainer():
+    """The arena and the sidecar are of the size that the stated limit gives."""
+    _, stored = applied(make_job(policy={"memory.max": "4Gi"}))
+    after = raised_to(stored, "2Gi")
+    assert trainer_of(after)["resources"]["limits"]["memory"] == "2Gi"
+    trainer_of(after)["resources"] = trainer_of(stored)["resources"]
+    assert after["spec"] == stored["spec"]
+
+
+def test_a_second_apply_keeps_a_raised_limit():
+    """The same file keeps it; a file with another limit is obeyed."""
+    policy = {"memory.max": "4Gi"}
+    file, stored = applied(make_job(policy=policy))
+    stored = raised_to(stored, "2Gi")
+    _, again = reapply(file, stored)
+    assert again == stored
+    changed, _ = applied(make_job(policy=policy, memory="3Gi"))
+    merged = three_way_patch(file, changed, stored)
+    _, again = ask(merged, operation="UPDATE", old=stored, manager=admission.scaled.APPLY_MANAGER)
+    assert trainer_of(again)["resources"]["limits"]["memory"] == "3Gi"
+    bare = make_job(policy=policy, memory="3Gi")
+    assert container_of(again, names.SIDECAR_CONTAINER) == container_of(
+        ask(bare)[1], names.SIDECAR_CONTAINER
+    )

@@ -1,0 +1,31 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A container that needed more memory than it may use: what is seen of it, and what was done."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryKill:
+    """The kernel killed a process of a pod because the memory limit was reached."""
+
+    pod: str
+    at: float
+    """Unix seconds of the pod's node."""
+    limit: int = 0
+    """Bytes that the container could use when it happened; 0: not known."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryGrowth:
+    """What was done so far about kills of one replica type's pods."""
+
+    replica_type: str
+    """Lower case, as in the pod's label."""
+    raises: int = 0
+    at: float = 0.0
+    """When the limit was raised last; Unix seconds of who raised it."""
+    seen_until: float = 0.0
+    """The newest kill of unknown limit that was dealt with; Unix seconds of its node."""

@@ -1,0 +1,178 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Memory limits that were too low: raised in the job's template, then in its pods; pure.
+
+What the template states is what all pods of the type shall have. A pod that has less is resized
+while it runs, where Kubernetes can do that; else it is replaced, one pod at a time, since each
+keeps others' state. A controller that was killed in between finds which pods are behind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Container, Event, Pod
+from rover_kf.api.memory import MemoryGrowth, MemoryKill
+from rover_kf.elastic.memory_growth import Bounds, Growth, decide
+from rover_kf.injection import memory_limit, quantities
+from rover_kf.injection.adapters import PYTORCH, Replica
+from rover_kf.injection.memory_limit import Raise
+from rover_kf.reconcilers.plan import Enlarge, Observed, Plan, RaiseLimit, Replace, Tell
+from rover_kf.reconcilers.status import JobStatus
+
+KILLED_CODE = 137
+"""SIGKILL. A container of which a child was killed may end well and be called OOMKilled, too."""
+LOOK_SECONDS = 3.0
+"""Between two looks at a job whose limit may be raised: its launchers wait for it after a kill."""
+DEFERRED_SECONDS = 30.0
+"""How long a node may put a resize off for want of room; then the pod goes to another one."""
+
+
+def extend(made: Plan, seen: Observed, now: float) -> Plan:
+    """The plan with limits raised after kills, and with pods brought to their limits."""
+    if not _looked_after(seen):
+        return made
+    for replica in PYTORCH.replicas(seen.job.manifest):
+        growth = _growth(replica, seen, made.status, now)
+        if growth is not None:
+            made = _carry_out(made, replica, growth, seen, now)
+    return made.then(*_bring_up(seen, now), status=made.status)
+
+
+def asks(seen: Observed, memory: JobStatus, now: float) -> bool:
+    """Whether it matters what the nodes have, and whether pods can be resized."""
+    if not _looked_after(seen) or not seen.policy.most_memory:
+        return False
+    growths = (_growth(one, seen, memory, now) for one in PYTORCH.replicas(seen.job.manifest))
+    return any(growth and growth.limit for growth in growths) or any(_behind(seen, now))
+
+
+def delay(seen: Observed) -> float | None:
+    """Seconds until the next look; None if nothing is raised in this job."""
+    return LOOK_SECONDS if _looked_after(seen) and seen.policy.most_memory else None
+
+
+def _looked_after(seen: Observed) -> bool:
+    job = seen.job
+    ended = job.finished or job.suspended or job.deleting
+    return job.key.kind == names.PYTORCHJOB and not ended
+
+
+def _growth(replica: Replica, seen: Observed, memory: JobStatus, now: float) -> Growth | None:
+    """What follows from kills of this type's pods; None if there is no limit to raise."""
+    limit = memory_limit.of(PYTORCH.trainer(replica))
+    kills = tuple(_kills(replica, seen))
+    if limit is None or not kills:
+        return None
+    node = max(map(quantities.parse_bytes, seen.node_memory), default=None)
+    if node is not None:
+        node = max(node - memory_limit.beside(replica, PYTORCH), 0)
+    bounds = Bounds(seen.policy.most_memory, node)
+    return decide(kills, _state(replica, memory), limit, bounds, now)
+
+
+def _kills(replica: Replica, seen: Observed) -> Iterator[MemoryKill]:
+    pods = {pod.name: pod for pod in seen.pods if pod.replica_type == replica.kind}
+    if seen.status is not None:
+        yield from (kill for kill in seen.status.memory_kills if kill.pod in pods)
+    for pod in pods.values():
+        trainer = _trainer(pod)
+        if trainer is not None and _is_kill(trainer):
+            yield MemoryKill(pod.name, trainer.ended_at)
+
+
+def _is_kill(trainer: Container) -> bool:
+    return trainer.ended_by == "OOMKilled" and trainer.exit_code == KILLED_CODE
+
+
+def _state(replica: Replica, memory: JobStatus) -> MemoryGrowth:
+    known = {state.replica_type: state for state in memory.memory}
+    return known.get(replica.kind, MemoryGrowth(replica.kind))
+
+
+def _carry_out(made: Plan, replica: Replica, growth: Growth, seen: Observed, now: float) -> Plan:
+    others = (one for one in made.status.memory if one.replica_type != replica.kind)
+    memory = dataclasses.replace(made.status, memory=(*others, growth.state))
+    trainer = PYTORCH.trainer(replica)
+    limit = memory_limit.of(trainer) or 0
+    if growth.limit is not None:
+        known = memory_limit.raised(seen.job.manifest)
+        stated = memory_limit.stated(seen.job.manifest, replica.key, trainer) or limit
+        text = memory_limit.annotation({**known, replica.key: Raise(stated, growth.limit)})
+        patch = memory_limit.patch(replica, PYTORCH, growth.limit)
+        event = _raised(replica, limit, growth.limit, seen, now)
+        return made.then(RaiseLimit(patch, text, memory), Tell(event), status=memory)
+    key = f"memory:{replica.kind}:{limit}"
+    if not growth.refusal or memory.has_told(key):
+        return dataclasses.replace(made, status=memory)
+    event = _refused(replica, limit, growth.refusal, seen, now)
+    return made.then(Tell(event), status=memory.with_told(key))
+
+
+def _bring_up(seen: Observed, now: float) -> Iterator[Enlarge | Replace]:
+    """What gives pods their limits; of those that have to go to another node, one."""
+    behind = tuple(_behind(seen, now))
+    stuck = [pod for pod, _, resize in behind if not (resize and seen.resizes)]
+    for pod, replica, resize in behind:
+        if resize and seen.resizes:
+            resources = memory_limit.resize(PYTORCH.trainer(replica))
+            yield Enlarge(pod, PYTORCH.container, resources)
+    missing = [pod for pod in seen.pods if not _stands(pod)]
+    waits = len(seen.pods) < seen.job.nodes or any(pod not in stuck for pod in missing)
+    if stuck and not waits:
+        yield Replace(next(iter(missing), stuck[0]))
+
+
+def _behind(seen: Observed, now: float) -> Iterator[tuple[Pod, Replica, bool]]:
+    """Pods that have less than their raised template states, and whether to try a resize."""
+    for replica in PYTORCH.replicas(seen.job.manifest):
+        trainer = PYTORCH.trainer(replica)
+        if memory_limit.stated(seen.job.manifest, replica.key, trainer) is None:
+            continue
+        for pod in seen.pods:
+            if pod.replica_type != replica.kind or pod.deleting or pod.phase != "Running":
+                continue
+            has = _trainer(pod)
+            if has is None or not has.memory_limit:
+                continue
+            if quantities.parse_bytes(has.memory_limit) < (memory_limit.of(trainer) or 0):
+                yield pod, replica, True
+            elif _refused_by_node(pod, now):
+                yield pod, replica, False
+
+
+def _refused_by_node(pod: Pod, now: float) -> bool:
+    late = now - pod.resize_since > DEFERRED_SECONDS
+    return pod.resize == "Infeasible" or (pod.resize == "Deferred" and late)
+
+
+def _stands(pod: Pod) -> bool:
+    return pod.phase == "Running" and pod.ready and not pod.deleting
+
+
+def _trainer(pod: Pod) -> Container | None:
+    return next((one for one in pod.containers if one.name == PYTORCH.container), None)
+
+
+def _raised(replica: Replica, old: int, new: int, seen: Observed, now: float) -> Event:
+    killed = sorted({kill.pod for kill in _kills(replica, seen)})
+    how = "in place" if seen.resizes else "by replacing the pods, one at a time"
+    message = (
+        f"memory limit of {replica.key} replicas {_text(old)} -> {_text(new)}, {how}: the kernel "
+        f"killed for memory in {', '.join(killed)} (memory.max is {_text(seen.policy.most_memory)})"
+    )
+    return Event(names.EVENT_MEMORY_RAISED, message, at=now)
+
+
+def _refused(replica: Replica, limit: int, why: str, seen: Observed, now: float) -> Event:
+    if not seen.policy.most_memory:
+        key = f"{names.PREFIX}memory.max"
+        why = f"annotation {key} is not there: set the most that it may be raised to, such as 64Gi"
+    message = f"memory limit of {replica.key} replicas stays {_text(limit)} after a kill: {why}"
+    return Event(names.EVENT_MEMORY_NOT_RAISED, message, warning=True, at=now)
+
+
+def _text(count: int) -> str:
+    return quantities.format_bytes(count)

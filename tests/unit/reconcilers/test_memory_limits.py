@@ -1,0 +1,283 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Limits that were too low are raised in the template and in all pods, once a kill, and told."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import pytest
+from memory_cluster import KEY, Clock, Killed, MemoryCluster, manifest
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import Container, Pod
+from rover_kf.api.memory import MemoryKill
+from rover_kf.api.status import CoordinatorStatus
+from rover_kf.injection import quantities
+from rover_kf.reconcilers import memory_limits
+from rover_kf.reconcilers.job import Reconcilers
+
+MIB = 1 << 20
+MAX = f"{names.PREFIX}memory.max"
+RAISED, KEPT = names.EVENT_MEMORY_RAISED, names.EVENT_MEMORY_NOT_RAISED
+
+
+class Limited(MemoryCluster):
+    """Its pods have limits, that they are killed at."""
+
+    def __init__(self, clock: Clock, *, most="2Gi", limit="512Mi", requests=None):
+        resources = {"limits": {"cpu": "1", "memory": limit}}
+        if requests:
+            resources["requests"] = requests
+        given = manifest(annotations={MAX: most} if most else {})
+        containers = given["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"][
+            "containers"
+        ]
+        containers[0]["resources"] = resources
+        super().__init__(clock, given)
+        self.kills: list[MemoryKill] = []
+        self.nodes_have, self.can_resize, self.refuses = ("8Gi", "16Gi"), True, ""
+        self.pods = tuple(_pod(index, limit) for index in range(2))
+        self.resized: list[tuple[str, dict]] = []
+        self.deleted: list[str] = []
+
+    def node_memory(self):
+        return self.nodes_have
+
+    def resizes_pods(self):
+        return self.can_resize
+
+    def resize_pod(self, _, pod, container, resources):
+        self._point("resize")
+        assert self.can_resize
+        if self.refuses:
+            raise errors.InputError(self.refuses)
+        self.resized.append((pod.name, resources))
+        changed = Container(container, running=True, memory_limit=resources["limits"]["memory"])
+        self.become(dataclasses.replace(pod, containers=(changed,)))
+
+    def delete_pod(self, _, pod):
+        """The operator makes another one of the template."""
+        self._point("delete")
+        self.deleted.append(pod)
+        index = int(pod[-1])
+        self.become(dataclasses.replace(_pod(index, self.limit), uid=f"again-{index}"))
+
+    @property
+    def trainer(self):
+        worker = self.manifest["spec"]["pytorchReplicaSpecs"]["Worker"]
+        return worker["template"]["spec"]["containers"][0]
+
+    @property
+    def limit(self):
+        return self.trainer["resources"]["limits"]["memory"]
+
+    def become(self, pod):
+        self.pods = tuple(pod if one.name == pod.name else one for one in self.pods)
+
+    def kill(self, index=0, limit=None):
+        """A process of a pod is killed at its limit; its launcher tells the coordinator."""
+        pod = self.pods[index]
+        at = limit or quantities.parse_bytes(pod.containers[0].memory_limit)
+        self.kills.append(MemoryKill(pod.name, self.clock(), at))
+
+    def kill_container(self, index=0, code=137):
+        """All of the container is killed."""
+        pod = self.pods[index]
+        had = pod.containers[0]
+        ended = dataclasses.replace(
+            had, exit_code=code, ended_by="OOMKilled", ended_at=self.clock(), restarts=1
+        )
+        self.become(dataclasses.replace(pod, containers=(ended,)))
+
+    def _status(self, after) -> CoordinatorStatus:
+        return dataclasses.replace(super()._status(after), memory_kills=tuple(self.kills))
+
+    def told(self, reason):
+        return [event.message for event in self.events if event.reason == reason]
+
+
+def _pod(index, limit):
+    container = Container(names.PYTORCH_CONTAINER, running=True, memory_limit=limit)
+    name = f"digits-worker-{index}"
+    return Pod(name, f"uid-{index}", "worker", index, "Running", containers=(container,))
+
+
+@pytest.fixture
+def look(history):
+    def one(cluster, times=1):
+        for _ in range(times):
+            tick = Reconcilers(cluster, history, clock=cluster.clock).tick(KEY)
+            cluster.clock.now += 3
+        return tick
+
+    return one
+
+
+def test_a_kill_raises_the_limit_of_all_replicas_in_place(clock, look):
+    """Template first, then each pod; told with old, new and why; once, however often it is seen."""
+    cluster = Limited(clock)
+    cluster.kill(0)
+    cluster.kill(1)
+    look(cluster, 5)
+    assert cluster.limit == "768Mi"
+    assert [name for name, _ in cluster.resized] == ["digits-worker-0", "digits-worker-1"]
+    (event,) = cluster.told(RAISED)
+    assert "512Mi -> 768Mi, in place" in event
+    assert "digits-worker-0, digits-worker-1 (memory.max is 2Gi)" in event
+    assert cluster.told(KEPT) == []
+    cluster.kill(1)
+    look(cluster, 3)
+    assert cluster.limit == "1536Mi"
+    assert len(cluster.told(RAISED)) == 2
+
+
+@pytest.mark.parametrize(
+    ("requests", "asked", "patched"),
+    [
+        (None, None, {"limits", "requests"}),
+        ({"cpu": "1", "memory": "512Mi"}, "768Mi", {"limits", "requests"}),
+        ({"cpu": "1", "memory": "256Mi"}, "256Mi", {"limits"}),
+    ],
+)
+def test_requests_stay_what_they_were_to_the_limit(clock, look, requests, asked, patched):
+    """Equal or left out: equal, so that a Guaranteed pod stays one. Lower: as its owner stated."""
+    cluster = Limited(clock, requests=requests)
+    cluster.kill()
+    look(cluster, 2)
+    resources = cluster.trainer["resources"]
+    assert resources["limits"] == {"cpu": "1", "memory": "768Mi"}
+    assert (resources.get("requests") or {}).get("memory") == asked
+    assert set(cluster.resized[0][1]) == patched
+
+
+def test_the_cap_is_reached_and_told_once(clock, look):
+    """Raised to memory.max at most; a kill there is refused with a Warning that says what to do."""
+    cluster = Limited(clock, most="600Mi")
+    cluster.kill()
+    look(cluster, 2)
+    assert cluster.limit == "600Mi"
+    cluster.kill()
+    look(cluster, 4)
+    (refusal,) = cluster.told(KEPT)
+    assert "stays 600Mi after a kill: memory.max is reached" in refusal
+    assert next(event for event in cluster.events if event.reason == KEPT).warning
+
+
+def test_without_the_annotation_nothing_is_raised(clock, look):
+    """The Event names the annotation that would let it be."""
+    cluster = Limited(clock, most="")
+    cluster.kill()
+    look(cluster, 3)
+    assert cluster.limit == "512Mi"
+    (refusal,) = cluster.told(KEPT)
+    assert f"{MAX} is not there" in refusal
+
+
+def test_the_largest_node_is_the_bound_beside_what_the_pod_needs_else(clock, look):
+    """1 GiB of the node less 300 MiB of another container."""
+    cluster = Limited(clock)
+    cluster.nodes_have = ("512Mi", "1Gi")
+    pod = cluster.manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    pod["containers"].append({"name": "other", "resources": {"requests": {"memory": "300Mi"}}})
+    cluster.kill()
+    look(cluster, 2)
+    assert quantities.parse_bytes(cluster.limit) == 724 * MIB
+    cluster.kill()
+    look(cluster, 2)
+    assert "no node has more memory" in cluster.told(KEPT)[0]
+
+
+def test_a_killed_container_counts_once(clock, look):
+    """Under cgroup v2 all of the container is killed: its status tells, also long afterwards. One
+    that ended well, and of which a child had been killed before, is called OOMKilled as well."""
+    cluster = Limited(clock)
+    cluster.kill_container(0, code=0)
+    look(cluster, 2)
+    assert cluster.told(RAISED) == []
+    cluster.kill_container(0)
+    look(cluster)
+    cluster.kill_container(1)  # killed at the same time, and seen a look later
+    look(cluster, 20)
+    assert cluster.limit == "768Mi"
+    assert len(cluster.told(RAISED)) == 1
+    cluster.kill_container(1)
+    look(cluster, 2)
+    assert cluster.limit == "1536Mi"
+
+
+def test_where_pods_cannot_be_resized_they_are_replaced_one_at_a_time(clock, look):
+    """The next one goes when all stand again; before that none of those that keep the state."""
+    cluster = Limited(clock)
+    cluster.can_resize = False
+    cluster.kill()
+    look(cluster, 2)
+    assert cluster.deleted == ["digits-worker-0"]
+    assert "by replacing the pods" in cluster.told(RAISED)[0]
+    new = cluster.pods[0]
+    cluster.become(dataclasses.replace(new, phase="Pending", ready=False))
+    look(cluster, 3)
+    assert cluster.deleted == ["digits-worker-0"]
+    cluster.become(new)
+    look(cluster, 3)
+    assert cluster.deleted == ["digits-worker-0", "digits-worker-1"]
+    assert {pod.containers[0].memory_limit for pod in cluster.pods} == {"768Mi"}
+
+
+@pytest.mark.parametrize(("reason", "after"), [("Infeasible", 1), ("Deferred", 11)])
+def test_a_pod_whose_node_has_no_room_is_replaced(clock, look, reason, after):
+    """At once if the node never can, after a while if it may."""
+    cluster = Limited(clock)
+    cluster.kill()
+    look(cluster, 2)
+    stuck = dataclasses.replace(cluster.pods[1], resize=reason, resize_since=clock())
+    cluster.become(stuck)
+    look(cluster, 1)
+    assert cluster.deleted == ([] if after > 1 else ["digits-worker-1"])
+    look(cluster, after)
+    assert cluster.deleted == ["digits-worker-1"]
+
+
+def test_a_refused_resize_is_told_once_and_kills_nothing(clock, look):
+    """A quota would refuse the pod's successor, too."""
+    cluster = Limited(clock)
+    cluster.refuses = "exceeded quota: team"
+    cluster.kill()
+    look(cluster, 3)
+    lines = {(event.message, event.at, event.sequence) for event in cluster.events
+             if event.reason == KEPT and "exceeded quota" in event.message}  # fmt: skip
+    assert len(lines) == 2, "one line a pod; the same line again is no new Event"
+    assert cluster.deleted == []
+
+
+@pytest.mark.parametrize("point", range(1, 12))
+def test_a_controller_that_is_killed_anywhere_raises_once(clock, look, point):
+    """Before or after any write: the next one completes what was begun and does nothing twice."""
+    cluster = Limited(clock)
+    cluster.kill(0)
+    cluster.kill_at = point
+    for _ in range(8):
+        with contextlib.suppress(Killed):
+            look(cluster)
+    assert cluster.limit == "768Mi"
+    assert {pod.containers[0].memory_limit for pod in cluster.pods} == {"768Mi"}
+
+
+def test_the_run_is_remembered_with_the_raised_limit(clock, look, history):
+    """The record has it, so that the recommender can."""
+    cluster = Limited(clock)
+    cluster.kill()
+    look(cluster, 2)
+    clock.now += 60
+    look(cluster)
+    (record,) = history.list(name=KEY.name)
+    assert record.memory_raised == 768 * MIB
+    assert any(event.reason == RAISED for event in record.events)
+
+
+def test_only_jobs_that_may_be_raised_are_looked_at_often(clock, look):
+    """Their launchers wait for it after a kill."""
+    assert look(Limited(clock)).delay == memory_limits.LOOK_SECONDS
+    assert look(Limited(clock, most="")).delay > memory_limits.LOOK_SECONDS
