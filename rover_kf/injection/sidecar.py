@@ -19,7 +19,9 @@ OURS = {names.RUNTIME_CONTAINER: runtime.COMMAND, names.SIDECAR_CONTAINER: COMMA
 def container(plan: ReplicaPlan) -> dict[str, Any]:
     """The sidecar of one replica type.
 
-    No liveness probe: a restart of a native sidecar counts towards the job's backoffLimit.
+    No liveness probe: a restart of a native sidecar counts towards the job's backoffLimit. No
+    startup probe: the trainer's container would begin to load torch only seconds later, and
+    launcher and trainer wait for the sidecar by themselves.
     """
     mounts = [volumes.MOUNT, volumes.TOKEN_MOUNT]
     if plan.storage_mount is not None:
@@ -35,11 +37,6 @@ def container(plan: ReplicaPlan) -> dict[str, Any]:
         **({"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}),
         # Declared so that the scheduler keeps two pods with hostNetwork off one node.
         "ports": [{"name": "rover", "containerPort": names.PORT, "protocol": "TCP"}],
-        "startupProbe": {
-            "httpGet": {"path": names.PATH_HEALTH, "port": names.PORT},
-            "periodSeconds": 1,
-            "failureThreshold": 60,
-        },
         "resources": resources.sidecar(plan),
         "securityContext": security.container_context(plan),
         "volumeMounts": mounts,

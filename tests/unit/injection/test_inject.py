@@ -153,12 +153,7 @@ def test_the_sidecar_starts_first_and_fits_the_restricted_profile():
     sidecar = container_of(done, names.SIDECAR_CONTAINER)
     assert sidecar["restartPolicy"] == "Always"
     assert sidecar["command"] == ["python", "-m", "rover_kf.sidecar"]
-    assert sidecar["startupProbe"] == {
-        "httpGet": {"path": "/healthz", "port": 7411},
-        "periodSeconds": 1,
-        "failureThreshold": 60,
-    }
-    assert "livenessProbe" not in sidecar
+    assert not {"livenessProbe", "startupProbe"} & sidecar.keys()
     runtime = container_of(done, names.RUNTIME_CONTAINER)
     assert runtime["command"] == ["python", "-m", "rover_kf.sidecar.runtime", "/rover/runtime"]
     assert "restartPolicy" not in runtime
