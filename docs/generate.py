@@ -7,8 +7,11 @@ A test compares the files with what this gives, so that they cannot fall behind.
 
 from __future__ import annotations
 
+import collections
+import json
 import pathlib
 import signal
+from typing import Any
 
 import click
 import yaml
@@ -21,7 +24,7 @@ from rover_kf.injection.policy import RoverPolicy
 
 HERE = pathlib.Path(__file__).parent
 CATALOGUE = (
-    "<!-- From here on made by docs/generate.py; edit rover_kf/elastic/failures instead. -->\n"
+    "<!-- From here on made by docs/generate.py of rover_kf/elastic/failures and chaos.json. -->\n"
 )
 NOTE = "<!-- Made by docs/generate.py; edit the source instead. -->\n"
 
@@ -89,11 +92,12 @@ def policy() -> str:
 
 
 def failures() -> str:
-    """The catalogue of failures, below what is written by hand in the page itself."""
+    """Catalogue and matrix of failures, below what is written by hand in the page itself."""
     page = HERE / "failures.md"
     parts = [page.read_text().partition(CATALOGUE)[0], CATALOGUE]
     for title, rules in (("Processes", processes.RULES), ("Pods", pods.RULES)):
         parts += [f"\n## {title}\n\n", *_catalogue(rules)]
+    parts += ["\n## Matrix\n\n", *_matrix(json.loads((HERE / "chaos.json").read_text()))]
     return "".join(parts)
 
 
@@ -116,6 +120,34 @@ def _catalogue(rules: tuple[Rule, ...]) -> list[str]:
         )
         lines.append(f"| {' | '.join(cells)} |\n")
     return lines
+
+
+def _matrix(found: dict[str, Any]) -> list[str]:
+    """What a run of tests/cluster/test_chaos.py wrote, as a table."""
+    runs = collections.Counter(
+        f"`{fault['run']}` on {fault['date']}" for fault in found["faults"].values()
+    )
+    when = ", ".join(f"{run} ({count} faults)" for run, count in runs.items())
+    return [
+        f"Seen by `pytest tests/cluster/test_chaos.py`: {when}.\n\n",
+        "| fault | detected by | told as | action | all step again in | steps lost | seen on |\n",
+        "| --- | --- | --- | --- | ---: | ---: | --- |\n",
+        *(_overcome(name, fault) for name, fault in found["faults"].items()),
+    ]
+
+
+def _overcome(name: str, fault: dict[str, Any]) -> str:
+    anew = f"a new round, from the last sealed step out of {fault['source']}"
+    cells = (
+        name,
+        fault["noticed_by"],
+        ", ".join(f"`{reason}`" for reason in fault["told"]) or "-",
+        anew if fault["resumed"] else "none needed: it went on",
+        f"{fault['seconds']:.1f} s",
+        str(fault["steps_lost"]),
+        fault["conditions"],
+    )
+    return f"| {' | '.join(cells)} |\n"
 
 
 def _known_by(one: Rule) -> str:

@@ -15,11 +15,10 @@ from rover_kf.elastic.failures.rule import (
     Rule,
 )
 
+_SEEN = "tests/cluster/test_pod_ends.py"
 _KUBERNETES = "https://kubernetes.io/docs/concepts"
-_DISRUPTIONS = f"{_KUBERNETES}/workloads/pods/disruptions/#pod-disruption-conditions"
 _SHUTDOWN = f"{_KUBERNETES}/cluster-administration/node-shutdown/"
 _PRESSURE = f"{_KUBERNETES}/scheduling-eviction/node-pressure-eviction/"
-_LIFECYCLE = f"{_KUBERNETES}/workloads/pods/pod-lifecycle/"
 
 RULES = (
     Rule(
@@ -27,7 +26,7 @@ RULES = (
         CONTAINER,
         RAISE_MEMORY,
         "was killed for memory; raise its memory limit",
-        _LIFECYCLE,
+        _SEEN,
         reasons=frozenset({"OOMKilled"}),
     ),
     Rule(
@@ -35,7 +34,7 @@ RULES = (
         POD,
         REPLACE_POD,
         "made room for a pod of higher priority; a PriorityClass for the job would keep it",
-        _DISRUPTIONS,
+        _SEEN,
         reasons=frozenset({"PreemptionByScheduler", "Preempting"}),
         counts=False,
     ),
@@ -44,7 +43,7 @@ RULES = (
         NODE,
         REPLACE_NODE,
         "is on a node that does not answer, or was taken from one by its taint",
-        _DISRUPTIONS,
+        _SEEN,
         reasons=frozenset({"NodeLost", "DeletionByTaintManager", "DeletionByPodGC"}),
         counts=False,
     ),
@@ -62,7 +61,7 @@ RULES = (
         NODE,
         REPLACE_NODE,
         "was evicted through the API, as `kubectl drain` does",
-        _DISRUPTIONS,
+        _SEEN,
         reasons=frozenset({"EvictionByEvictionAPI"}),
         counts=False,
     ),
@@ -80,7 +79,7 @@ RULES = (
         POD,
         REPLACE_POD,
         "ran for longer than its activeDeadlineSeconds",
-        _LIFECYCLE,
+        _SEEN,
         reasons=frozenset({"DeadlineExceeded"}),
     ),
     Rule(
@@ -88,7 +87,7 @@ RULES = (
         NODE,
         REPLACE_NODE,
         "was refused by its node, which no longer has the devices or resources it was placed for",
-        _LIFECYCLE,
+        _SEEN,
         reasons=frozenset(
             {"UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods", "NodeAffinity"}
         ),
@@ -98,7 +97,7 @@ RULES = (
         CONTAINER,
         RESTART_CONTAINER,
         "cannot be started: its image, its command or what it mounts is not there",
-        _LIFECYCLE,
+        _SEEN,
         reasons=frozenset(
             {
                 "ContainerCannotRun",
