@@ -9,12 +9,12 @@ import collections
 import contextlib
 import dataclasses
 import logging
-import time
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
 from rover_kf.api.status import Acknowledged
+from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.sidecar.seams import Peers
 
 _log = logging.getLogger(__name__)
@@ -29,14 +29,14 @@ class Chronicle:
     """The coordinator's side; a Story for its own sidecar too."""
 
     def __init__(self, source: str) -> None:
-        self._source = source
+        self._source, self._clock = source, SteadyClock()
         self._events: collections.deque[Event] = collections.deque(maxlen=MOST_EVENTS)
         self.sequence = 0
         """Of the newest event."""
 
     def record(self, reason: str, message: str, *, warning: bool = False) -> None:
         """Add an event of this pod's."""
-        self.add(Event(reason, message, warning, time.time(), 0, self._source))
+        self.add(Event(reason, message, warning, self._clock.now(), 0, self._source))
 
     def add(self, event: Event) -> None:
         """Add any pod's event."""
@@ -58,12 +58,13 @@ class Messenger:
 
     def __init__(self, source: str, peers: Peers) -> None:
         self._source, self._peers = source, peers
+        self._clock = SteadyClock()
         self._events: asyncio.Queue[Event] = asyncio.Queue(maxsize=MOST_EVENTS)
         self._task: asyncio.Task[None] | None = None
 
     def record(self, reason: str, message: str, *, warning: bool = False) -> None:
         """Tell an event; it is on its way when this returns."""
-        event = Event(reason, message, warning, time.time(), 0, self._source)
+        event = Event(reason, message, warning, self._clock.now(), 0, self._source)
         _log.log(logging.WARNING if warning else logging.INFO, "%s: %s", reason, message)
         try:
             self._events.put_nowait(event)
