@@ -265,7 +265,7 @@ class Coordinator:
                     self._telemetry.formed(current, self._clock.now())
                     self._hangs.watch.formed(current)
                     self._slow_ranks.formed(current)
-                    self._preflights.formed()
+                    self._preflights.formed(current.members)
                 case Broken(planned, why):
                     _log.info("the round has ended: %s", why)
                     self._telemetry.broken(self._clock.now(), planned=planned)

@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the job's nodes at the coordinator: when one is due, and what is told of it.
 
-One is due before the first round, and again after a failure that its node is to blame for.
+One is due before the first round, and again after a failure that its node is to blame for. A pod
+that comes later is measured by itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Iterable
 
 from rover_kf.api import names
-from rover_kf.api.membership import Failure
+from rover_kf.api.membership import Failure, Member
 from rover_kf.api.nodes import UnfitNode
 from rover_kf.api.preflight import FAULTY, SLOW, CheckReply, CheckRequest, NodeVerdict, Preflight
 from rover_kf.elastic.failures.rule import REPLACE_NODE
@@ -21,6 +23,9 @@ from rover_kf.sidecar.story import Chronicle
 from rover_kf.sidecar.unfit_nodes import UnfitNodes
 
 _log = logging.getLogger(__name__)
+
+Launcher = tuple[str, str]
+"""Pod and incarnation."""
 
 OFF, EXCLUDE = "off", "exclude"
 KIND = "preflight"
@@ -48,6 +53,9 @@ class Preflights:
         self._limits = CheckLimits(measure=seconds)
         self._due = mode != OFF
         self._check: Check | None = None
+        self._later: dict[Launcher, Check] = {}
+        """Of pods that came later, each by itself."""
+        self._passed: set[Launcher] = set()
         self._number = 0
         self._vouched = float("-inf")
         self.last: Preflight | None = None
@@ -62,16 +70,35 @@ class Preflights:
             now: monotonic seconds.
             at: Unix seconds.
         """
-        if self._due and (self._check is None or self._check.result):
-            self._number += 1
-            # The time tells a restarted coordinator's checks from its predecessor's.
-            name = f"{at:.3f}-{self._number}"
-            self._check = Check(name, expected, self._limits, now)
-        if not self._due or self._check is None:
-            return CheckReply("go")
+        if not self._due:
+            return self._ask_alone(request, now=now, at=at)
+        if self._check is None or self._check.result:
+            self._check = Check(self._name(at), expected, self._limits, now)
         answer = self._check.ask(request, now)
         self._settle(at)
         return answer
+
+    def _ask_alone(self, request: CheckRequest, *, now: float, at: float) -> CheckReply:
+        """A pod comes that was in no check, and others are known to compare it with."""
+        who = (request.member.pod, request.member.incarnation)
+        if who in self._passed or self.last is None:
+            return CheckReply("go")
+        if who not in self._later:
+            self._later[who] = Check(self._name(at), 1, self._limits, now, before=self.last.pods)
+        check = self._later[who]
+        answer = check.ask(request, now)
+        if check.result is not None:
+            del self._later[who]
+            self._passed.add(who)
+            for one in check.result.verdicts:
+                if one.reason:
+                    self._tell(one, at)
+        return answer
+
+    def _name(self, at: float) -> str:
+        # The time tells a restarted coordinator's checks from its predecessor's.
+        self._number += 1
+        return f"{at:.3f}-{self._number}"
 
     def tick(self, now: float, at: float) -> tuple[str, ...]:
         """Time has passed; returns pods that live, though they neither join nor watch."""
@@ -84,9 +111,15 @@ class Preflights:
         self._vouched = now
         return self._check.pods
 
-    def formed(self) -> None:
-        """Training begins: what was not checked by now is not."""
+    def formed(self, members: Iterable[Member] = ()) -> None:
+        """Training begins: what was not checked by now is not.
+
+        Args:
+            members: who trains.
+        """
         self._due, self._check = False, None
+        self._later.clear()
+        self._passed |= {(member.pod, member.incarnation) for member in members}
 
     def failed(self, failure: Failure) -> None:
         """A training process has failed."""
@@ -96,8 +129,9 @@ class Preflights:
 
     def _settle(self, at: float) -> None:
         ended = self._check.result if self._check else None
-        if ended is None:
+        if self._check is None or ended is None:
             return
+        self._passed |= self._check.launchers
         self._due, self._check = False, None
         self.last = checks.shortened(dataclasses.replace(ended, at=at), MOST_PODS)
         bad = [one for one in ended.verdicts if one.reason]

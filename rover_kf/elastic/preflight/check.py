@@ -69,10 +69,20 @@ class Check:
         expected: pods that it waits for.
         limits: how long.
         now: monotonic seconds.
+        before: pods of the job as an earlier check found them.
     """
 
-    def __init__(self, name: str, expected: int, limits: CheckLimits, now: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        expected: int,
+        limits: CheckLimits,
+        now: float,
+        *,
+        before: Sequence[Measured] = (),
+    ) -> None:
         self.name, self.limits = name, limits
+        self._before = before
         self.expected = expected
         self.result: Preflight | None = None
         """Once it has ended; ``at`` is in the clock of ``now``."""
@@ -91,6 +101,12 @@ class Check:
     def pods(self) -> tuple[str, ...]:
         """Who takes part."""
         return tuple(self._places)
+
+    @property
+    def launchers(self) -> set[tuple[str, str]]:
+        """The same, with their incarnations."""
+        members = (place.request.member for place in self._places.values())
+        return {(member.pod, member.incarnation) for member in members}
 
     def ask(self, request: CheckRequest, now: float) -> CheckReply:
         """A launcher asks, perhaps with a result."""
@@ -189,7 +205,8 @@ class Check:
             place.task = None
 
     def _evidence(self) -> Evidence:
-        return Evidence([place.measured for place in self._places.values()], self._pairs)
+        pods = [place.measured for place in self._places.values()]
+        return Evidence(pods, self._pairs, before=self._before)
 
 
 def _with(known: Measured, result: CheckResult) -> Measured:

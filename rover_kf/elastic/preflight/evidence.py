@@ -31,6 +31,8 @@ class Evidence:
     pods: Sequence[Measured]
     pairs: Sequence[PairMeasured]
     fleet: Fleet = dataclasses.field(default_factory=Fleet)
+    before: Sequence[Measured] = ()
+    """Pods of the job as an earlier check found them, for one that comes later."""
 
     def usual_matmul(self, device: str) -> float | None:
         """Seconds that a multiplication should take."""
@@ -53,7 +55,7 @@ class Evidence:
     @functools.cached_property
     def _usual_matmul(self) -> dict[str, float | None]:
         seen: dict[str, list[float]] = {}
-        for pod in self.pods:
+        for pod in (*self.pods, *self.before):
             if pod.matmul_seconds is not None:
                 seen.setdefault(pod.device, []).append(pod.matmul_seconds)
         fleet = self.fleet.matmul_seconds
