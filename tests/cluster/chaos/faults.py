@@ -5,24 +5,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import pathlib
 import signal
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from testcluster import deployment
+from testcluster import cgroups, clocks, deployment, objects, training_operator
 from testcluster.processes import Daemon
 
-from chaos.scene import SIDECAR, TRAINER, Scene
-from rover_kf.api import names
+from chaos.scene import FIRST, SECOND, SIDECAR, TRAINER, Scene
 
 Fault = Callable[[Scene], AbstractContextManager[None]]
-
-_BLOCK = bytes(1 << 20)
-_RATHER_FULL_MILLICORES = 150
-"""Less than what a worker asks for: only by evicting one does the other pod fit."""
 
 
 def kill_trainer(role: str) -> Fault:
@@ -98,6 +90,42 @@ def silent(daemon: str) -> Fault:
     return stopped
 
 
+def clock_ahead(role: str, seconds: int) -> Fault:
+    """The wall clock of all pods of that pod's node is ahead; fewer than no seconds: behind."""
+
+    @contextlib.contextmanager
+    def jumped(scene: Scene) -> Iterator[None]:
+        node = scene.node_of(role)
+        with clocks.ahead(lambda: cgroups.processes(node), seconds):
+            yield
+
+    return jumped
+
+
+def power_loss(scene: Scene) -> AbstractContextManager[None]:
+    """The node of a worker has no power; where it can be, one on which nothing else is needed."""
+    needed = {
+        pod["spec"]["nodeName"]
+        for namespace in (training_operator.NAMESPACE, scene.controller)
+        for pod in objects.get(scene.cluster, namespace, "pods")["items"]
+    }
+    roles = sorted((SECOND, FIRST), key=lambda role: scene.node_of(role) in needed)
+    return scene.nodes.node_stopped(scene.node_of(roles[0]))
+
+
+def kill_controller(scene: Scene) -> AbstractContextManager[None]:
+    """SIGKILL to the controller."""
+
+    def strike(scene: Scene) -> None:
+        for pod in objects.get(scene.cluster, scene.controller, "pods")["items"]:
+            found = scene.processes.processes(scene.controller, pod["metadata"]["name"])
+            for process in found:
+                if not process.command.endswith("/pause"):
+                    scene.processes.reach.send(signal.SIGKILL, process)
+
+    return _at_once(strike)(scene)
+
+
 @contextlib.contextmanager
 def no_controller(scene: Scene) -> Iterator[None]:
     """The controller is away."""
@@ -106,65 +134,6 @@ def no_controller(scene: Scene) -> Iterator[None]:
         yield
     finally:
         deployment.scale(scene.cluster, 1)
-
-
-def full_memory(role: str) -> Fault:
-    """The volume that a pod's arena is in has no byte left."""
-
-    @contextlib.contextmanager
-    def full(scene: Scene) -> Iterator[None]:
-        process = scene.trainer(role)
-        place = pathlib.Path(f"/proc/{process.pid}/root{names.HOME}") / "filled"
-        try:
-            with contextlib.suppress(OSError), place.open("wb", buffering=0) as file:
-                while True:
-                    file.write(_BLOCK)
-            yield
-        finally:
-            # The process may be gone by now, its pod and volume not.
-            for root in (place, _seen_by(scene, role) / "filled"):
-                root.unlink(missing_ok=True)
-
-    return full
-
-
-@contextlib.contextmanager
-def storage_refuses(scene: Scene) -> Iterator[None]:
-    """Nothing can be written where checkpoints go; what the test itself keeps there can."""
-    closed = [path for path in scene.storage.iterdir() if path.is_dir() and path.name != "journal"]
-    folders = [scene.storage, *(path for top in closed for path in (top, *top.rglob("*")))]
-    modes = {path: path.stat().st_mode for path in folders if path.is_dir()}
-    for path in modes:
-        path.chmod(0o555)
-    try:
-        yield
-    finally:
-        for path, mode in modes.items():
-            path.chmod(mode)
-
-
-def preempt(role: str) -> Fault:
-    """A pod of a higher PriorityClass takes the place of a worker on its node."""
-
-    @contextlib.contextmanager
-    def preempted(scene: Scene) -> Iterator[None]:
-        name = f"chaos-{uuid.uuid4().hex[:6]}"
-        priority = {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": name},
-            "value": 1000,
-        }
-        kubectl = scene.cluster.kubectl
-        kubectl("create", "-f", "-", text=json.dumps(priority))
-        try:
-            kubectl("create", "-f", "-", text=json.dumps(_greedy(scene, role, name)))
-            yield
-        finally:
-            kubectl("-n", scene.outside, "delete", "pod", name, "--ignore-not-found", "--now")
-            kubectl("delete", "priorityclass", name)
-
-    return preempted
 
 
 def both(first: Fault, second: Fault) -> Fault:
@@ -208,52 +177,3 @@ def _send(scene: Scene, number: signal.Signals, role: str, container: str) -> No
 
 def _kubectl_delete(scene: Scene, pod: str, *how: str) -> None:
     scene.cluster.kubectl("-n", scene.job.namespace, "delete", "pod", pod, "--wait=false", *how)
-
-
-def _seen_by(scene: Scene, role: str) -> pathlib.Path:
-    return pathlib.Path(f"/proc/{scene.first_of(role, SIDECAR).pid}/root{names.HOME}")
-
-
-def _greedy(scene: Scene, role: str, priority: str) -> dict[str, object]:
-    node = scene.node_of(role)
-    millicores = _free(scene, node) + _RATHER_FULL_MILLICORES
-    container = {
-        "name": "greedy",
-        "image": scene.toolbox,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["sleep", "600"],
-        "resources": {"requests": {"cpu": f"{millicores}m"}},
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": priority, "namespace": scene.outside},
-        "spec": {
-            "priorityClassName": priority,
-            "nodeSelector": {"kubernetes.io/hostname": node},
-            "terminationGracePeriodSeconds": 0,
-            "containers": [container],
-        },
-    }
-
-
-def _free(scene: Scene, node: str) -> int:
-    """Millicores of a node that nobody has asked for."""
-    found = json.loads(scene.cluster.get_raw(f"/api/v1/nodes/{node}"))
-    path = f"/api/v1/pods?fieldSelector=spec.nodeName={node}"
-    pods = json.loads(scene.cluster.get_raw(path))["items"]
-    asked = sum(_requests(pod["spec"]) for pod in pods)
-    return _millicores(found["status"]["allocatable"]["cpu"]) - asked
-
-
-def _requests(spec: dict[str, object]) -> int:
-    # A native sidecar counts as a container does.
-    running = [c for c in spec.get("initContainers", []) if c.get("restartPolicy") == "Always"]
-    both = [*spec["containers"], *running]
-    return sum(
-        _millicores(c.get("resources", {}).get("requests", {}).get("cpu", "0")) for c in both
-    )
-
-
-def _millicores(text: str) -> int:
-    return int(text[:-1]) if text.endswith("m") else int(text) * 1000

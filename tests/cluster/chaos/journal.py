@@ -14,7 +14,7 @@ class Line:
     """One step or restore of one training process."""
 
     at: float
-    """Unix seconds."""
+    """Monotonic seconds: one clock for all nodes of the test cluster, which nobody sets."""
     rank: int
     world: int
     verb: str

@@ -1,31 +1,40 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""All that was overcome, as a table and as JSON; pure."""
+"""What was overcome, as JSON for docs/failures.md: a run of a few faults renews only theirs."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
-from typing import Any
+import datetime as dt
+import json
+import os
+import pathlib
 
+from chaos.scenarios import SCENARIOS, Scenario
 from chaos.verdict import Cost
 
 
-def markdown(costs: Iterable[Cost]) -> str:
-    """The table of docs/chaos.md."""
-    head = "| fault | told by | goes on from | every rank steps after | steps lost |"
-    rows = [
-        f"| {cost.name} | {', '.join(f'`{reason}`' for reason in cost.told) or 'nothing needed'} "
-        f"| {_from(cost)} | {cost.seconds:.1f} s | {cost.steps_lost} |"
-        for cost in costs
-    ]
-    return "\n".join([head, "| --- | --- | --- | ---: | ---: |", *rows])
+def keep(place: pathlib.Path, wish: str, scenario: Scenario, cost: Cost) -> None:
+    """Write one, beside what was found of other faults.
 
-
-def to_json(costs: Iterable[Cost]) -> dict[str, Any]:
-    """For build/bench/chaos.json."""
-    return {cost.name: dataclasses.asdict(cost) for cost in costs}
-
-
-def _from(cost: Cost) -> str:
-    return "where it was" if cost.resumed is None else f"the last sealed step, from {cost.source}"
+    Args:
+        place: the file.
+        wish: which faults were asked for.
+        scenario: whose promises were all kept.
+        cost: of it.
+    """
+    known = json.loads(place.read_text()).get("faults", {}) if place.exists() else {}
+    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
+    known[scenario.name] = {
+        "noticed_by": scenario.noticed_by,
+        "told": list(cost.told),
+        "resumed": cost.resumed is not None,
+        "source": cost.source,
+        "seconds": round(cost.seconds, 1),
+        "steps_lost": cost.steps_lost,
+        "date": today,
+        "run": f"--chaos {wish}",
+        "conditions": f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}",
+    }
+    faults = {one.name: known[one.name] for one in SCENARIOS if one.name in known}
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps({"faults": faults}, indent=1) + "\n")

@@ -29,6 +29,8 @@ class Scene:
     nodes: NodeFaults
     storage: pathlib.Path
     """The folder behind the job's claim."""
+    checkpoints: pathlib.Path
+    """The small disk in it that checkpoints go to."""
     controller: str
     """The controller's namespace."""
     outside: str

@@ -5,12 +5,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from chaos.journal import Line, newest
 
 MORE_STEPS = 3
 """Of every rank after a fault that need not end a round: it goes on."""
+EXACT_SECONDS = 0.001
+CLOSE_SECONDS = 5.0
+"""A status is some time under way."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -19,7 +23,7 @@ class Struck:
 
     name: str
     at: float
-    """Unix seconds."""
+    """Monotonic seconds."""
     step: int
     """Newest finished step then."""
     sealed: int
@@ -88,3 +92,27 @@ def broken(struck: Struck, found: Cost, wanted: frozenset[str]) -> list[str]:
 def struck_now(name: str, at: float, lines: Sequence[Line], sealed: int) -> Struck:
     """The fault that is made at that time."""
     return Struck(name, at, newest(lines, at), sealed)
+
+
+def unaccounted(status: Mapping[str, Any]) -> list[str]:
+    """What the account of the job's seconds leaves out, in words.
+
+    Args:
+        status: of the coordinator.
+    """
+    age = status["now"] - status["account_from"]
+    spent = sum(status["goodput"].values())
+    return [f"the account has {spent} of {age} s"] if abs(age - spent) > EXACT_SECONDS else []
+
+
+def off_time(first: Mapping[str, Any], last: Mapping[str, Any], seconds: float) -> list[str]:
+    """Whether the job's age went on as the time did, in words if not.
+
+    Args:
+        first: a status.
+        last: a later one.
+        seconds: between them.
+    """
+    ages = [status["now"] - status["account_from"] for status in (first, last)]
+    off = ages[1] - ages[0] - seconds
+    return [f"the job's age went {off:.1f} s too far"] if abs(off) > CLOSE_SECONDS else []

@@ -3,7 +3,7 @@
 """Runs a sample script unchanged and writes down what its weights are at every step and restore.
 
 ``journaled.py digits.py --steps 100``: a file a process in the folder JOURNAL, which outlives pods:
-``<unix time> <rank> <world size> stepped|restored <step> <sha256> <source>``. Weights are the
+``<monotonic seconds> <rank> <world size> stepped|restored <step> <sha256> <source>``. Weights are
 parameters and the optimizer's state, which all ranks have alike; BatchNorm's running figures are
 each rank's own. Where the file HURRY is, input is not limited any more.
 """
@@ -63,7 +63,9 @@ class Journaled(rover_kf.Checkpointer):
         rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
         place = JOURNAL / f"{socket.gethostname()}.{rank}.{os.getpid()}.txt"
         with place.open("a") as file:
-            file.write(f"{time.time()} {rank} {world} {verb} {step} {digest(state)} {source}\n")
+            file.write(
+                f"{time.monotonic()} {rank} {world} {verb} {step} {digest(state)} {source}\n"
+            )
 
 
 JOURNAL.mkdir(exist_ok=True)

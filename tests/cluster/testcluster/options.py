@@ -14,8 +14,12 @@ from testcluster.deployment import ProjectImages
 def declare(group: Any) -> None:
     """Add the options to a group of pytest's parser."""
     group.addoption(
-        "--chaos", choices=("some", "all"), default="some", help="which faults (default some)"
+        "--chaos",
+        default="some",
+        help="which faults: some (default), all, random (all, in an order by chance), or a pattern "
+        "of their names",
     )
+    group.addoption("--chaos-seed", type=int, default=0, help="of --chaos random (default 0)")
     group.addoption("--keep-cluster", action="store_true", help="leave the started cluster running")
     group.addoption(
         "--kubeconfig", type=pathlib.Path, help="use this cluster instead of starting one"
