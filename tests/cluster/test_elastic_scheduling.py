@@ -187,33 +187,3 @@ def test_the_first_pod_is_preempted(checkpoints, submit, guests):
     assert all(line.step >= sealed for line in resumed(checkpoints, at))
     eventually_told(job, "FirstPodMadeRoomFor", "digits-worker-2 gives its place to")
     print(f"\ntwo train {seconds:.1f} s after the guest came")
-
-
-@pytest.mark.usefixtures("at_length")
-def test_suspended_below_its_fewest(checkpoints, submit, guests):
-    """Two of three places are taken and two is the fewest: suspended with the reason after the
-    policy's time, its last place free; resumed it goes on from storage, and loses nothing."""
-    job = submit(2)
-    trains_with(checkpoints, 3)
-    told_after = ("annotate", "pytorchjob", job.name, "rover-kf.io/failures.suspend-after=5s")
-    job.cluster.kubectl("-n", job.namespace, *told_after)
-    _, step = newest(checkpoints)
-    places = [job.pods()[f"digits-worker-{index}"]["spec"]["nodeName"] for index in (1, 2)]
-    came = [guests.come(place) for place in places]
-    eventually_told(job, "JobSuspended", "1 of at least 2 pods could train for")
-    eventually(lambda: not job.pods(), within=90, every=0.5, what="its pods' end")
-    assert job.read()["spec"]["runPolicy"]["suspend"] is True
-    remembered = json.loads(job.read()["metadata"]["annotations"]["rover-kf.io/status"])
-    print("\n" + remembered["suspended"])
-    for guest in came:
-        guests.go(guest)
-    resume = json.dumps({"spec": {"runPolicy": {"suspend": False}}})
-    job.cluster.kubectl(
-        "-n", job.namespace, "patch", "pytorchjob", job.name, "--type", "merge", "-p", resume
-    )
-    again, _ = newest(checkpoints)
-    trains_with(checkpoints, 3, after=again)
-    found = resumed(checkpoints, again)
-    assert {line.source for line in found} == {"storage"}
-    print(f"went on from {min(line.step for line in found)}, {step} was the newest before")
-    assert all(line.step >= step for line in found)
