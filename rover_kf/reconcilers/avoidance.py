@@ -64,7 +64,7 @@ def _new(seen: Observed, kept: tuple[Avoided, ...], now: float) -> tuple[Avoided
     """Nodes that were found unfit and are not known as such."""
     found: dict[str, Avoided] = {}
     room = min(MOST, max(len(seen.pods) // 2, 1)) - len(kept)
-    known = {one.node for one in kept}
+    known = {one.node for one in kept} | _all_there_is(seen)
     told = seen.status.unfit if seen.status else ()
     for unfit in (*told, *preflights.unfit(seen), *_told_by_kubernetes(seen, now)):
         until = unfit.at + seen.policy.node_avoid_seconds
@@ -73,6 +73,13 @@ def _new(seen: Observed, kept: tuple[Avoided, ...], now: float) -> tuple[Avoided
             found[unfit.node] = Avoided(unfit.node, until, reason)
             room -= 1
     return tuple(found.values())
+
+
+def _all_there_is(seen: Observed) -> set[str]:
+    """The node of all the job's pods, if there are several: to leave it would cost everything that
+    is in memory, and where there is no other (one machine) cost it again and again."""
+    nodes = [pod.node for pod in seen.pods if pod.node and pod.phase not in _ENDED]
+    return set(nodes) if len(nodes) > 1 and len(set(nodes)) == 1 else set()
 
 
 def _told_by_kubernetes(seen: Observed, now: float) -> list[UnfitNode]:

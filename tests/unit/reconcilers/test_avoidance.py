@@ -142,6 +142,18 @@ def test_no_more_than_half_of_the_nodes_are_left_out(clock, history):
     assert len(affinity.left_out(cluster.template())) == 1
 
 
+def test_the_one_node_of_all_pods_is_not_left_out(clock, history):
+    """Nor are its pods replaced: nowhere else is anything of the job."""
+    cluster = Cluster(clock)
+    cluster.pods = tuple(dataclasses.replace(pod, node="n0") for pod in cluster.pods)
+    cluster.breaks("n0")
+    for _ in range(3):
+        clock.now += 5
+        look(cluster, history)
+    assert affinity.left_out(cluster.template()) == frozenset()
+    assert [pod.uid for pod in cluster.pods] == ["uid-1", "uid-2", "uid-3"]
+
+
 def test_a_pod_that_its_node_refused_goes_elsewhere(clock, history):
     """A refusal of the node counts; a drain, which Kubernetes makes on purpose, does not."""
     cluster = Cluster(clock)
