@@ -76,8 +76,10 @@ def _new(seen: Observed, kept: tuple[Avoided, ...], now: float) -> tuple[Avoided
 
 
 def _all_there_is(seen: Observed) -> set[str]:
-    """The node of all the job's pods, if there are several: to leave it would cost everything that
-    is in memory, and where there is no other (one machine) cost it again and again."""
+    """The node of all the job's pods, if there are several.
+
+    To leave it would cost everything that is in memory, and on a machine alone cost it for ever.
+    """
     nodes = [pod.node for pod in seen.pods if pod.node and pod.phase not in _ENDED]
     return set(nodes) if len(nodes) > 1 and len(set(nodes)) == 1 else set()
 
