@@ -40,7 +40,7 @@ check: venv
 	$(PY) -m mypy tests/typing/api.py
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/vermin -q -t=3.10- --violations --no-tips --eval-annotations \
-	  rover_kf/__init__.py rover_kf/errors.py rover_kf/api rover_kf/trainer rover_kf/launcher rover_kf/checkpoint rover_kf/elastic
+	  rover_kf/__init__.py rover_kf/errors.py rover_kf/api rover_kf/trainer rover_kf/launcher rover_kf/checkpoint rover_kf/sharding rover_kf/elastic
 
 # Programs of the system that the cluster needs; who is not root has to have them.
 packages:
