@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 
 import pytest
@@ -118,10 +119,10 @@ def newest(folder) -> tuple[float, int]:
 
 
 def started(job: RunningJob, pod: str) -> float:
-    """When the container of a pod's trainer was started; Unix seconds."""
+    """When the container of a pod's trainer was started, by the journal's clock."""
     containers = job.pods()[pod]["status"]["containerStatuses"]
     state = next(item["state"] for item in containers if item["name"] == "pytorch")
-    return seconds_of(state["running"]["startedAt"])
+    return time.monotonic() - (time.time() - seconds_of(state["running"]["startedAt"]))
 
 
 def resumed(folder, after: float) -> list[journal.Line]:
@@ -169,13 +170,6 @@ def test_a_job_takes_the_room_there_is(checkpoints, submit, guests):
     )
 
 
-@pytest.fixture
-def at_length(pytestconfig):
-    if pytestconfig.getoption("--chaos") != "all":
-        pytest.skip("takes half a minute; --chaos all")
-
-
-@pytest.mark.usefixtures("at_length")
 def test_the_first_pod_is_preempted(checkpoints, submit, guests):
     """The pod with the coordinator loses its place: the last one gives it its own."""
     job = submit(1)
