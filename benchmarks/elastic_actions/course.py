@@ -8,6 +8,7 @@ import dataclasses
 import pathlib
 import shutil
 import time
+import uuid
 
 import manifest
 import outcome
@@ -50,7 +51,8 @@ class Course:
         Raises:
             TooLong: a step of it did not happen in time; its logs are kept then.
         """
-        name = f"{self.side}-{action.replace('_', '-')}"
+        # A name of its own: name servers give the former job's addresses for half a minute.
+        name = f"{self.side}-{action.replace('_', '-')}-{uuid.uuid4().hex[:4]}"
         with whole(self.place):
             wanted = ACTIONS.get(action, ACTIONS["kill_process"])
             job = manifest.job(

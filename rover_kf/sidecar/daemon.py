@@ -152,7 +152,7 @@ class Daemon:
             *self._checkpoints.local_routes(),
         ]
         if self._coordinator is not None:
-            return [*routes, *self._coordinator.local_routes()]
+            return [*routes, *map(self._heralded, self._coordinator.local_routes())]
         forwarded = [web.post(path, self._forward) for path in RENDEZVOUS]
         return [*routes, *forwarded, web.post(names.PATH_SAMPLES, self._forward)]
 
@@ -167,14 +167,28 @@ class Daemon:
         told = web.post(names.PATH_COORDINATOR, self._on_whereabouts)
         return [*routes, told, web.route("*", "/v1/{path:.*}", self._on_misdirected)]
 
+    def _heralded(self, route: web.RouteDef) -> web.RouteDef:
+        """The launcher's join begins to tell the other pods where it leads.
+
+        Sooner, their names may not be known yet, and name servers keep that for half a minute.
+        """
+        if route.path != names.PATH_JOIN or self._herald is None:
+            return route
+        herald, join = self._herald, route.handler
+
+        async def told(request: web.Request) -> web.StreamResponse:
+            herald.begin()
+            found: web.StreamResponse = await join(request)
+            return found
+
+        return web.post(route.path, told)
+
     async def _on_whereabouts(self, request: web.Request) -> web.Response:
         told = await read(request, Whereabouts)
         self._peers.told(told.address)
         return reply(Acknowledged())
 
     async def _on_self(self, _: web.Request) -> web.Response:
-        if self._herald is not None:
-            self._herald.begin()
         settings = self._settings
         return reply(
             Identity(

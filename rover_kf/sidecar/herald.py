@@ -44,7 +44,7 @@ class Herald:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Tell everybody; called once the pod's trainer has started, again is no harm."""
+        """Tell everybody; called when the pod's launcher joins, again is no harm."""
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
