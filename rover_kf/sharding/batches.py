@@ -90,10 +90,6 @@ class Batches:
         begin = self.done + step * self.batch
         size = self.end_of(step) - begin
         count = -(-size // (self.world_size * self.most))
-        if count == 1 and size >= self.world_size:
-            at = begin + size * self.rank // self.world_size
-            end = begin + size * (self.rank + 1) // self.world_size
-            return (Cut(at, end, step, (end - at) * self.world_size / size, last=True),)
         parts = count * self.world_size
         marks = [
             begin + size * part // parts

@@ -137,9 +137,9 @@ class Commits:
                 self._naming.sealed(key)
             # A restored slot keeps the round that it was sealed in, its replica would have another.
             if not (sealed.replicated or sealed.restored):
-                await self._replication.sealed(key, self._seals.holdings(key))
+                self._replication.sealed(key, self._seals.holdings(key))
             elif sealed.replicated and self._seals.pods(key) > 1:
-                await self._replication.held_by_all(sealed.step)
+                self._replication.held_by_all(sealed.step)
             self._poll.notify()
         return reply(SealTaken(check=self._verdicts.is_due(sealed)))
 
@@ -245,7 +245,7 @@ class Commits:
         # What the round goes on from may be in one memory only: durable before the pace allows it.
         self._naming.hurry()
         self._replication.restart()
-        await self._verdicts.restart(step)
+        self._verdicts.restart(step)
         self._poll.notify()
         if self.durable_step is not None and step is not None and step < self.durable_step:
             self._ledger = commit.forget_committed(self._ledger)

@@ -92,7 +92,7 @@ class ReplicaVerdicts:
             self._saves += 1
         return key in self._due
 
-    async def restart(self, step: int | None) -> None:
+    def restart(self, step: int | None) -> None:
         """A new round begins at that step: what was open is of the old one."""
         if self._equal_step is not None:
             self._equal_step = None if step is None else min(step, self._equal_step)

@@ -75,12 +75,12 @@ class Replication:
             web.post(names.PATH_PARITY_MADE, self._on_parity_made),
         ]
 
-    async def sealed(self, key: Key, holdings: Sequence[Holding]) -> None:
+    def sealed(self, key: Key, holdings: Sequence[Holding]) -> None:
         """Every rank has sealed the step, none of them all of it."""
         self._ring.sealed(key, holdings)
         self._poll.notify()
 
-    async def held_by_all(self, step: int) -> None:
+    def held_by_all(self, step: int) -> None:
         """Every rank has sealed the step, all of them the same, in several pods."""
         self._held_by_all = step
         self._poll.notify()

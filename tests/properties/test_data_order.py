@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import Dataset
+from numbered import Numbered
 
 from rover_kf import errors
 from rover_kf.sharding.batches import Batches
@@ -22,19 +22,6 @@ from rover_kf.trainer.loader import _AT_ONCE, ElasticDataLoader, _at
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
 seeds = st.integers(-(1 << 70), 1 << 70)
-
-
-class Numbered(Dataset):
-    """Sample i is i."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 @EXAMPLES

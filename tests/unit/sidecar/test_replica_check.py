@@ -171,7 +171,7 @@ def test_a_mismatch_is_told_once_a_set_of_ranks():
             for step in (20, 30):
                 assert await coordinator.check(step, {0: 7, 1: 7, 2: 7, 3: 8, 4: 7}) == {0, 3}
             assert await coordinator.check(40, {0: 7, 1: 9}) == {0, 1}
-            await coordinator.verdicts.restart(5)
+            coordinator.verdicts.restart(5)
             assert await coordinator.check(20, {0: 7, 1: 7, 2: 7, 3: 8, 4: 7}) == {0, 3}
             known = {(reason, warning) for reason, _, warning in coordinator.story.lines}
             assert known == {(names.EVENT_REPLICA_MISMATCH, True)}
@@ -206,7 +206,7 @@ def test_who_is_silent_costs_a_check_and_no_memory():
             waiting = asyncio.create_task(patient.ask(_digest(0, 20, 7, 2)))
             done, _ = await asyncio.wait({waiting}, timeout=0.1)
             assert not done
-            await patient.verdicts.restart(None)
+            patient.verdicts.restart(None)
             assert await waiting == DigestTaken()
             assert len(patient.messages) == 1
 

@@ -8,21 +8,11 @@ import itertools
 
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from numbered import Numbered
+from torch.utils.data import IterableDataset
 
 from rover_kf import ElasticDataLoader, errors
 from rover_kf.sharding.permutation import Permutation
-
-
-class Numbered(Dataset):
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 class Endless(IterableDataset):
