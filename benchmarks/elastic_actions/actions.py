@@ -20,6 +20,10 @@ from testcluster.pod_processes import OnMachine
 from waiting import TooLong, wait
 
 
+class Gone(TooLong):
+    """The process that was to be killed has ended already."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scene:
     """A job that trains, and the world that it trains in."""
@@ -153,4 +157,4 @@ def _on_machine(scene: Scene, pod: str, pid: int) -> int:
         numbers = next(line for line in status.splitlines() if line.startswith("NSpid:"))
         if numbers.split()[-1] == str(pid):
             return process.pid
-    raise TooLong(f"{pod} has no process {pid} any more")
+    raise Gone(f"{pod} has no process {pid} any more")
