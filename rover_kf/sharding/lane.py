@@ -1,0 +1,69 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""One partition's slots in an epoch: each is to be done, with a worker, done, or set aside."""
+
+from __future__ import annotations
+
+from rover_kf import errors
+from rover_kf.api.data import Partition, Span
+from rover_kf.sharding.ranges import Ranges
+
+
+class Lane:
+    """One a partition.
+
+    Args:
+        partition: as of now; a stream's grows.
+        shard: slots of a span at most; spans end at multiples of it.
+        done: slots that are used already.
+        poison: slots that were set aside.
+
+    Raises:
+        CheckpointError: slots are done that the partition does not have.
+    """
+
+    def __init__(self, partition: Partition, shard: int, done: Ranges, poison: Ranges) -> None:
+        self.partition, self._shard = partition, shard
+        self.end = partition.end
+        self.done, self.poison = done, poison
+        self.todo = Ranges([(partition.begin, partition.end)])
+        for known in (done, poison):
+            for begin, end in known:
+                self._know(begin, end)
+
+    @property
+    def size(self) -> int:
+        """Slots, as of now."""
+        return self.end - self.partition.begin
+
+    @property
+    def left(self) -> int:
+        """Slots that are neither done nor set aside."""
+        return self.size - self.done.total - self.poison.total
+
+    def grow(self, end: int) -> None:
+        """A stream has more slots; an end that is behind what is known says nothing."""
+        if not self.partition.bounded and end > self.end:
+            self.todo.add(self.end, end)
+            self.end = end
+
+    def take(self) -> Span | None:
+        """The next span to be done, of one shard; None: all are with somebody, or over."""
+        first = self.todo.first()
+        if first is None:
+            return None
+        begin = first[0]
+        end = min(first[1], (begin // self._shard + 1) * self._shard)
+        self.todo.remove(begin, end)
+        return Span(self.partition.name, begin, end)
+
+    def _know(self, begin: int, end: int) -> None:
+        self.grow(end)  # as far as a checkpoint has seen it
+        if begin < self.partition.begin and not self.partition.bounded:
+            begin = self.partition.begin  # what a stream no longer has
+        if self.todo.remove(begin, end) != max(end - begin, 0):
+            raise errors.CheckpointError(
+                f"the checkpoint has slots {begin} to {end} of partition {self.partition.name!r} "
+                f"done, which goes from {self.partition.begin} to {self.end}; train on the same "
+                "data, or leave the data out of the state to begin anew"
+            )

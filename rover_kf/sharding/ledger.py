@@ -1,0 +1,266 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who reads which slots of an epoch, and which are used; pure: no clock, no thread, no network.
+
+Every slot is in exactly one place: to be done, with one worker, done, or set aside after failures.
+A ledger lives for one generation (a round of the job): it begins from what the surviving state has
+seen, and whoever comes with a lease of another generation is refused. It takes memory for ranges
+only, so 10^12 slots cost what 10^3 cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rover_kf import errors
+from rover_kf.api.data import DataPlan, Progress, Span
+from rover_kf.sharding.lane import Lane
+from rover_kf.sharding.lending import (
+    DUPLICATE,
+    LATE,
+    MOST_POISONED,
+    STALE,
+    Account,
+    Poisoned,
+    Refusal,
+    Terms,
+)
+from rover_kf.sharding.ranges import Ranges
+
+
+class Ledger:
+    """Of one data set, in one generation.
+
+    Args:
+        plan: what there is.
+        progress: what the surviving state has seen.
+        generation: number of the round.
+        terms: on which slots are lent.
+
+    Raises:
+        InputError: the plan has nothing to hand out.
+        CheckpointError: the progress is of other data.
+    """
+
+    def __init__(
+        self,
+        plan: DataPlan,
+        progress: Progress | None = None,
+        *,
+        generation: int = 0,
+        terms: Terms | None = None,
+    ) -> None:
+        plan.check()
+        self.plan, self.generation, self.terms = plan, generation, terms or Terms()
+        self.workers: dict[str, Account] = {}
+        self.poisoned: list[Poisoned] = []
+        self._failures: dict[tuple[str, int], int] = {}
+        self._later: list[tuple[float, Span]] = []
+        known = progress or Progress()
+        self.epoch = known.epoch
+        self.lanes = self._begin(known.done, known.poison)
+
+    def _begin(self, done: Mapping[str, str], poison: Mapping[str, str]) -> dict[str, Lane]:
+        names = {partition.name for partition in self.plan.partitions}
+        strange = sorted({*done, *poison} - names)
+        if strange:
+            raise errors.CheckpointError(
+                f"the checkpoint knows partitions {strange} of {self.plan.name!r}, which now has "
+                f"{sorted(names)[:8]}; train on the same data"
+            )
+        return {
+            partition.name: Lane(
+                partition,
+                self.plan.shard,
+                Ranges.from_text(done.get(partition.name, "")),
+                Ranges.from_text(poison.get(partition.name, "")),
+            )
+            for partition in sorted(self.plan.partitions, key=lambda partition: partition.stage)
+        }
+
+    # -- handing out ------------------------------------------------------------------------------
+
+    def lease(self, worker: str, generation: int, now: float, count: int = 1) -> tuple[Span, ...]:
+        """Lend a worker spans, each of one shard; fewer near the end, so that all end together.
+
+        Args:
+            worker: any name; two that are alive must not share one.
+            generation: that the worker lives in.
+            now: seconds of any steady clock.
+            count: spans at most.
+
+        Returns:
+            None of them if all slots are with others, or over.
+
+        Raises:
+            Conflict: the generation is another one.
+        """
+        self._check(generation)
+        account = self.heard(worker, now)
+        found: list[Span] = []
+        for lane in self._open_lanes():
+            most = min(count, self._fair(lane))
+            while len(found) < most and (span := lane.take()) is not None:
+                account.held.setdefault(span.partition, Ranges()).add(span.begin, span.end)
+                found.append(span)
+        return tuple(found)
+
+    def _open_lanes(self) -> list[Lane]:
+        """Those of the lowest stage that is not over; who has most to do comes first."""
+        stages = [lane.partition.stage for lane in self.lanes.values() if self._is_open(lane)]
+        lowest = min(stages, default=0)
+        found = [lane for lane in self.lanes.values() if lane.partition.stage == lowest]
+        return sorted(found, key=lambda lane: -lane.todo.total)
+
+    def _is_open(self, lane: Lane) -> bool:
+        return lane.left > 0 or not lane.partition.bounded
+
+    def _fair(self, lane: Lane) -> int:
+        """Half of what would be everybody's equal part of the rest; a stream has no end."""
+        if not lane.partition.bounded:
+            return len(self.workers) + lane.todo.total
+        return max(1, lane.todo.total // (2 * self.plan.shard * max(len(self.workers), 1)))
+
+    def adopt(self, worker: str, spans: Iterable[Span], now: float) -> None:
+        """A worker has these already: it got them from a ledger that is gone.
+
+        Raises:
+            Conflict: they are somebody else's, or done.
+        """
+        account = self.heard(worker, now)
+        for span in spans:
+            lane = self._lane(span)
+            if lane.todo.within(span.begin, span.end) != [(span.begin, span.end)]:
+                raise errors.Conflict(f"{worker} holds {span}, which is not to be had any more")
+            lane.todo.remove(span.begin, span.end)
+            account.held.setdefault(span.partition, Ranges()).add(span.begin, span.end)
+
+    def heard(self, worker: str, now: float) -> Account:
+        """A worker is alive: its leases last anew."""
+        account = self.workers.setdefault(worker, Account({}))
+        if self.terms.lease_seconds is not None:
+            account.expires = now + self.terms.lease_seconds
+        return account
+
+    def grow(self, ends: Mapping[str, int]) -> None:
+        """Streams have more slots."""
+        for name, end in ends.items():
+            if name in self.lanes:
+                self.lanes[name].grow(end)
+
+    # -- what became of it ------------------------------------------------------------------------
+
+    def report(self, worker: str, generation: int, spans: Iterable[Span]) -> tuple[Refusal, ...]:
+        """A worker has used slots.
+
+        Returns:
+            What of them counts for nothing, and why. All else is done for good.
+        """
+        refused: list[Refusal] = []
+        for span in spans:
+            if generation != self.generation:
+                refused.append(Refusal(span, STALE))
+                continue
+            lane, account = self._lane(span), self.workers.get(worker)
+            held = account.held.get(span.partition) if account else None
+            accepted = held.within(span.begin, span.end) if held is not None else []
+            for begin, end in accepted:
+                assert held is not None  # noqa: S101 - nothing is accepted of nobody
+                assert account is not None  # noqa: S101
+                held.remove(begin, end)
+                account.used += lane.done.add(begin, end)
+            if accepted:
+                self._failures.pop((span.partition, span.begin // self.plan.shard), None)
+            refused.extend(self._refused(lane, span, Ranges(accepted)))
+        return tuple(refused)
+
+    def _refused(self, lane: Lane, span: Span, accepted: Ranges) -> Iterable[Refusal]:
+        for begin, end in accepted.gaps(span.begin, span.end):
+            known = lane.done.within(begin, end) == [(begin, end)]
+            yield Refusal(Span(span.partition, begin, end), DUPLICATE if known else LATE)
+
+    def fail(
+        self, worker: str, generation: int, span: Span, now: float, reason: str
+    ) -> Refusal | None:
+        """A worker could not read slots; they are handed out again later, or set aside.
+
+        Returns:
+            Why it counts for nothing, if it does.
+        """
+        if generation != self.generation:
+            return Refusal(span, STALE)
+        lane, account = self._lane(span), self.workers.get(worker)
+        held = account.held.get(span.partition) if account else None
+        if held is None or held.within(span.begin, span.end) != [(span.begin, span.end)]:
+            return Refusal(span, LATE)
+        held.remove(span.begin, span.end)
+        key = (span.partition, span.begin // self.plan.shard)
+        tries = self._failures[key] = self._failures.get(key, 0) + 1
+        if tries < self.terms.tries:
+            self._later.append((now + tries * self.terms.retry_seconds, span))
+        else:
+            lane.poison.add(span.begin, span.end)
+            self.poisoned = [*self.poisoned, Poisoned(span, tries, reason)][-MOST_POISONED:]
+        return None
+
+    def gone(self, worker: str) -> None:
+        """A worker is no more: what it had is handed on."""
+        account = self.workers.pop(worker, None)
+        for name, ranges in account.held.items() if account else ():
+            for begin, end in ranges:
+                self.lanes[name].todo.add(begin, end)
+
+    def tick(self, now: float) -> None:
+        """Hand on what has expired, and hand out again what could not be read."""
+        if self.terms.lease_seconds is not None:
+            late = [w for w, known in self.workers.items() if (known.expires or now) < now]
+            for worker in late:
+                self.gone(worker)
+        due = [span for at, span in self._later if at <= now]
+        if due:
+            self._later = [(at, span) for at, span in self._later if at > now]
+            for span in due:
+                self.lanes[span.partition].todo.add(span.begin, span.end)
+
+    # -- how far it is ----------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Whether each slot of the epoch is done, or set aside and reported. Streams never are."""
+        return all(lane.partition.bounded and not lane.left for lane in self.lanes.values())
+
+    def turn(self) -> None:
+        """Begin the next epoch.
+
+        Raises:
+            Conflict: this one is not finished.
+        """
+        if not self.finished:
+            raise errors.Conflict(f"epoch {self.epoch} of {self.plan.name!r} is not finished")
+        self.epoch += 1
+        self._failures.clear()
+        for account in self.workers.values():
+            account.held.clear()
+        self.lanes = self._begin({}, {})
+
+    def progress(self) -> Progress:
+        """What is used: the state that a checkpoint keeps."""
+        texts = {name: lane.done.to_text() for name, lane in self.lanes.items()}
+        poison = {name: lane.poison.to_text() for name, lane in self.lanes.items()}
+        return Progress(
+            self.epoch,
+            {name: text for name, text in texts.items() if text},
+            {name: text for name, text in poison.items() if text},
+        )
+
+    def _lane(self, span: Span) -> Lane:
+        if span.partition not in self.lanes:
+            raise errors.MessageError(f"{self.plan.name!r} has no partition {span.partition!r}")
+        return self.lanes[span.partition]
+
+    def _check(self, generation: int) -> None:
+        if generation != self.generation:
+            raise errors.Conflict(
+                f"generation {generation} of {self.plan.name!r} is over; it is now "
+                f"{self.generation}"
+            )

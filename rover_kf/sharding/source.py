@@ -1,0 +1,53 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a ledger's slots stand for: the one thing that a new kind of input has to write.
+
+A source names its partitions and reads spans of them; who reads which span, what happens when a
+process dies, and what a checkpoint keeps of it is the same for all. It is used in the training
+process and, for reading, in workers of a DataLoader, to which it is handed as any data set is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from rover_kf.api.data import Partition, Span
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Slots and how to read them."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the contents; a checkpoint of another one is refused. Empty: not known."""
+
+    @property
+    def order(self) -> str:
+        """Which sample stands in which slot, in words (``seed 3``); the same on all ranks."""
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """All there are, as of now; asked once, in the training process.
+
+        Raises:
+            InputError: there is no such data; the message says what to do.
+        """
+
+    def ends(self) -> Mapping[str, int]:
+        """Where unbounded partitions end now; bounded sources give nothing.
+
+        Asked again and again, by a thread that training does not wait for.
+        """
+
+    def read(self, span: Span, epoch: int) -> Iterable[Any]:
+        """The samples of a span, in the slots' order, as many as it has slots.
+
+        Called where data are read: in a DataLoader's workers if it has any. The same slots give the
+        same samples whenever and wherever they are read again. An exception is told to the ledger:
+        the span is read again later, perhaps by another rank, and set aside after some failures.
+
+        Args:
+            span: of one partition, within one shard.
+            epoch: from 0 on.
+        """
