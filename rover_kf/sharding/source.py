@@ -9,10 +9,19 @@ process and, for reading, in workers of a DataLoader, to which it is handed as a
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from rover_kf.api.data import Partition, Span
+
+
+class Slot(enum.Enum):
+    """What ``read`` may give in a sample's place."""
+
+    EMPTY = "empty"
+    """The slot holds nothing, as an offset that its topic has compacted away. It counts as used
+    with the sample before it, and the training loop never sees it."""
 
 
 @runtime_checkable
@@ -41,7 +50,7 @@ class Source(Protocol):
         """
 
     def read(self, span: Span, epoch: int) -> Iterable[Any]:
-        """The samples of a span, in the slots' order, as many as it has slots.
+        """The samples of a span, in the slots' order, or ``Slot.EMPTY``: as many as it has slots.
 
         Called where data are read: in a DataLoader's workers if it has any. The same slots give the
         same samples whenever and wherever they are read again. An exception is told to the ledger:
