@@ -130,7 +130,7 @@ def _goal(name: str, parts: Sequence[_Held], wanted: Sequence[Wanted]) -> _Goal:
             raise errors.CheckpointError(
                 f"{name} was saved with shape {first.shape}; this script has it as {wish.shape}"
             )
-    entry = dataclasses.replace(first.place.entry, shape=box.sizes)
+    entry = first.place.entry._replace(shape=box.sizes)
     return _Goal(entry, box, first.shape, tuple(parts))
 
 

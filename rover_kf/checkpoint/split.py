@@ -100,7 +100,7 @@ def _rows(place: Placed, first: int, last: int) -> _Part | None:
         return None
     if (begin, end) == (0, rows):
         return _Part(place)
-    part = dataclasses.replace(entry, shape=(end - begin, *entry.shape[1:]))
+    part = entry._replace(shape=(end - begin, *entry.shape[1:]))
     piece = Piece(entry.shape, (begin, *(0 for _ in entry.shape[1:])))
     return _Part(Placed(part, place.begin + begin * width, place.begin + end * width), piece)
 

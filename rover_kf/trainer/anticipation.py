@@ -3,17 +3,21 @@
 """A restore made ready while the sidecar looks for the step that all ranks have in common.
 
 Most often it is the newest one in this rank's own memory. Nothing of the live state changes before
-the sidecar has said so; if it says otherwise the work is thrown away.
+the sidecar has said so; if it says otherwise, or if the slot is not the one any more that was read,
+the work is thrown away.
 """
 
 from __future__ import annotations
 
 import logging
+import mmap
 import threading
 from typing import Any
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import RestoreReply
+from rover_kf.checkpoint.snapshot import Snapshot
+from rover_kf.trainer.hands import Hands
 from rover_kf.trainer.load import Loading
 from rover_kf.trainer.recovery import Glimpse, glimpse, opened
 from rover_kf.trainer.settings import TrainerSettings
@@ -30,10 +34,14 @@ class Anticipation:
         settings: of the process.
         state: as it was given to save, freshly built.
         shards: layouts of its DTensors.
+        threads: that may copy.
     """
 
-    def __init__(self, settings: TrainerSettings, state: dict[str, Any], shards: Shards) -> None:
+    def __init__(
+        self, settings: TrainerSettings, state: dict[str, Any], shards: Shards, threads: int
+    ) -> None:
         self._settings, self._state, self._shards = settings, state, shards
+        self._hands = Hands(threads - 1)
         # A daemon: a process that is told to end must not wait for it.
         self._thread = threading.Thread(target=self._look, name="rover-anticipation", daemon=True)
         self._seen: Glimpse | None = None
@@ -47,43 +55,55 @@ class Anticipation:
 
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self.wait()
+        if self._loading is not None:
+            self._loading.drop()
+        self._hands.close()
 
     @property
     def is_ready(self) -> bool:
-        """Whether a step was found that could be made ready; after the context."""
+        """Whether a step was found that could be made ready; after ``wait``."""
         return self._loading is not None
 
-    def finish(self, reply: RestoreReply, threads: int) -> None:
-        """Bring the slot that the sidecar names into the live state; after the context.
+    def wait(self) -> None:
+        """Until all that can be made ready is."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def finish(self, reply: RestoreReply) -> None:
+        """Bring the slot that the sidecar names into the live state.
 
         Args:
             reply: the sidecar's; it has a step.
-            threads: that may copy.
 
         Raises:
             TornSnapshot: the slot no longer holds that step.
             CheckpointError: the snapshot lacks something that the state has.
         """
+        self._is_over.set()
+        self.wait()
         with opened(reply, self._seen) as (found, buffer):
             loading, self._loading = self._loading, None
-            if loading is None or self._seen is None or buffer is not self._seen.buffer:
-                loading = None  # its memory is given back first
-                tensors = views(buffer, found.tensors)
-                loading = Loading(self._state, found.metadata, tensors, self._shards)
-            loading.finish(threads)
+            if loading is not None and (self._seen is None or buffer is not self._seen.buffer):
+                loading.drop()  # its memory is given back first
+                loading = None
+            if loading is None:
+                loading = self._loaded(found, buffer)
+            loading.finish()
 
     def _look(self) -> None:
         seen = glimpse(self._settings)
         if seen is None:
             return
         try:
-            tensors = views(seen.buffer, seen.found.tensors)
-            loading = Loading(self._state, seen.found.metadata, tensors, self._shards)
-            loading.touch(self._is_over.is_set)
+            loading = self._loaded(seen.found, seen.buffer)
+            loading.go_ahead(self._is_over.is_set)
         except (errors.RoverError, RuntimeError) as reason:
             # Told if it is the one: then it fails there, too.
             _log.debug("step %d was not made ready: %s", seen.seal.step, reason)
             return
         self._seen, self._loading = seen, loading
+
+    def _loaded(self, found: Snapshot, buffer: mmap.mmap) -> Loading:
+        tensors = views(buffer, found.tensors)
+        return Loading(self._state, found.metadata, tensors, self._shards, hands=self._hands)

@@ -31,13 +31,13 @@ from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.checkpoint import cores, measured
 from rover_kf.checkpoint.control import Seal
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer import state as states
 from rover_kf.trainer.anticipation import Anticipation
 from rover_kf.trainer.collection import without_collection
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.own_time import OwnTime
 from rover_kf.trainer.phase import Phase
+from rover_kf.trainer.recall import live_shards
 from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery
 from rover_kf.trainer.reporter import Reporter
 from rover_kf.trainer.saver import Saver
@@ -129,12 +129,13 @@ class Checkpointer:
         return reply.step or 0
 
     def _bring_into(self, state: dict[str, object], recovery: Recovery) -> RestoreReply:
-        shards = states.take_apart(state, replicated=self._replicated).shards
-        with Anticipation(self._settings, state, shards) as anticipation:
+        shards = live_shards(state, replicated=self._replicated)
+        threads = cores.share(self._settings.local_world_size)
+        with Anticipation(self._settings, state, shards, threads) as anticipation:
             reply = recovery.bring(shards.wanted())
-        if reply.step is not None:
-            anticipation.finish(reply, cores.share(self._settings.local_world_size))
-            self.restored_from = reply.source
+            if reply.step is not None:
+                anticipation.finish(reply)
+                self.restored_from = reply.source
         return reply
 
     def peek(self) -> dict[str, object] | None:

@@ -3,45 +3,55 @@
 """Copies that all cores make which a restoring process may use: nobody trains meanwhile.
 
 Fresh memory costs more than the copy into it: the kernel clears it page by page as it is touched.
+So what goes into fresh memory, which nobody sees yet, is copied while names are still looked up.
 Huge pages are not asked for: what the process before has freed is there in small ones, and to clear
 large ones that a virtual machine has yet to be given took twice as long (256 MiB: 240 ms to 120).
 """
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 
 import torch
 
 from rover_kf.trainer.hands import Hands
-from rover_kf.trainer.memory_advice import POPULATE_WRITE, advise
 from rover_kf.trainer.state import PLAIN, copyable
 from rover_kf.trainer.transfer import BATCH_BYTES, calls
-from rover_kf.trainer.work import Work
+from rover_kf.trainer.work import Work, one_torch_thread
 
-_PAGE = mmap.PAGESIZE
-_TOUCH_BYTES = 4 << 20
+_AHEAD_BYTES = 4 * BATCH_BYTES
+"""Of one call ahead: who comes back from one waits for the interpreter's lock, which is in use."""
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class Copies:
-    """Asked for one by one, made together."""
+    """Asked for one by one, made together.
 
-    def __init__(self) -> None:
-        self._pairs: list[Pair] = []
-        self._fresh: list[torch.Tensor] = []
+    Args:
+        hands: threads that help.
+    """
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands = hands
+        self._fresh: list[Pair] = []
+        """Into memory of their own, not begun."""
+        self._fresh_bytes = 0
+        self._live: list[Pair] = []
+        """Into the live state."""
+        self._begun: list[Work] = []
 
     def of(self, source: torch.Tensor) -> torch.Tensor:
         """A tensor that will have the source's values after ``fill``.
 
         Args:
-            source: contiguous, on the host; read by ``fill``.
+            source: contiguous, on the host; read until then.
         """
         copy = torch.empty_like(source)
-        self._fresh.append(copy)
-        self._pairs.append((copyable(copy), copyable(source)))
+        self._fresh.append((copyable(copy), copyable(source)))
+        self._fresh_bytes += source.nbytes
+        if self._fresh_bytes >= _AHEAD_BYTES:
+            self._begin()
         return copy
 
     def into(self, target: torch.Tensor, source: torch.Tensor) -> bool:
@@ -54,53 +64,53 @@ class Copies:
         alike = (target.shape, target.dtype) == (source.shape, source.dtype)
         if not alike or type(target) not in PLAIN or target.is_cuda or not target.is_contiguous():
             return False
-        self._pairs.append((copyable(target.detach()), copyable(source)))
+        self._live.append((copyable(target.detach()), copyable(source)))
         return True
 
-    def touch(self, is_over: Callable[[], bool]) -> None:
-        """Make the memory of what ``of`` gave present, as long as there is time.
-
-        Where the kernel has no such call (before Linux 5.14), nothing changes.
+    def go_ahead(self, is_over: Callable[[], bool]) -> None:
+        """Copy what ``of`` gave, as long as there is time; the live state stays as it is.
 
         Args:
-            is_over: whether filling could begin, which goes on with more threads.
+            is_over: whether ``fill`` could begin, which goes on with it.
         """
-        for begin, end in _ranges(self._fresh):
-            for piece in range(begin, end, _TOUCH_BYTES):
-                if is_over():
-                    return
-                advise(piece, min(_TOUCH_BYTES, end - piece), POPULATE_WRITE)
+        self._begin()
+        with one_torch_thread():
+            for work in self._begun:
+                work.help(is_over)
 
-    def fill(self, hands: Hands) -> None:
-        """Copy the values into all that were asked for.
+    def fill(self) -> None:
+        """Copy the values into all that were asked for."""
+        self._begin()
+        self._lend(_pieces(self._live, BATCH_BYTES))
+        self._live = []
+        begun, self._begun = self._begun, []
+        # Nobody waits for the last piece of one while there are pieces of the next.
+        with one_torch_thread():
+            for work in begun:
+                work.help()
+        for work in begun:
+            work.wait()
+            if work.error is not None:
+                raise work.error
 
-        Args:
-            hands: threads that help.
-        """
-        work = Work(_pieces(self._pairs))
-        self._pairs = []
-        hands.lend(work)
-        work.wait()
-        if work.error is not None:
-            raise work.error
+    def drop(self) -> None:
+        """Give up what has not been copied, and the memory of what has."""
+        for work in self._begun:
+            work.cancel()
+        self._fresh, self._live, self._begun = [], [], []
+
+    def _begin(self) -> None:
+        if self._fresh:
+            self._lend(_pieces(self._fresh, _AHEAD_BYTES))
+            self._fresh, self._fresh_bytes = [], 0
+
+    def _lend(self, pieces: list[Callable[[], None]]) -> None:
+        work = Work(pieces)
+        self._begun.append(work)
+        self._hands.lend(work)
 
 
-def _ranges(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
-    """Of addresses, whole pages that tensors lie in; those of neighbours are one."""
-    found: list[tuple[int, int]] = []
-    for tensor in sorted(tensors, key=torch.Tensor.data_ptr):
-        if not tensor.nbytes:
-            continue
-        begin = tensor.data_ptr() // _PAGE * _PAGE
-        end = -(-(tensor.data_ptr() + tensor.nbytes) // _PAGE) * _PAGE
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((begin, end))
-    return found
-
-
-def _pieces(pairs: list[Pair]) -> list[Callable[[], None]]:
+def _pieces(pairs: list[Pair], batch_bytes: int) -> list[Callable[[], None]]:
     found: list[Callable[[], None]] = []
     batch: list[Pair] = []
     size = 0
@@ -110,7 +120,7 @@ def _pieces(pairs: list[Pair]) -> list[Callable[[], None]]:
             continue
         batch.append(pair)
         size += pair[1].nbytes
-        if size >= BATCH_BYTES:
+        if size >= batch_bytes:
             found += _calls(batch)
             batch, size = [], 0
     return [*found, *_calls(batch)] if batch else found

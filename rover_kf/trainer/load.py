@@ -60,6 +60,7 @@ class Loading:
         metadata: of the snapshot.
         tensors: views of the snapshot's bytes; always copied from, never handed out.
         shards: layouts of the live state's DTensors.
+        hands: threads that help with copying, from now on.
 
     Raises:
         CheckpointError: the snapshot lacks something that the state has.
@@ -72,36 +73,38 @@ class Loading:
         metadata: Mapping[str, str],
         tensors: Mapping[str, torch.Tensor],
         shards: Shards = NONE,
+        *,
+        hands: Hands,
     ) -> None:
         try:
             tree = json.loads(metadata[STATE_KEY])
         except (KeyError, ValueError) as cause:
             raise errors.TornSnapshot(f"a snapshot without a state: {cause!r}") from cause
-        self._copies = Copies()
-        with torch.no_grad():
-            self._place = _dict(state, tree, _Parts(tensors, shards, self._copies), "")
+        self._copies = Copies(hands)
+        try:
+            with torch.no_grad():
+                self._place = _dict(state, tree, _Parts(tensors, shards, self._copies), "")
+        except BaseException:
+            self._copies.drop()
+            raise
 
-    def touch(self, is_over: Callable[[], bool]) -> None:
-        """Have the kernel give the memory that is filled later: it clears it page by page.
+    def go_ahead(self, is_over: Callable[[], bool]) -> None:
+        """Copy what goes into memory of its own, which nobody sees before ``finish``.
 
         Args:
             is_over: whether ``finish`` could begin.
         """
-        self._copies.touch(is_over)
+        self._copies.go_ahead(is_over)
 
-    def finish(self, threads: int = 1) -> None:
-        """Bring the values into the live state; plain values of its dicts are replaced.
+    def finish(self) -> None:
+        """Bring the values into the live state; plain values of its dicts are replaced."""
+        with torch.no_grad():
+            self._copies.fill()
+            self._place()
 
-        Args:
-            threads: that may copy.
-        """
-        hands = Hands(threads - 1)
-        try:
-            with torch.no_grad():
-                self._copies.fill(hands)
-                self._place()
-        finally:
-            hands.close()
+    def drop(self) -> None:
+        """It is another snapshot that is wanted; the live state is as it was."""
+        self._copies.drop()
 
 
 def _dict(live: dict[Any, Any], tree: Any, parts: _Parts, path: str) -> _Placing:

@@ -22,6 +22,7 @@ from rover_kf.checkpoint import plain
 from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer import state as states
 from rover_kf.trainer.outline import Section, Unplain, sections
+from rover_kf.trainer.shards import NONE, Shards
 from rover_kf.trainer.state import Parts
 
 
@@ -100,6 +101,20 @@ class Recall:
         self._metadata = parts.metadata
         self.era += 1
         return parts
+
+
+def live_shards(state: Mapping[str, object], *, replicated: bool) -> Shards:
+    """Layouts of a state's DTensors; a state that has none is only looked over.
+
+    Raises:
+        UnsupportedState: a value cannot be stored; the message has its path.
+    """
+    try:
+        for _ in sections(state):
+            pass
+    except Unplain:
+        return states.take_apart(state, replicated=replicated).shards
+    return NONE
 
 
 def _without_values(section: Section) -> Section:

@@ -12,9 +12,22 @@ import collections
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
+
+
+@contextlib.contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """For who is one of several threads that copy."""
+    threads = torch.get_num_threads()
+    if threads != 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if threads != 1:
+            torch.set_num_threads(threads)
 
 
 class Work:
@@ -46,9 +59,13 @@ class Work:
         """Whether nothing is left and nobody is at it."""
         return self._done.is_set()
 
-    def help(self) -> None:
-        """Take pieces until none is left; others may still be at theirs."""
-        while True:
+    def help(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Take pieces until none is left; others may still be at theirs.
+
+        Args:
+            is_over: asked before each piece; whoever is told so leaves the rest.
+        """
+        while not is_over():
             try:
                 piece = self._pieces.popleft()
             except IndexError:
@@ -68,14 +85,15 @@ class Work:
         """
         if os.getpid() != self._process:
             return
-        threads = torch.get_num_threads()
-        if threads != 1:
-            torch.set_num_threads(1)
-        try:
+        with one_torch_thread():
             self.help()
-        finally:
-            if threads != 1:
-                torch.set_num_threads(threads)
+        self._done.wait()
+
+    def cancel(self) -> None:
+        """Begin no further piece, and wait for who is at one."""
+        given_up = self._give_up()
+        if given_up:
+            self._finished(given_up)
         self._done.wait()
 
     def _give_up(self) -> int:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import mmap
@@ -17,7 +18,7 @@ from safetensors.torch import load as load_safetensors
 
 from rover_kf import errors
 from rover_kf.checkpoint import plain, snapshot
-from rover_kf.trainer import load, state, views
+from rover_kf.trainer import hands, load, state, views
 
 pytestmark = pytest.mark.torch
 
@@ -98,6 +99,13 @@ def _write(content: dict[str, object]) -> mmap.mmap:
     return trainer_slot.written(state.take_apart(content))
 
 
+def _load(live: dict[str, object], buffer: mmap.mmap, threads: int) -> None:
+    found = snapshot.read(memoryview(buffer))
+    tensors = views.views(buffer, found.tensors)
+    with contextlib.closing(hands.Hands(threads - 1)) as helping:
+        load.Loading(live, found.metadata, tensors, hands=helping).finish()
+
+
 @_SETTINGS
 @given(_plain(_SCALARS))
 def test_plain_data_keeps_its_types(value):
@@ -111,9 +119,8 @@ def test_plain_data_keeps_its_types(value):
 def test_any_state_comes_back_bit_equal(content):
     """Every dtype, empty, 0-d, non-contiguous, at any depth; names may be anything."""
     buffer = _write(content)
-    found = snapshot.read(memoryview(buffer))
     restored: dict[str, object] = {}
-    load.Loading(restored, found.metadata, views.views(buffer, found.tensors)).finish()
+    _load(restored, buffer, 1)
     assert _same(restored, content)
 
 
@@ -128,10 +135,9 @@ def test_shared_storage_and_strides_come_back_bit_equal():
     }  # fmt: skip
     saved = {name: value.clone() for name, value in model.state_dict().items()}
     buffer = _write(live)
-    found = snapshot.read(memoryview(buffer))
     fresh = torch.nn.Linear(6, 6)
     restored: dict[str, object] = {"model": torch.nn.Sequential(fresh, fresh)}
-    load.Loading(restored, found.metadata, views.views(buffer, found.tensors)).finish(2)
+    _load(restored, buffer, 2)
     assert _same(restored.pop("model").state_dict(), torch.nn.Sequential(tied, tied).state_dict())
     assert _same(dict(model.state_dict()), saved)
     live.pop("model")
@@ -223,4 +229,4 @@ def test_what_the_checkpoint_lacks_is_named():
     buffer = _write({"a": 1})
     found = snapshot.read(memoryview(buffer))
     with pytest.raises(errors.CheckpointError, match=r"state\['model'\] is not in the checkpoint"):
-        load.Loading({"model": torch.nn.Linear(1, 1)}, found.metadata, {})
+        load.Loading({"model": torch.nn.Linear(1, 1)}, found.metadata, {}, hands=hands.Hands(0))

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -27,7 +29,8 @@ SLOT_BYTES = 1 << 20
 class _Slots:
     """A rank's arena, as trainer and sidecar leave it."""
 
-    def __init__(self, home: pathlib.Path) -> None:
+    def __init__(self, home: pathlib.Path, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
         self.settings = trainer_settings.read({"ROVER_HOME": str(home)})
         allocation.allocate(home / "arena", 0, SLOT_BYTES, most_bytes=4 * SLOT_BYTES)
         self._arena = Arena(home / "arena" / "0")
@@ -44,15 +47,17 @@ class _Slots:
         return RestoreReply(step, "memory", path, len(content), 0)
 
     def look(self, live: dict[str, object]) -> Anticipation:
-        """What a restoring process does while the sidecar looks for the step."""
-        with Anticipation(self.settings, live, states.take_apart(live).shards) as anticipation:
-            pass
+        """What a restoring process does while the sidecar looks for the step, to its end."""
+        shards = states.take_apart(live).shards
+        anticipation = self._stack.enter_context(Anticipation(self.settings, live, shards, 2))
+        anticipation.wait()
         return anticipation
 
 
 @pytest.fixture
-def slots(tmp_path: pathlib.Path) -> _Slots:
-    return _Slots(tmp_path)
+def slots(tmp_path: pathlib.Path) -> Iterator[_Slots]:
+    with contextlib.ExitStack() as stack:
+        yield _Slots(tmp_path, stack)
 
 
 def _state(value: float, **more: object) -> dict[str, object]:
@@ -83,7 +88,7 @@ def test_the_newest_step_is_ready_and_nothing_has_changed_yet(slots):
     after = states.take_apart(live).tensors
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     assert live["note"] == [9.0]
-    anticipation.finish(reply, 2)
+    anticipation.finish(reply)
     assert _equal(live, saved)
 
 
@@ -95,7 +100,7 @@ def test_another_slot_than_the_one_looked_at(slots):
     live = _state(9.0)
     anticipation = slots.look(live)
     assert anticipation.is_ready
-    anticipation.finish(reply, 1)
+    anticipation.finish(reply)
     assert _equal(live, older)
 
 
@@ -108,7 +113,7 @@ def test_a_slot_that_was_filled_anew_meanwhile(slots):
     fetched = _state(3.0)
     reply = slots.save(2, fetched, only=0)
     assert reply == first
-    anticipation.finish(reply, 1)
+    anticipation.finish(reply)
     assert _equal(live, fetched)
 
 
@@ -121,8 +126,8 @@ def test_what_does_not_fit_is_told_only_if_it_is_the_one(slots):
     anticipation = slots.look(live)
     assert not anticipation.is_ready
     with pytest.raises(errors.CheckpointError, match=r"state\['extra'\] is not in the checkpoint"):
-        anticipation.finish(wrong, 1)
-    anticipation.finish(reply, 1)
+        anticipation.finish(wrong)
+    anticipation.finish(reply)
     assert _equal(live, fits)
 
 

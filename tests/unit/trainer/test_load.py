@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 import trainer_slot
 
 from rover_kf.checkpoint import snapshot
-from rover_kf.trainer import load, state, views
+from rover_kf.trainer import hands, load, state, views
 
 pytestmark = pytest.mark.torch
 
@@ -39,7 +40,8 @@ def _snapshot(content: dict[str, object]) -> mmap.mmap:
 def _load(buffer: mmap.mmap, live: dict[str, object], threads: int) -> None:
     found = snapshot.read(memoryview(buffer))
     tensors = views.views(buffer, found.tensors)
-    load.Loading(live, found.metadata, tensors).finish(threads)
+    with contextlib.closing(hands.Hands(threads - 1)) as helping:
+        load.Loading(live, found.metadata, tensors, hands=helping).finish()
 
 
 def _trained(seed: int, steps: int) -> dict[str, object]:
