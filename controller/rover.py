@@ -14,7 +14,8 @@ from controller.servers import WebhookServer, health_app, served
 from controller.settings import HOOK, WEBHOOK, ControllerSettings
 from controller.tls import CertificateSecret
 from rover_kf import errors
-from rover_kf.cluster import kubernetes
+from rover_kf.cluster import kubernetes_connection
+from rover_kf.cluster.kubernetes import KubernetesCluster
 from rover_kf.history.store import SqlHistory
 from rover_kf.reconcilers.job import Reconcilers
 from rover_kf.reconcilers.queue import KeyQueue
@@ -42,7 +43,7 @@ class Rover:
         self._tasks: list[asyncio.Task[None]] = []
         self._worker: threading.Thread | None = None
         self._webhook: WebhookServer | None = None
-        self._cluster: kubernetes.KubernetesCluster | None = None
+        self._cluster: KubernetesCluster | None = None
         self._silent: set[str] = set()
 
     async def start(self) -> None:
@@ -52,7 +53,7 @@ class Rover:
             ClusterUnavailable: there is no cluster to talk to.
         """
         told = self._settings
-        cluster = kubernetes.from_environment(token_file=told.token_file)
+        cluster = kubernetes_connection.from_environment(token_file=told.token_file)
         self._cluster = cluster
         secret = CertificateSecret(
             cluster.api,
@@ -93,7 +94,7 @@ class Rover:
         """Whether the API server can have jobs reviewed."""
         return self._webhook is not None and self._webhook.ready
 
-    def _reconcile(self, cluster: kubernetes.KubernetesCluster) -> None:
+    def _reconcile(self, cluster: KubernetesCluster) -> None:
         with SqlHistory(self._settings.history) as history:
             reconcilers = Reconcilers(cluster, history, clock=time.time)
             self.queue.run(reconcilers.reconcile, self._stopping)
@@ -102,15 +103,13 @@ class Rover:
         async with served(health_app(self.alive, self.ready), self._settings.health_port):
             await asyncio.Event().wait()
 
-    async def _resync(self, cluster: kubernetes.KubernetesCluster) -> None:
+    async def _resync(self, cluster: KubernetesCluster) -> None:
         """Look at every job now and then, whatever the watch stream has missed."""
         while True:
             await self._queue_all(cluster)
             await asyncio.sleep(self._settings.resync_seconds)
 
-    async def _queue_all(
-        self, cluster: kubernetes.KubernetesCluster, *, delay: float = 0.0
-    ) -> None:
+    async def _queue_all(self, cluster: KubernetesCluster, *, delay: float = 0.0) -> None:
         try:
             for job in await asyncio.to_thread(cluster.list_jobs):
                 self.queue.add(job.key, delay)

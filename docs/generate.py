@@ -60,7 +60,19 @@ def rights() -> str:
         "| role | resources | names | verbs |",
         "|---|---|---|---|",
     ]
-    text = (HERE.parent / "manifests" / "base" / "rbac" / "rbac.yaml").read_text()
+    lines += _rights_of("base/rbac")
+    lines += [
+        "\nOnly with the component `cordon`:\n",
+        *lines[1:3],
+        *_rights_of("components/cordon"),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _rights_of(folder: str) -> list[str]:
+    """A line for each rule of a folder's rbac.yaml."""
+    lines = []
+    text = (HERE.parent / "manifests" / folder / "rbac.yaml").read_text()
     for document in yaml.safe_load_all(text):
         for rule in document.get("rules") or []:
             groups = [group or "core" for group in rule["apiGroups"]]
@@ -71,7 +83,7 @@ def rights() -> str:
                 ", ".join(rule["verbs"]),
             )
             lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def policy() -> str:

@@ -37,6 +37,8 @@ class Container:
     """Of the last termination, if there was one."""
     reason: str = ""
     """Of the last termination or of waiting: OOMKilled, Error, CrashLoopBackOff, …"""
+    message: str = ""
+    """What the kubelet says of why it waits."""
     ended_at: float = 0.0
     """When it was last terminated; Unix seconds of its node, 0 if it never was."""
     ended_by: str = ""

@@ -83,9 +83,9 @@ class RoverClient:
         if told.place == "embedded":
             return cls(told=told)
         # Only here, so that embedded work starts without loading the Kubernetes client.
-        from rover_kf.cluster import kubernetes  # noqa: PLC0415
+        from rover_kf.cluster import kubernetes_connection  # noqa: PLC0415
 
-        return cls(kubernetes.from_environment(context=context or None), told=told)
+        return cls(kubernetes_connection.from_environment(context=context or None), told=told)
 
     def __enter__(self) -> RoverClient:
         if isinstance(self.cluster, LocalCluster):

@@ -8,28 +8,27 @@ several threads. Nothing here retries: callers are level-triggered and ask again
 
 from __future__ import annotations
 
-import pathlib
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import kubernetes.client
-import kubernetes.config
 
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
 from rover_kf.cluster import kubernetes_objects as objects
-from rover_kf.cluster.kubernetes_api import MERGE_PATCH, STRATEGIC_PATCH, Api, Expired, Query
-from rover_kf.cluster.kubernetes_transport import ApiProxy, PodNetwork, Transport
+from rover_kf.cluster.kubernetes_api import MERGE_PATCH, STRATEGIC_PATCH, Api
+from rover_kf.cluster.kubernetes_nodes import KubernetesNodes
+from rover_kf.cluster.kubernetes_transport import ApiProxy, Transport
+from rover_kf.cluster.kubernetes_watch import JobWatch
 
 GROUP = f"/apis/{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
 LABELLED = {"labelSelector": f"{names.INJECT_LABEL}=true"}
-_PAUSE_SECONDS = 0.5
 _PLURALS = {names.PYTORCHJOB: names.PYTORCHJOBS, names.TFJOB: names.TFJOBS}
 
 
-class KubernetesCluster:
+class KubernetesCluster(KubernetesNodes):
     """A cluster.protocol.Cluster.
 
     Args:
@@ -40,8 +39,7 @@ class KubernetesCluster:
     def __init__(
         self, client: kubernetes.client.ApiClient, transport: Transport | None = None
     ) -> None:
-        self.api = self._api = Api(client)
-        """For the few requests that are not about jobs (controller/tls.py)."""
+        super().__init__(Api(client))
         self._transport = transport or ApiProxy(self._api)
 
     # -- jobs --------------------------------------------------------------------------------------
@@ -104,30 +102,8 @@ class KubernetesCluster:
 
     def watch_jobs(self, timeout_seconds: float) -> Iterator[JobKey]:
         """Keys of labelled jobs that change from this call on; ends after the timeout."""
-        deadline = time.monotonic() + timeout_seconds
-        return self._changes(self._version(), deadline)
-
-    def _version(self) -> str:
-        query: Query = {**LABELLED, "limit": 1}
-        reply = self._api.request("GET", _collection(None), what="jobs", query=query)
-        return str(reply["metadata"]["resourceVersion"])
-
-    def _changes(self, version: str, deadline: float) -> Iterator[JobKey]:
-        while (left := deadline - time.monotonic()) > 0:
-            query: Query = {**LABELLED, "resourceVersion": version, "allowWatchBookmarks": True}
-            opened = time.monotonic()
-            try:
-                path = _collection(None)
-                for change in self._api.watch(path, what="jobs", query=query, seconds=left):
-                    version = change["object"]["metadata"]["resourceVersion"]
-                    if change["type"] != "BOOKMARK":
-                        yield objects.key_of(change["object"])
-            except Expired:
-                # What changed meanwhile is not known: every job may have.
-                version = self._version()
-                yield from (job.key for job in self.list_jobs())
-            if time.monotonic() - opened < _PAUSE_SECONDS:
-                time.sleep(_PAUSE_SECONDS)  # a server that ends streams at once is in trouble
+        every = _collection(None)
+        return JobWatch(self._api, every, LABELLED, self.list_jobs).changes(timeout_seconds)
 
     # -- pods --------------------------------------------------------------------------------------
 
@@ -162,23 +138,6 @@ class KubernetesCluster:
             self._api.request("DELETE", path, what=f"pod {pod.name} of {key}", body=body)
         except errors.JobNotFound:
             return
-
-    def silent_nodes(self, nodes: Collection[str]) -> dict[str, float]:
-        """Those of the nodes that Kubernetes hears no more, and since when (Unix seconds)."""
-        found: dict[str, float] = {}
-        for name in sorted(nodes):
-            try:
-                node = self._api.request("GET", f"/api/v1/nodes/{name}", what=f"node {name}")
-            except errors.JobNotFound:
-                continue  # Kubernetes itself removes the pods of a node that is no more
-            since = objects.silent_since(node)
-            if since is not None:
-                found[name] = since
-        return found
-
-    def node_memory(self) -> tuple[str, ...]:
-        """What schedulable nodes have for pods, as quantities, each amount once."""
-        return objects.memory_of(self._api.items("/api/v1/nodes", what="nodes"))
 
     def resizes_pods(self) -> bool:
         """Whether the API server has pods/resize: from Kubernetes 1.33 on."""
@@ -250,40 +209,6 @@ class KubernetesCluster:
             query={"fieldSelector": f"involvedObject.uid={uid}"},
         )
         return tuple(sorted(map(objects.event_of, found), key=lambda event: event.at))
-
-
-def from_environment(
-    *,
-    kubeconfig: str | None = None,
-    context: str | None = None,
-    token_file: pathlib.Path = pathlib.Path(names.TOKEN_HOME) / "token",
-) -> KubernetesCluster:
-    """Connect as a pod of the cluster, or else with a kubeconfig.
-
-    Args:
-        kubeconfig: file to use; None takes a pod's service account where there is one, else
-            ``$KUBECONFIG`` and ``~/.kube/config``.
-        context: of the kubeconfig; None takes its current one.
-        token_file: shown to coordinators, inside a cluster.
-
-    Raises:
-        ClusterUnavailable: there is neither.
-    """
-    configuration = kubernetes.client.Configuration()
-    if kubeconfig is None and context is None:
-        try:
-            kubernetes.config.load_incluster_config(configuration)
-        except kubernetes.config.ConfigException:
-            pass  # not in a pod: the kubeconfig below
-        else:
-            client = kubernetes.client.ApiClient(configuration)
-            return KubernetesCluster(client, PodNetwork(token_file))
-    try:
-        kubernetes.config.load_kube_config(kubeconfig, context, configuration)
-    except (kubernetes.config.ConfigException, OSError) as cause:
-        message = f"no cluster to talk to: {cause}; set KUBECONFIG, or run embedded"
-        raise errors.ClusterUnavailable(message) from cause
-    return KubernetesCluster(kubernetes.client.ApiClient(configuration))
 
 
 def _kind() -> dict[str, str]:

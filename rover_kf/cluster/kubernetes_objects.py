@@ -160,6 +160,7 @@ def _container_of(state: Mapping[str, Any], memory_limit: str) -> Container:
         restarts=int(state.get("restartCount") or 0),
         exit_code=ended.get("exitCode"),
         reason=ended_now or waiting.get("reason") or ended.get("reason") or "",
+        message=waiting.get("message") or "",
         ended_at=seconds_of(ended.get("finishedAt")),
         ended_by=ended.get("reason") or "",
         memory_limit=memory_limit,

@@ -71,6 +71,14 @@ class Pods(Protocol):
     def silent_nodes(self, nodes: Collection[str]) -> dict[str, float]:
         """Those of the nodes that are not heard any more, and since when (Unix seconds)."""
 
+    def cordon_node(self, name: str, reason: str) -> None:
+        """Keep new pods, whosever they are, from a node until somebody gives it back.
+
+        Raises:
+            JobNotFound: there is no such node.
+            InputError: it is refused, or there is nothing to keep away from.
+        """
+
     def node_memory(self) -> tuple[str, ...]:
         """What the nodes have for pods, as quantities, each amount once; empty: no bound."""
 

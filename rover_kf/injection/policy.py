@@ -3,223 +3,32 @@
 """RoverPolicy: what a job's owner wants of rover-kf, read from ``rover-kf.io/*`` annotations.
 
 A field ``checkpoint.persist_seconds`` is the annotation ``rover-kf.io/checkpoint.persist-seconds``.
-The models are the only list of keys; a field's description is the phrase that an error shows as
-what is allowed.
+The models of policy_sections.py are the only list of keys.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.injection import quantities
-
-Bytes = Annotated[int, BeforeValidator(quantities.parse_bytes)]
-Seconds = Annotated[float, BeforeValidator(quantities.parse_seconds)]
-
-
-def _split_sizes(value: object) -> object:
-    return sorted({int(part) for part in value.split(",")}) if isinstance(value, str) else value
-
-
-def _some_pods(value: int) -> int:
-    if 0 < value < names.PARITY_GROUP_LEAST:
-        raise ValueError("too few")
-    return value
+from rover_kf.injection.policy_sections import (
+    CheckpointPolicy,
+    FailurePolicy,
+    HangPolicy,
+    MemoryPolicy,
+    NodesPolicy,
+    PreflightPolicy,
+    ScalingPolicy,
+    Section,
+    StragglerPolicy,
+)
 
 
-class _Section(pydantic.BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
-
-
-class CheckpointPolicy(_Section):
-    """When state goes to memory and to storage."""
-
-    path: str | None = Field(
-        default=None,
-        pattern=r"^(?:/(?:[^/\x00]+/?)*|(?:s3|gs|az)://[a-zA-Z0-9][\w.-]+(?:/[\w.=+~-]+)*/?)$",
-        description="an absolute path on a volume that the trainer mounts, or a URL such as "
-        "s3://bucket/prefix (s3, gs, az) without credentials",
-    )
-    """Folder on shared storage or in a bucket; None keeps checkpoints in memory only."""
-    secret: str | None = Field(
-        default=None,
-        pattern=r"^[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?$",
-        description="the name of a Secret whose keys are variables, such as AWS_ACCESS_KEY_ID",
-    )
-    """What the sidecar's container alone gets in its environment."""
-    bandwidth: Bytes = Field(
-        default=0, ge=0, description="bytes a second such as 100Mi, 1 or more; 0 is no cap"
-    )
-    """Most bytes a second that a pod persists; a flush before the pod ends is not held back."""
-    replica_bandwidth: Bytes = Field(
-        default=0, ge=0, description="bytes a second such as 100Mi, 1 or more; 0 is no cap"
-    )
-    """Most bytes a second that a pod copies of another's state; a restore is not held back."""
-    parity_group: Annotated[int, AfterValidator(_some_pods)] = Field(
-        default=0,
-        ge=0,
-        le=names.PARITY_GROUP_MOST,
-        description=f"a whole number of pods, {names.PARITY_GROUP_LEAST} to "
-        f"{names.PARITY_GROUP_MOST} (of two pods a parity is as large as a copy); 0 keeps copies",
-    )
-    """Fewest pods that share a parity of their sharded state, in place of the copy that each pod
-    keeps of another one's. Of four pods it takes a third of a slot and brings back any one."""
-    every: int = Field(default=50, ge=1, description="a whole number of steps, 1 or more")
-    """Steps between two saves to memory."""
-    keep: int = Field(default=3, ge=1, description="a whole number, 1 or more")
-    """The newest checkpoints on storage that retention leaves."""
-    keep_every: int | None = Field(default=None, ge=1, description="a whole number, 1 or more")
-    """Checkpoints whose step it divides stay for good."""
-    keep_best: str | None = Field(
-        default=None,
-        pattern=names.KEEP_BEST_PATTERN,
-        description="a metric that the script gives, max or min, and how many, such as "
-        "accuracy:max:2",
-    )
-    """The best checkpoints by that metric stay as long as they are the best."""
-    persist_seconds: Seconds = Field(
-        default=60.0, ge=0, description="seconds (60) or a duration (5s, 2m), 0 or more"
-    )
-    """Least time between two persists; 0 persists whenever the last one has finished."""
-    persist_steps: int = Field(default=0, ge=0, description="a whole number of steps; 0: any")
-    """Least steps from one persisted step to the next. A step is persisted once it is far enough
-    from the last one in both time and steps; what a failure or an end leaves, at once."""
-    check_every: int = Field(
-        default=10, ge=0, description="a whole number of saves, 1 or more; 0 compares nothing"
-    )
-    """Saves from one comparison of the ranks' replicas to the next. The sidecar reads each save
-    once for its checksum; every tenth save once more adds a tenth to that."""
-    arena: Bytes | None = Field(
-        default=None, ge=1 << 20, description="a quantity of memory such as 4Gi, 1Mi or more"
-    )
-    """Bytes of all slots of a pod; None takes half of the trainer's memory."""
-
-
-class ScalingPolicy(_Section):
-    """How far replicas may follow throughput; counts are Worker replicas, as in elasticPolicy."""
-
-    mode: Literal["off", "recommend", "auto"] = Field(
-        default="recommend", description="off, recommend or auto"
-    )
-    """``recommend`` decides and tells; ``auto`` also patches replicas."""
-    min: int | None = Field(default=None, ge=1, description="a whole number, 1 or more")
-    max: int | None = Field(default=None, ge=1, description="a whole number, 1 or more")
-    sizes: Annotated[tuple[int, ...], BeforeValidator(_split_sizes)] = Field(
-        default=(), description="a comma-separated list of whole numbers such as 1,2,4"
-    )
-    """The only numbers of Worker replicas to choose from; empty: all between min and max."""
-    window: Seconds = Field(
-        default=60.0, gt=0, description="seconds (60) or a duration (5s, 2m) above 0"
-    )
-    """Length of one throughput window."""
-    cooldown: Seconds = Field(
-        default=300.0, ge=0, description="seconds (300) or a duration (5s, 2m), 0 or more"
-    )
-    """Least time between two changes of replicas."""
-
-    @pydantic.model_validator(mode="after")
-    def _ordered(self) -> ScalingPolicy:
-        low, high = self.min or 1, self.max
-        if high is not None and low > high:
-            allowed = f"at most {names.PREFIX}scaling.max, which is {high}"
-            raise errors.PolicyError(names.PREFIX + "scaling.min", low, allowed=allowed)
-        for size in self.sizes:
-            if size < low or (high is not None and size > high):
-                upper = "" if high is None else f" to {high}"
-                allowed = f"whole numbers from {low}{upper} (scaling.min to scaling.max)"
-                raise errors.PolicyError(names.PREFIX + "scaling.sizes", size, allowed=allowed)
-        return self
-
-
-class MemoryPolicy(_Section):
-    """How far a trainer's memory may be raised."""
-
-    max: Bytes | None = Field(
-        default=None,
-        ge=1,
-        description="a quantity of memory such as 64Gi; without it no limit is raised",
-    )
-    """Most bytes that a trainer's memory limit is raised to after a kill for memory; None: it is
-    never raised."""
-
-
-class FailurePolicy(_Section):
-    """How often a job may be restarted in place."""
-
-    restarts: int = Field(default=10, ge=0, description="a whole number, 0 or more")
-    """Budget for failures that count; a lost peer does not."""
-    node_grace: Seconds = Field(
-        default=5.0, ge=0, description="seconds (5) or a duration (30s, 5m), 0 or more"
-    )
-    """How long a node may be silent after Kubernetes calls it NotReady; then its pods are removed,
-    so that others take their place. A node that comes back ends what it still runs of them."""
-    node_avoid: Seconds = Field(
-        default=21600.0, ge=0, description="seconds (21600) or a duration (30m, 6h), 0 or more"
-    )
-    """How long the job keeps away from a node on which training could not go on; 0: not at all."""
-    suspend_after: Seconds = Field(
-        default=0.0,
-        ge=0,
-        description="seconds (600) or a duration (10m, 1h), 0 or more; 0: it never is",
-    )
-    """How long fewer pods than the fewest may be able to train before the job is suspended: its
-    pods end, what they held is free, and it goes on from storage when it is resumed."""
-
-
-class HangPolicy(_Section):
-    """What follows when no rank makes a step any more."""
-
-    action: Literal["restart", "report", "off"] = Field(
-        default="restart", description="restart, report or off"
-    )
-    """``restart`` tells and restarts the processes in place, once for a step."""
-    floor_seconds: Seconds = Field(
-        default=300.0, gt=0, description="seconds (300) or a duration (5s, 2m) above 0"
-    )
-    """Least time without a step that is a hang."""
-    pause_seconds: Seconds = Field(
-        default=1800.0, gt=0, description="seconds (1800) or a duration (5s, 2m) above 0"
-    )
-    """The same during a first step, an evaluation or a checkpoint."""
-    factor: float = Field(default=10.0, ge=1, description="a number, 1 or more")
-    """A hang lasts at least so many times the slowest of a hundred steps."""
-
-
-class StragglerPolicy(_Section):
-    """What follows when the others wait for a rank that is slow by itself."""
-
-    action: Literal["report", "replace"] = Field(default="report", description="report or replace")
-    """``replace`` also gives its pod's place to another one, which keeps away from its node."""
-    hold_seconds: Seconds = Field(
-        default=600.0, ge=0, description="seconds (600) or a duration (10m, 1h), 0 or more"
-    )
-    """How long it has to have been slow before its pod is replaced."""
-    replacements: int = Field(default=2, ge=0, description="a whole number, 0 or more")
-    """Most pods that are replaced for it in the job's life."""
-
-
-class PreflightPolicy(_Section):
-    """Whether nodes are checked before they train."""
-
-    mode: Literal["off", "report", "exclude"] = Field(
-        default="off", description="off, report or exclude"
-    )
-    """``report`` tells which nodes are slow or broken; ``exclude`` also leaves them out of the job
-    for failures.node-avoid, and has their pods replaced."""
-    seconds: Seconds = Field(
-        default=20.0, gt=0, description="seconds (20) or a duration (10s, 1m) above 0"
-    )
-    """After which a measurement that has not ended has failed."""
-
-
-class RoverPolicy(_Section):
+class RoverPolicy(Section):
     """All wishes of one job, with defaults filled in.
 
     Usage::
@@ -234,6 +43,7 @@ class RoverPolicy(_Section):
     hang: HangPolicy = HangPolicy()
     preflight: PreflightPolicy = PreflightPolicy()
     straggler: StragglerPolicy = StragglerPolicy()
+    nodes: NodesPolicy = NodesPolicy()
 
     @classmethod
     def from_annotations(

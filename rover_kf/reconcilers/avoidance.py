@@ -20,7 +20,7 @@ from rover_kf.elastic.failures.classify import classify_pod
 from rover_kf.elastic.failures.evidence import Evidence
 from rover_kf.elastic.failures.rule import REPLACE_NODE
 from rover_kf.reconcilers import affinity, preflights
-from rover_kf.reconcilers.plan import Observed, Plan, Replace, Shun, Tell
+from rover_kf.reconcilers.plan import Cordon, Observed, Plan, Replace, Shun, Tell
 from rover_kf.reconcilers.status import Avoided, JobStatus
 
 MOST = 8
@@ -46,7 +46,7 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
         after = tuple(dataclasses.replace(one, given_up=one.given_up or now) for one in after)
     memory = dataclasses.replace(made.status, avoided=after)
     out = [one.node for one in after if not one.given_up]
-    made = made.then(*map(Tell, events), status=memory)
+    made = made.then(*map(Tell, events), *_cordons(seen, new), status=memory)
     if patches := _patches(seen, out, [one.node for one in before if one.node not in out]):
         made = made.then(Shun(patches, memory), status=memory)
     return made.then(*map(Replace, _to_replace(seen, out, memory)), status=memory)
@@ -73,6 +73,14 @@ def _new(seen: Observed, kept: tuple[Avoided, ...], now: float) -> tuple[Avoided
             found[unfit.node] = Avoided(unfit.node, until, reason)
             room -= 1
     return tuple(found.values())
+
+
+def _cordons(seen: Observed, new: tuple[Avoided, ...]) -> list[Cordon]:
+    """Of nodes that broke or failed a check; what else a pod met there may be of its own making."""
+    told = seen.status.unfit if seen.status else ()
+    broken = {one.node for one in (*told, *preflights.unfit(seen))}
+    found = [one for one in new if one.node in broken]
+    return [Cordon(one.node, one.reason) for one in found] if seen.policy.cordons else []
 
 
 def _all_there_is(seen: Observed) -> set[str]:

@@ -31,7 +31,8 @@ def seen(pods: tuple[Pod, ...], now: float) -> Iterator[tuple[str, Event]]:
 
 
 def _message(pod: Pod, container: Container) -> str:
-    verdict = classify_pod(Evidence(container.exit_code, container=container.reason))
+    known = Evidence(container.exit_code, container=container.reason, message=container.message)
+    verdict = classify_pod(known)
     if verdict is not None:
         return (
             f"{pod.name}: {verdict.kind}: container {container.name} "

@@ -18,7 +18,7 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
-from rover_kf.api.status import AbsentRequest, Acknowledged, CoordinatorStatus, ScaleRequest
+from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.protocol import HistoryStore
 from rover_kf.reconcilers import (
@@ -33,31 +33,15 @@ from rover_kf.reconcilers import (
     status,
     story,
     suspension,
+    unplaced,
 )
+from rover_kf.reconcilers.executor import Executor
 from rover_kf.reconcilers.history import RunHistory
-from rover_kf.reconcilers.plan import (
-    Abandon,
-    Announce,
-    Effect,
-    Enlarge,
-    Excuse,
-    GiveUp,
-    Observed,
-    Plan,
-    RaiseLimit,
-    Remember,
-    Replace,
-    Resize,
-    Shun,
-    Suspend,
-    Tell,
-)
+from rover_kf.reconcilers.plan import Observed, Patch, Plan, Remember, Tell
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.policy import WatchPolicy
 
 LOG = logging.getLogger(__name__)
-
-PATCH_TRIES = 4
 
 RETRY_SECONDS = 1.0
 """After a write that came too late, or a coordinator that did not take an order."""
@@ -97,6 +81,7 @@ class Reconcilers:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster
+        self._executor = Executor(cluster)
         self._history = RunHistory(history)
         self._policy_of = policy_of
         self._clock = clock
@@ -126,7 +111,7 @@ class Reconcilers:
             return Tick(job, None, memory.decision, None)
         seen, memory = self._observe(job, memory)
         made = plan(seen, memory, now)
-        applied = self._apply(job, made, now)
+        applied = self._executor.apply(job, made, now)
         delay = _delay(seen, made, now) if applied else RETRY_SECONDS
         recorded = self._history.update(
             job,
@@ -179,107 +164,12 @@ class Reconcilers:
             return None
         return codec.loads(CoordinatorStatus, reply)
 
-    def _apply(self, job: ObservedJob, made: Plan, now: float) -> bool:
-        """Do what is planned, in order; False if something has to wait for the next look."""
-        try:
-            for effect in made.effects:
-                job = self._do(job, effect, now)
-        except errors.JobNotFound:
-            LOG.info("%s: went while it was looked at", job.key)
-            return True
-        except (errors.Conflict, errors.ClusterUnavailable) as error:
-            LOG.info("%s: looked at again in a moment: %s", job.key, error)
-            return False
-        return True
-
-    def _do(self, job: ObservedJob, effect: Effect, now: float) -> ObservedJob:
-        match effect:
-            case Tell(event):
-                self._cluster.emit(job.key, event)
-                return job
-            case Announce():
-                self._announce(job, effect)
-                return job
-            case Excuse():
-                self._excuse(job, effect)
-                return job
-            case Replace(pod):
-                self._cluster.delete_pod(job.key, pod.name)
-                return job
-            case Enlarge():
-                self._enlarge(job, effect)
-                return job
-            case RaiseLimit(spec, raised, memory):
-                patch = _annotation(memory, now, **{names.MEMORY_RAISED_ANNOTATION: raised})
-                return self._patch(job, {**patch, "spec": spec})
-            case Remember(memory):
-                return self._patch(job, _annotation(memory, now))
-            case Abandon(pod):
-                self._cluster.abandon_pod(job.key, pod)
-                return job
-            case (
-                Resize(status=memory)
-                | Shun(status=memory)
-                | GiveUp(status=memory)
-                | Suspend(status=memory)
-            ):
-                return self._patch(job, {**_annotation(memory, now), "spec": effect.spec})
-
-    def _enlarge(self, job: ObservedJob, effect: Enlarge) -> None:
-        pod = effect.pod
-        try:
-            self._cluster.resize_pod(job.key, pod, effect.container, effect.resources)
-        except errors.JobNotFound:
-            LOG.info("%s: %s went before it was given more memory", job.key, pod.name)
-        except errors.InputError as refusal:
-            message = f"{pod.name} does not get the memory that its template states: {refusal}"
-            # The same line each time: it is told once.
-            stamp = Event(names.EVENT_MEMORY_NOT_RAISED, message, warning=True, at=job.created_at)
-            self._cluster.emit(job.key, dataclasses.replace(stamp, sequence=1, source=pod.uid))
-
-    def _announce(self, job: ObservedJob, effect: Announce) -> None:
-        body = ScaleRequest(effect.nodes, effect.reason)
-        try:
-            reply = self._cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, body)
-            answer = codec.loads(Acknowledged, reply)
-        except (errors.InputError, errors.ClusterUnavailable) as error:
-            answer = Acknowledged(done=False, reason=str(error))
-        if not answer.done:
-            message = f"the coordinator does not take {effect.nodes} pods: {answer.reason}"
-            if effect.must:
-                raise errors.ClusterUnavailable(message)
-            LOG.warning("%s: %s", job.key, message)
-
-    def _excuse(self, job: ObservedJob, effect: Excuse) -> None:
-        body = AbsentRequest(effect.ranks, effect.reason)
-        try:
-            self._cluster.call_coordinator(job.key, "POST", names.PATH_ABSENT, body)
-        except errors.ClusterUnavailable as error:  # the round waits for as long as it would
-            LOG.warning("%s: it waits for pods that cannot come: %s", job.key, error)
-
-    def _patch(self, job: ObservedJob, patch: dict[str, object]) -> ObservedJob:
-        """Patch the version that was planned for, or one that differs only in the operator's part.
-
-        Raises:
-            Conflict: what the plan was made from has changed.
-        """
-        for _ in range(PATCH_TRIES):
-            try:
-                version = job.resource_version
-                return self._cluster.patch_job(job.key, patch, resource_version=version)
-            except errors.Conflict:  # noqa: PERF203 - a retry is what the loop is for
-                fresh = self._cluster.get_job(job.key)
-                if _planned_from(fresh) != _planned_from(job):
-                    raise
-                job = fresh
-        raise errors.Conflict(f"{job.key} changes faster than it can be patched")
-
     def _complete(self, job: ObservedJob, memory: JobStatus, now: float) -> float | None:
         """Say on the job that its run is recorded; after that it is never looked at again."""
         event = Event(names.EVENT_RECORDED, "the run is in the history", at=now)
         job = self._cluster.get_job(job.key)
         done = (Tell(event), Remember(memory.with_told("recorded")))
-        if not self._apply(job, Plan(done, memory), now):
+        if not self._executor.apply(job, Plan(done, memory), now):
             return RETRY_SECONDS
         self._history.forget(job.key)
         return None
@@ -300,22 +190,11 @@ def plan(seen: Observed, memory: JobStatus, now: float) -> Plan:
     made = suspension.extend(scaling.extend(made, seen, now), seen, now)
     written = status.read(seen.job)
     for effect in made.effects:
-        if isinstance(effect, (Remember, Resize, RaiseLimit, Shun, GiveUp, Suspend)):
+        if isinstance(effect, Patch):
             written = dataclasses.replace(effect.status, written_at=now)
     if made.status.deserves_writing(written, now, seen.policy.window_seconds):
         made = made.then(Remember(made.status), status=made.status)
     return made
-
-
-def _planned_from(job: ObservedJob) -> tuple[object, ...]:
-    """All of a job that a plan depends on: what its users and we ourselves write."""
-    metadata = job.manifest["metadata"]
-    return job.uid, job.manifest["spec"], metadata.get("annotations"), metadata.get("labels")
-
-
-def _annotation(memory: JobStatus, now: float, **others: str) -> dict[str, object]:
-    text = status.write(dataclasses.replace(memory, written_at=now))
-    return {"metadata": {"annotations": {names.STATUS_ANNOTATION: text, **others}}}
 
 
 def _delay(seen: Observed, made: Plan, now: float) -> float | None:
@@ -326,6 +205,7 @@ def _delay(seen: Observed, made: Plan, now: float) -> float | None:
     shunned = avoidance.delay(seen, made.status, now)
     suspended = suspension.delay(made, seen, now)
     raised = memory_limits.delay(seen)
-    waits = (nodes.delay(seen, now), absentees.delay(seen), raised, shunned, suspended)
+    found = (nodes.delay(seen, now), absentees.delay(seen), unplaced.delay(seen, now))
+    waits = (*found, raised, shunned, suspended)
     sooner = [wait for wait in waits if wait is not None]
     return max(min((pace, *sooner)), 0.5)

@@ -137,6 +137,14 @@ class Shun:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Cordon:
+    """Keep all new pods, of other jobs too, from a node; where that is refused it is told."""
+
+    node: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class GiveUp:
     """Let the Training Operator end a job that cannot go on, and write the annotation."""
 
@@ -160,20 +168,11 @@ class Suspend:
         return {"runPolicy": {"suspend": True}}
 
 
-Effect = (
-    Tell
-    | Remember
-    | Announce
-    | Resize
-    | Abandon
-    | Excuse
-    | Replace
-    | Shun
-    | RaiseLimit
-    | Enlarge
-    | GiveUp
-    | Suspend
-)
+Patch = Remember | Resize | RaiseLimit | Shun | GiveUp | Suspend
+"""Changes of the job itself."""
+Act = Tell | Announce | Excuse | Replace | Abandon | Enlarge | Cordon
+"""All else."""
+Effect = Patch | Act
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
         node_grace_seconds=policy.failures.node_grace,
         node_avoid_seconds=policy.failures.node_avoid,
         excludes_unfit=policy.preflight.mode == "exclude",
+        cordons=policy.nodes.cordon == "on",
         most_memory=policy.memory.max or 0,
         suspend_after_seconds=policy.failures.suspend_after,
         replace_slow_after_seconds=policy.straggler.hold_seconds if replaces else None,

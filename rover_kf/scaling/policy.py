@@ -42,6 +42,8 @@ class WatchPolicy:
     """How long a job keeps away from a node on which training could not go on; 0: not at all."""
     excludes_unfit: bool = False
     """Whether nodes that a check before training found bad are such nodes."""
+    cordons: bool = False
+    """Whether such nodes are also kept from all other pods."""
     most_memory: int = 0
     """Bytes that a trainer's memory limit may be raised to; 0: it is never raised."""
     suspend_after_seconds: float = 0.0

@@ -9,12 +9,12 @@ from conformance import ClusterConformance
 from testcluster import objects
 
 from rover_kf.api import names
-from rover_kf.cluster import kubernetes as kubernetes_cluster
+from rover_kf.cluster import kubernetes_connection
 
 
 @pytest.fixture
 def place(cluster):
-    return kubernetes_cluster.from_environment(kubeconfig=str(cluster.kubeconfig))
+    return kubernetes_connection.from_environment(kubeconfig=str(cluster.kubeconfig))
 
 
 @pytest.fixture

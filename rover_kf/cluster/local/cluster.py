@@ -12,32 +12,30 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import http.client
-import json
 import pathlib
 import threading
 import time
-import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, final
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
-from rover_kf.cluster.local import admission
-from rover_kf.cluster.local.operator import Operator, ended_with_process
+from rover_kf.cluster.local import admission, sidecar_request
+from rover_kf.cluster.local.machine import OneMachine
+from rover_kf.cluster.local.operator import Operator
+from rover_kf.cluster.local.recovery import settle
 from rover_kf.cluster.local.settings import Timing, base_environment, memory_folder, write_shims
-from rover_kf.cluster.local.status import merge, observe, stamp, with_condition
+from rover_kf.cluster.local.status import merge, new_record, observe
 from rover_kf.cluster.local.store import Record, Store
-from rover_kf.cluster.local.verdict import Verdict
+from rover_kf.cluster.local.watch import changes
 
-_ANSWER_SECONDS = 10.0
 _PROTECTED = ("name", "namespace", "uid", "creationTimestamp", "resourceVersion")
 
 
 @final
-class LocalCluster:
+class LocalCluster(OneMachine):
     """Runs PyTorchJobs on this machine as the Training Operator would.
 
     **Usage**::
@@ -59,7 +57,7 @@ class LocalCluster:
         self._lock = threading.Lock()
 
     def __enter__(self) -> LocalCluster:
-        self._recover()
+        settle(self.store)
         return self
 
     def __exit__(
@@ -93,19 +91,9 @@ class LocalCluster:
         """
         place = (folder or pathlib.Path()).absolute()
         admission.check(manifest, place)
-        now = time.time()
-        metadata = {
-            **manifest["metadata"],
-            "namespace": manifest["metadata"].get("namespace", "default"),
-            "uid": str(uuid.uuid4()),
-            "creationTimestamp": stamp(now),
-        }
-        key = JobKey(metadata["namespace"], metadata["name"], manifest["kind"])
-        record = Record({**json.loads(json.dumps(manifest)), "metadata": metadata}, str(place), now)
-        record.manifest.pop("status", None)
-        created = Verdict("Created", "PyTorchJobCreated", f"PyTorchJob {key.name} is created.")
+        key, record = new_record(manifest, place, time.time())
         operator = self._running_operator()
-        record, owner = self.store.create(key, with_condition(record, created))
+        record, owner = self.store.create(key, record)
         operator.run(key, owner)
         return observe(key, record)
 
@@ -173,7 +161,7 @@ class LocalCluster:
 
     def watch_jobs(self, timeout_seconds: float) -> Iterator[JobKey]:
         """Keys of labelled jobs that changed, as they change; ends after the timeout."""
-        return self._changes(self._versions(), time.monotonic() + timeout_seconds)
+        return changes(self.list_jobs, timeout_seconds, self._timing.resync)
 
     # -- pods --------------------------------------------------------------------------------------
 
@@ -198,24 +186,6 @@ class LocalCluster:
         """Delete a pod; there is but one machine, which is there as long as this process."""
         self.delete_pod(key, pod.name)
 
-    def silent_nodes(self, nodes: Collection[str]) -> dict[str, float]:
-        """None: the one machine is this one."""
-        del nodes
-        return {}
-
-    def node_memory(self) -> tuple[str, ...]:
-        """Nothing: limits are not enforced here."""
-        return ()
-
-    def resizes_pods(self) -> bool:
-        """Yes: there is nothing to it where no limit is enforced."""
-        return True
-
-    def resize_pod(
-        self, key: JobKey, pod: Pod, container: str, resources: Mapping[str, Any]
-    ) -> None:
-        """Nothing: limits are not enforced here."""
-
     def processes(self, key: JobKey, pod: str, container: str) -> tuple[int, ...]:
         """Process ids of a container that this process runs, its command first."""
         found = self._operator.pod(key, pod) if self._operator else None
@@ -227,11 +197,10 @@ class LocalCluster:
         Raises:
             JobNotFound: there is no such pod.
         """
-        uid = next((item.uid for item in self.list_pods(key) if item.name == pod), None)
-        if uid is None:
+        found = next((item for item in self.list_pods(key) if item.name == pod), None)
+        if found is None:
             raise errors.JobNotFound(f"{key} has no pod {pod}")
-        file = self.store.folder(key) / "logs" / f"{pod}.{uid[:8]}" / f"{container}.log"
-        text = file.read_text(errors="replace") if file.exists() else ""
+        text = self.store.read_log(key, found, container)
         return text if tail is None else "".join(text.splitlines(keepends=True)[-tail:])
 
     def call_coordinator(
@@ -246,25 +215,7 @@ class LocalCluster:
         if not pods:
             raise errors.ClusterUnavailable(f"{key} has no pod yet: retry when it runs")
         token = (self.store.folder(key) / "token" / "token").read_text()
-        connection = http.client.HTTPConnection(
-            pods[0].address, names.PORT, timeout=_ANSWER_SECONDS
-        )
-        try:
-            data = None if body is None else codec.dumps(body)
-            connection.request(method, path, data, {"Authorization": f"Bearer {token}"})
-            response = connection.getresponse()
-            answer = response.read()
-        except (OSError, http.client.HTTPException) as cause:
-            message = f"the coordinator of {key} ({pods[0].name}) does not answer: {cause}"
-            raise errors.ClusterUnavailable(message) from cause
-        finally:
-            connection.close()
-        if response.status >= 400:  # noqa: PLR2004 - HTTP's own border
-            raise errors.ClusterUnavailable(
-                f"the coordinator of {key} refused {method} {path}: "
-                f"{response.status} {answer.decode(errors='replace')}"
-            )
-        return answer
+        return sidecar_request.send(key, pods[0], method, path, body, token=token)
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -296,29 +247,3 @@ class LocalCluster:
     def _wake(self) -> None:
         if self._operator is not None:
             self._operator.wake()
-
-    def _recover(self) -> None:
-        """Settle jobs whose process was killed: they have failed, their memory is swept."""
-        for key in self.store.jobs():
-            owner = self.store.own(key)
-            if owner is None:
-                continue
-            with owner:
-                if self.store.read(key).deleting:
-                    self.store.remove(key)
-                else:
-                    self.store.update(key, ended_with_process)
-                    self.store.sweep_memory(key)
-
-    def _versions(self) -> dict[JobKey, str]:
-        return {job.key: job.resource_version for job in self.list_jobs()}
-
-    def _changes(self, before: dict[JobKey, str], deadline: float) -> Iterator[JobKey]:
-        pause = threading.Event()
-        while time.monotonic() < deadline:
-            now = self._versions()
-            changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-            before = now
-            yield from changed
-            if not changed:
-                pause.wait(min(self._timing.resync, max(deadline - time.monotonic(), 0)))

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import json
+import pathlib
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +22,29 @@ from rover_kf.cluster.local.verdict import Verdict, add_condition
 def stamp(at: float) -> str:
     """Unix seconds as Kubernetes writes times."""
     return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def new_record(
+    manifest: Mapping[str, Any], folder: pathlib.Path, now: float
+) -> tuple[JobKey, Record]:
+    """A job that was just created, with its key.
+
+    Args:
+        manifest: as it was given.
+        folder: where its relative scripts are found.
+        now: Unix seconds.
+    """
+    metadata = {
+        **manifest["metadata"],
+        "namespace": manifest["metadata"].get("namespace", "default"),
+        "uid": str(uuid.uuid4()),
+        "creationTimestamp": stamp(now),
+    }
+    key = JobKey(metadata["namespace"], metadata["name"], manifest["kind"])
+    record = Record({**json.loads(json.dumps(manifest)), "metadata": metadata}, str(folder), now)
+    record.manifest.pop("status", None)
+    created = Verdict("Created", "PyTorchJobCreated", f"PyTorchJob {key.name} is created.")
+    return key, with_condition(record, created)
 
 
 def with_condition(record: Record, verdict: Verdict) -> Record:

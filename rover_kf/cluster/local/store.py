@@ -138,6 +138,11 @@ class Store:
             return ()
         return codec.loads(_Pods, data).pods
 
+    def read_log(self, key: JobKey, pod: Pod, container: str) -> str:
+        """What a container of the pod has printed; nothing if it has not started."""
+        file = self.folder(key) / "logs" / f"{pod.name}.{pod.uid[:8]}" / f"{container}.log"
+        return file.read_text(errors="replace") if file.exists() else ""
+
     def add_event(self, key: JobKey, event: Event) -> None:
         """Append an event; a job that is gone is no error."""
         with contextlib.suppress(FileNotFoundError):

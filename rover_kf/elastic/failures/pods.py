@@ -18,7 +18,6 @@ from rover_kf.elastic.failures.rule import (
 _SEEN = "tests/cluster/test_pod_ends.py"
 _KUBERNETES = "https://kubernetes.io/docs/concepts"
 _SHUTDOWN = f"{_KUBERNETES}/cluster-administration/node-shutdown/"
-_PRESSURE = f"{_KUBERNETES}/scheduling-eviction/node-pressure-eviction/"
 
 RULES = (
     Rule(
@@ -66,12 +65,22 @@ RULES = (
         counts=False,
     ),
     Rule(
+        "over_storage_limit",
+        POD,
+        REPLACE_POD,
+        "wrote more than its own limit of local storage and was evicted for it; raise that limit "
+        "(a volume's sizeLimit, a container's ephemeral-storage), or write elsewhere",
+        _SEEN,
+        text=r"exceed(?:s|ed) (?:the limit|the total limit of containers|its local ephemeral)",
+        reasons=frozenset({"Evicted", "TerminationByKubelet"}),
+    ),
+    Rule(
         "evicted",
         NODE,
         REPLACE_NODE,
         "was evicted by its node, which is short of memory, disk or process numbers; raise what "
         "the pod requests to what it uses",
-        _PRESSURE,
+        _SEEN,
         reasons=frozenset({"Evicted", "TerminationByKubelet"}),
     ),
     Rule(
@@ -104,6 +113,8 @@ RULES = (
                 "StartError",
                 "RunContainerError",
                 "CreateContainerConfigError",
+                "CreateContainerError",
+                "ErrImageNeverPull",
                 "ImagePullBackOff",
                 "InvalidImageName",
             }

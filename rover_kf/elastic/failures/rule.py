@@ -48,7 +48,8 @@ class Rule:
     causes: frozenset[str] = frozenset()
     """The same, of the exception or of any that led to it."""
     text: str = ""
-    """Regular expression; searched in the exception's message, or else in the last of stderr."""
+    """Regular expression; searched in the exception's message, or in what Kubernetes says, or else
+    in the last of stderr."""
     logged: str = ""
     """The same, in stderr alone: of what a library logs and leaves out of its exception."""
     reasons: frozenset[str] = frozenset()
@@ -96,4 +97,4 @@ def _said(evidence: Evidence) -> tuple[str, ...]:
     if evidence.error is not None:
         error = evidence.error
         return (f"{error.type}: {error.message}", *error.chain)
-    return evidence.tail
+    return (evidence.message,) if evidence.message else evidence.tail

@@ -20,7 +20,8 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, Pod
 from rover_kf.api.status import ScaleRequest
 from rover_kf.cluster import kubernetes_transport
-from rover_kf.cluster.kubernetes import KubernetesCluster, from_environment
+from rover_kf.cluster.kubernetes import KubernetesCluster
+from rover_kf.cluster.kubernetes_connection import from_environment
 from rover_kf.cluster.kubernetes_transport import PodNetwork
 
 KEY = JobKey("team", "digits")
@@ -354,6 +355,19 @@ def test_the_pod_network_says_what_is_missing(tmp_path):
         network.request(KEY, Pod("p", "u", "worker", 0, "Pending"), "GET", "/v1/status", None)
     with pytest.raises(errors.ClusterUnavailable, match="does not answer"):
         network.request(KEY, there, "GET", "/v1/status", None)
+
+
+def test_a_cordoned_node_says_why(cluster, server):
+    """As `kubectl cordon` does, with the reason; a refusal is the API server's own."""
+    server.put("/api/v1/nodes/n1", {"metadata": {"name": "n1"}})
+    cluster.cordon_node("n1", "its GPU is gone")
+    method, path, _, body, _ = server.requests[-1]
+    assert (method, path) == ("PATCH", "/api/v1/nodes/n1")
+    why = {"rover-kf.io/cordoned": "its GPU is gone"}
+    assert body == {"metadata": {"annotations": why}, "spec": {"unschedulable": True}}
+    server.hooks.append(lambda *_: failure(403, "Forbidden", 'nodes "n1" is forbidden'))
+    with pytest.raises(errors.InputError, match="is forbidden"):
+        cluster.cordon_node("n1", "its GPU is gone")
 
 
 def test_no_cluster_is_said(tmp_path):

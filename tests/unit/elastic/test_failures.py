@@ -41,6 +41,7 @@ OFF_THE_BUS = "kernel: NVRM: Xid (PCI:0000:2b:00): 79, GPU has fallen off the bu
 REMAPPER = "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping"
 SHM = "unable to open shared memory object </torch_191_1> in read-write mode"
 ABORTED = "terminate called after throwing an instance of 'std::runtime_error'"
+OVER = 'Usage of EmptyDir volume "cache" exceeds the limit "1Mi". '
 BROKEN = "  what():  NCCL error: remote process exited or there was a network error"
 
 
@@ -154,9 +155,10 @@ def test_every_row_is_reached():
     codes = {code for rule in processes.RULES for code in rule.codes}
     assert {-number for number in range(1, 65)} <= codes
     found = {
-        classify_pod(Evidence(container=reason)).kind
+        classify_pod(Evidence(container=reason, message=message)).kind
         for rule in pods.RULES
         for reason in rule.reasons
+        for message in ("", OVER)
     }
     assert found == {rule.kind for rule in pods.RULES}
 
@@ -220,6 +222,7 @@ def test_first_is_the_earliest():
             "evicted",
             "node",
         ),
+        (Evidence(pod=("Evicted",), message=OVER), "over_storage_limit", "pod"),
         (Evidence(pod=("", "PreemptionByScheduler")), "preempted", "pod"),
         (Evidence(pod=("Terminated", "TerminationByKubelet")), "node_shutdown", "node"),
         (Evidence(pod=("NodeLost",)), "node_lost", "node"),

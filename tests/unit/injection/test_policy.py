@@ -63,6 +63,7 @@ def test_every_key_is_read():
         "straggler.action": "replace",
         "straggler.hold-seconds": "10m",
         "straggler.replacements": "3",
+        "nodes.cordon": "on",
     }
     assert sorted(stated) == sorted(policy.keys())
     found = RoverPolicy.from_annotations({names.PREFIX + k: v for k, v in stated.items()})

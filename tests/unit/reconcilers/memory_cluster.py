@@ -65,6 +65,7 @@ class MemoryCluster:
         self.version, self.uid, self.phase = 1, "uid-1", "Running"
         self.pods = ()
         self.silent = {}
+        self.cordoned, self.may_not = {}, ""
         self.reachable = True
         self.story, self.coordinator_events = clock(), []
         self.events, self.posts, self.resizes, self.patches = [], [], [], 0
@@ -102,6 +103,12 @@ class MemoryCluster:
 
     def silent_nodes(self, nodes):
         return {name: since for name, since in self.silent.items() if name in nodes}
+
+    def cordon_node(self, name, reason):
+        self._point("cordon")
+        if self.may_not:
+            raise errors.InputError(self.may_not)
+        self.cordoned[name] = reason
 
     def abandon_pod(self, _, pod):
         self._point("abandon")

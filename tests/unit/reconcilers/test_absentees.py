@@ -88,11 +88,11 @@ def test_ranks_follow_a_master(clock, history):
 
 def test_the_last_pod_makes_room_for_the_first(clock, history):
     """Ten seconds without a node and without a coordinator; once, and told."""
-    cluster = made(clock, unplaced(0, clock() - 9), pod(1), pod(2))
+    cluster = made(clock, unplaced(0, clock() - 4), pod(1), pod(2))
     cluster.reachable = False
     assert look(cluster, history).delay == absentees.KNOCK_SECONDS
     assert cluster.deleted == []
-    clock.now += 2
+    clock.now += 7
     for _ in range(2):
         look(cluster, history)
     assert cluster.deleted == ["digits-worker-2"]

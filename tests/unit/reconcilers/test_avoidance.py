@@ -165,6 +165,32 @@ def test_a_pod_that_its_node_refused_goes_elsewhere(clock, history):
     assert affinity.left_out(cluster.template()) == {"n1"}
 
 
+@pytest.mark.parametrize("may_not", ["", 'nodes "n1" is forbidden'])
+def test_a_broken_node_is_cordoned_where_asked(clock, history, may_not):
+    """Once, told with how to give it back; where the controller may not, that is told, and the job
+    leaves the node out all the same. A node that only refused a pod stays open to others."""
+    policy = {**OFF, f"{names.PREFIX}nodes.cordon": "on"}
+    cluster = Cluster(clock, manifest(3, annotations=policy), free=("n3", "n4"))
+    cluster.may_not = may_not
+    cluster.breaks("n1")
+    for _ in range(3):
+        look(cluster, history)
+    refused = dataclasses.replace(cluster.pods[2], phase="Failed", reasons=("OutOfcpu",))
+    cluster.pods = (*cluster.pods[:2], refused)
+    look(cluster, history)
+    assert affinity.left_out(cluster.template()) >= {"n1"}
+    if may_not:
+        (message,) = told(cluster, names.EVENT_NODE_NOT_CORDONED)
+        assert may_not in message
+        assert not cluster.cordoned
+    else:
+        (message,) = told(cluster, names.EVENT_NODE_CORDONED)
+        assert message.startswith("n1 is cordoned until `kubectl uncordon n1` (nodes.cordon): ")
+        assert cluster.cordoned == {
+            "n1": "PyTorchJob team/digits: digits-worker-1: gpu_hardware: gone"
+        }
+
+
 @pytest.mark.parametrize("point", range(1, 7))
 def test_a_controller_killed_anywhere_replaces_the_pod_once(point, clock, history):
     """Killed before any write, the next one ends what was begun."""

@@ -1,0 +1,53 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The nodes of a real cluster: who is silent, what they have, and keeping pods from one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.cluster import kubernetes_objects as objects
+from rover_kf.cluster.kubernetes_api import MERGE_PATCH, Api
+
+
+class KubernetesNodes:
+    """The part of KubernetesCluster that is about nodes.
+
+    Args:
+        api: of the cluster.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self.api = self._api = api
+        """For the few requests that are not about jobs (controller/tls.py)."""
+
+    def silent_nodes(self, nodes: Collection[str]) -> dict[str, float]:
+        """Those of the nodes that Kubernetes hears no more, and since when (Unix seconds)."""
+        found: dict[str, float] = {}
+        for name in sorted(nodes):
+            try:
+                node = self._api.request("GET", f"/api/v1/nodes/{name}", what=f"node {name}")
+            except errors.JobNotFound:
+                continue  # Kubernetes itself removes the pods of a node that is no more
+            since = objects.silent_since(node)
+            if since is not None:
+                found[name] = since
+        return found
+
+    def cordon_node(self, name: str, reason: str) -> None:
+        """Mark a node as unschedulable, with the reason in an annotation.
+
+        Raises:
+            JobNotFound: there is no such node.
+            InputError: the controller may not; the message is the API server's.
+        """
+        why = {"annotations": {names.CORDONED_ANNOTATION: reason}}
+        body = {"metadata": why, "spec": {"unschedulable": True}}
+        path, what = f"/api/v1/nodes/{name}", f"node {name}"
+        self._api.request("PATCH", path, what=what, body=body, content_type=MERGE_PATCH)
+
+    def node_memory(self) -> tuple[str, ...]:
+        """What schedulable nodes have for pods, as quantities, each amount once."""
+        return objects.memory_of(self._api.items("/api/v1/nodes", what="nodes"))

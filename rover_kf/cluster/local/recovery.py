@@ -1,0 +1,22 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a process that was killed has left of its embedded jobs."""
+
+from __future__ import annotations
+
+from rover_kf.cluster.local.operator import ended_with_process
+from rover_kf.cluster.local.store import Store
+
+
+def settle(store: Store) -> None:
+    """Settle jobs whose process was killed: they have failed, their memory is swept."""
+    for key in store.jobs():
+        owner = store.own(key)
+        if owner is None:
+            continue
+        with owner:
+            if store.read(key).deleting:
+                store.remove(key)
+            else:
+                store.update(key, ended_with_process)
+                store.sweep_memory(key)

@@ -1,0 +1,179 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan wants done, done: the only writes of the reconcilers."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.jobs import Event, ObservedJob
+from rover_kf.api.status import AbsentRequest, Acknowledged, ScaleRequest
+from rover_kf.cluster.protocol import Cluster
+from rover_kf.reconcilers import status
+from rover_kf.reconcilers.plan import (
+    Abandon,
+    Act,
+    Announce,
+    Cordon,
+    Effect,
+    Enlarge,
+    Excuse,
+    GiveUp,
+    Plan,
+    RaiseLimit,
+    Remember,
+    Replace,
+    Resize,
+    Shun,
+    Suspend,
+    Tell,
+)
+from rover_kf.reconcilers.status import JobStatus
+
+LOG = logging.getLogger(__name__)
+
+PATCH_TRIES = 4
+
+
+class Executor:
+    """Does what plans want.
+
+    Args:
+        cluster: where the jobs are.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def apply(self, job: ObservedJob, made: Plan, now: float) -> bool:
+        """Do what is planned, in order; False if something has to wait for the next look.
+
+        Args:
+            job: as it was when that was planned.
+            made: the plan.
+            now: Unix seconds.
+        """
+        try:
+            for effect in made.effects:
+                job = self._do(job, effect, now)
+        except errors.JobNotFound:
+            LOG.info("%s: went while it was looked at", job.key)
+            return True
+        except (errors.Conflict, errors.ClusterUnavailable) as error:
+            LOG.info("%s: looked at again in a moment: %s", job.key, error)
+            return False
+        return True
+
+    def _do(self, job: ObservedJob, effect: Effect, now: float) -> ObservedJob:
+        """Do one thing; the job as it is then, as far as we have changed it."""
+        match effect:
+            case RaiseLimit(spec, raised, memory):
+                patch = _annotation(memory, now, **{names.MEMORY_RAISED_ANNOTATION: raised})
+                return self._patch(job, {**patch, "spec": spec})
+            case Remember(memory):
+                return self._patch(job, _annotation(memory, now))
+            case (
+                Resize(status=memory)
+                | Shun(status=memory)
+                | GiveUp(status=memory)
+                | Suspend(status=memory)
+            ):
+                return self._patch(job, {**_annotation(memory, now), "spec": effect.spec})
+            case _:
+                self._act(job, effect, now)
+                return job
+
+    def _act(self, job: ObservedJob, effect: Act, now: float) -> None:
+        match effect:
+            case Tell(event):
+                self._cluster.emit(job.key, event)
+            case Announce():
+                self._announce(job, effect)
+            case Excuse():
+                self._excuse(job, effect)
+            case Replace(pod):
+                self._cluster.delete_pod(job.key, pod.name)
+            case Enlarge():
+                self._enlarge(job, effect)
+            case Cordon():
+                self._cordon(job, effect, now)
+            case Abandon(pod):
+                self._cluster.abandon_pod(job.key, pod)
+
+    def _enlarge(self, job: ObservedJob, effect: Enlarge) -> None:
+        pod = effect.pod
+        try:
+            self._cluster.resize_pod(job.key, pod, effect.container, effect.resources)
+        except errors.JobNotFound:
+            LOG.info("%s: %s went before it was given more memory", job.key, pod.name)
+        except errors.InputError as refusal:
+            message = f"{pod.name} does not get the memory that its template states: {refusal}"
+            # The same line each time: it is told once.
+            stamp = Event(names.EVENT_MEMORY_NOT_RAISED, message, warning=True, at=job.created_at)
+            self._cluster.emit(job.key, dataclasses.replace(stamp, sequence=1, source=pod.uid))
+
+    def _cordon(self, job: ObservedJob, effect: Cordon, now: float) -> None:
+        node, reason = effect.node, effect.reason
+        try:
+            self._cluster.cordon_node(node, f"{job.key}: {reason}")
+        except (errors.JobNotFound, errors.InputError) as refusal:
+            message = (
+                f"{node} is not cordoned: {refusal}; the component `cordon` of the manifests gives "
+                "the controller that right"
+            )
+            told = Event(names.EVENT_NODE_NOT_CORDONED, message, warning=True, at=now)
+        else:
+            message = f"{node} is cordoned until `kubectl uncordon {node}` (nodes.cordon): {reason}"
+            told = Event(names.EVENT_NODE_CORDONED, message, warning=True, at=now)
+        self._cluster.emit(job.key, told)
+
+    def _announce(self, job: ObservedJob, effect: Announce) -> None:
+        body = ScaleRequest(effect.nodes, effect.reason)
+        try:
+            reply = self._cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, body)
+            answer = codec.loads(Acknowledged, reply)
+        except (errors.InputError, errors.ClusterUnavailable) as error:
+            answer = Acknowledged(done=False, reason=str(error))
+        if not answer.done:
+            message = f"the coordinator does not take {effect.nodes} pods: {answer.reason}"
+            if effect.must:
+                raise errors.ClusterUnavailable(message)
+            LOG.warning("%s: %s", job.key, message)
+
+    def _excuse(self, job: ObservedJob, effect: Excuse) -> None:
+        body = AbsentRequest(effect.ranks, effect.reason)
+        try:
+            self._cluster.call_coordinator(job.key, "POST", names.PATH_ABSENT, body)
+        except errors.ClusterUnavailable as error:  # the round waits for as long as it would
+            LOG.warning("%s: it waits for pods that cannot come: %s", job.key, error)
+
+    def _patch(self, job: ObservedJob, patch: dict[str, object]) -> ObservedJob:
+        """Patch the version that was planned for, or one that differs only in the operator's part.
+
+        Raises:
+            Conflict: what the plan was made from has changed.
+        """
+        for _ in range(PATCH_TRIES):
+            try:
+                version = job.resource_version
+                return self._cluster.patch_job(job.key, patch, resource_version=version)
+            except errors.Conflict:  # noqa: PERF203 - a retry is what the loop is for
+                fresh = self._cluster.get_job(job.key)
+                if _planned_from(fresh) != _planned_from(job):
+                    raise
+                job = fresh
+        raise errors.Conflict(f"{job.key} changes faster than it can be patched")
+
+
+def _planned_from(job: ObservedJob) -> tuple[object, ...]:
+    """All of a job that a plan depends on: what its users and we ourselves write."""
+    metadata = job.manifest["metadata"]
+    return job.uid, job.manifest["spec"], metadata.get("annotations"), metadata.get("labels")
+
+
+def _annotation(memory: JobStatus, now: float, **others: str) -> dict[str, object]:
+    text = status.write(dataclasses.replace(memory, written_at=now))
+    return {"metadata": {"annotations": {names.STATUS_ANNOTATION: text, **others}}}
