@@ -97,9 +97,10 @@ class Pod:
                 [sys.executable, "-m", "rover_kf.sidecar"], env=environment, stderr=log
             )
 
-    def start_launcher(self, *command: str) -> None:
-        """Start rover-run."""
-        environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[2])}
+    def start_launcher(self, *command: str, first: str = "") -> None:
+        """Start rover-run; modules of the folder ``first`` come before all others."""
+        ours = str(pathlib.Path(__file__).parents[2])
+        environment = {**os.environ, "PYTHONPATH": f"{first}:{ours}" if first else ours}
         environment |= {names.ENV_HOME: str(self.home), names.ENV_CHECKPOINT_EVERY: "5"}
         with self.log.open("ab") as log:
             self.launcher = subprocess.Popen(
@@ -174,11 +175,11 @@ class Job:
         for index in range(nodes or self.nodes):
             self.add(index, *command)
 
-    def add(self, index: int, *command: str) -> Pod:
-        """Start one pod."""
+    def add(self, index: int, *command: str, first: str = "") -> Pod:
+        """Start one pod; see Pod.start_launcher."""
         pod = self.pods.setdefault(index, Pod(self, index))
         pod.start_sidecar()
-        pod.start_launcher(*command)
+        pod.start_launcher(*command, first=first)
         return pod
 
     def ask(self, path: str, message: object = None) -> bytes:
