@@ -3,29 +3,38 @@
 """An epoch cut into global batches, and each batch into what every rank takes of it.
 
 A batch is the next so many positions of the epoch's order, whatever the number of ranks; the ranks
-cut it evenly. So steps are the same samples at every size of the world.
+cut it evenly, or by what a sample costs each of them. So steps are the same samples at every size
+of the world and whoever is slow.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 from rover_kf import errors
+from rover_kf.sharding.shares import shares
+
+_WIDEST = 2
+"""Times the even part that a rank takes at most, where only its speed speaks for more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Cut:
-    """What one rank computes at once, in positions of the epoch's order."""
+class Part:
+    """What one rank computes at once, in positions of the batch."""
 
     begin: int
     end: int
-    step: int
-    """Of the batches since ``done``."""
     weight: float
     """Of the mean loss over it, so that gradients averaged over ranks are the mean of the batch."""
     last: bool
-    """Whether the rank's part of the step ends with it."""
+    """Whether what the rank has of the step ends with it."""
+
+    @property
+    def samples(self) -> int:
+        """That are computed, those that only stand in included."""
+        return self.end - self.begin
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +57,8 @@ class Batches:
     """Samples that a rank computes at once; what it takes of a step is cut into parts of it."""
     drop_last: bool = False
     """Leave out the samples that do not fill a batch."""
+    alike: bool = True
+    """All ranks compute as many parts, whatever they take: collectives come with each of them."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be cut."""
@@ -72,36 +83,73 @@ class Batches:
             )
 
     @property
+    def full(self) -> int:
+        """Batches that are left and have all their samples."""
+        return max(self.samples - self.done, 0) // self.batch
+
+    @property
     def steps(self) -> int:
         """Batches that are left."""
         left = max(self.samples - self.done, 0)
-        return left // self.batch if self.drop_last else -(-left // self.batch)
+        return self.full if self.drop_last else -(-left // self.batch)
+
+    def begin_of(self, step: int) -> int:
+        """Samples of the epoch that are used before a step."""
+        return self.done + step * self.batch
 
     def end_of(self, step: int) -> int:
         """Samples of the epoch that are used after a step."""
-        return min(self.done + (step + 1) * self.batch, self.samples)
+        return min(self.begin_of(step + 1), self.samples)
 
-    def cuts_of(self, step: int) -> tuple[Cut, ...]:
-        """What the rank computes in a step, one after the other: of all ranks as many.
+    def parts_of(self, size: int, costs: Sequence[int] = ()) -> tuple[Part, ...]:
+        """What the rank computes of a batch, one after the other.
 
         Where the samples do not suffice (the end of an epoch), the batch's first sample stands in
         with weight 0: all must take part in a step.
+
+        Args:
+            size: of the batch, in samples.
+            costs: nanoseconds that a sample takes each rank; none: cut evenly.
         """
-        begin = self.done + step * self.batch
-        size = self.end_of(step) - begin
-        count = -(-size // (self.world_size * self.most))
-        parts = count * self.world_size
-        marks = [
-            begin + size * part // parts
-            for part in range(count * self.rank, count * (self.rank + 1) + 1)
-        ]
+        marks = self._marks(size, costs)
         return tuple(
-            Cut(
-                at if at < end else begin,
-                end if at < end else begin + 1,
-                step,
+            Part(
+                at if at < end else 0,
+                end if at < end else 1,
                 (end - at) * self.world_size / size,
-                last=number == count,
+                last=number == len(marks) - 1,
             )
             for number, (at, end) in enumerate(itertools.pairwise(marks), start=1)
         )
+
+    def shares_of(self, size: int, costs: Sequence[int] = ()) -> tuple[int, ...]:
+        """Samples of a batch that each rank takes.
+
+        Args:
+            size: of the batch, in samples.
+            costs: nanoseconds that a sample takes each rank; none: alike.
+        """
+        world, count = self.world_size, self._count(size)
+        if not costs or size < world * count:
+            marks = [size * rank // world for rank in range(world + 1)]
+            return tuple(end - begin for begin, end in itertools.pairwise(marks))
+        widest = _WIDEST * -(-size // world)
+        if self.alike:
+            return shares(size, costs, least=count, most=min(widest, count * self.most))
+        return shares(size, costs, least=1, most=widest)
+
+    def _marks(self, size: int, costs: Sequence[int]) -> list[int]:
+        """Where the rank's parts begin and end."""
+        count = self._count(size)
+        if not costs:
+            parts, first = count * self.world_size, count * self.rank
+            return [size * part // parts for part in range(first, first + count + 1)]
+        taken = self.shares_of(size, costs)
+        begin, own = sum(taken[: self.rank]), taken[self.rank]
+        if not self.alike:
+            count = max(-(-own // self.most), 1)
+        return [begin + own * part // count for part in range(count + 1)]
+
+    def _count(self, size: int) -> int:
+        """Parts of each rank, if all take alike."""
+        return -(-size // (self.world_size * self.most))

@@ -67,17 +67,27 @@ class Permutation:
         right: Any = number % self._right  # type: ignore[operator]
         for turn, key in enumerate(self._keys):
             if turn % 2:
-                right = (right + _mixed(left, key)) % self._right
+                right += _mixed(left, key)
+                right %= self._right
             else:
-                left = (left + _mixed(right, key)) % self._left
-        found: Numbers = left * self._right + right
+                left += _mixed(right, key)
+                left %= self._left
+        left *= self._right
+        left += right
+        found: Numbers = left
         return found
 
 
 def _mixed(number: Numbers, key: int) -> Numbers:
     """32 bits that depend on all bits of the number (below 2^32) and of the key."""
     mixed: Any = number ^ key  # type: ignore[operator]
-    mixed = (mixed ^ (mixed >> 16)) * _FIRST & _LOW
-    mixed = (mixed ^ (mixed >> 15)) * _SECOND & _LOW
-    found: Numbers = mixed ^ (mixed >> 16)
+    # From here on in place, where numbers are tensors.
+    mixed ^= mixed >> 16
+    mixed *= _FIRST
+    mixed &= _LOW
+    mixed ^= mixed >> 15
+    mixed *= _SECOND
+    mixed &= _LOW
+    mixed ^= mixed >> 16
+    found: Numbers = mixed
     return found

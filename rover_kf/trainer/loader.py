@@ -19,13 +19,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from rover_kf import errors
-from rover_kf.sharding.batches import Batches, Cut
-from rover_kf.sharding.permutation import Permutation
+from rover_kf.sharding.batches import Batches, Part
 from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer.balance import Balance
+from rover_kf.trainer.orders import Order, Shuffled, Unshuffled
 
 _log = logging.getLogger("rover_kf")
 
-_AT_ONCE = 8192
+_AT_ONCE = 16384
 """Samples whose places are computed together."""
 _VERSION = 1
 
@@ -53,6 +54,9 @@ class ElasticDataLoader(DataLoader[Any]):
         seed: of the order.
         shuffle: False: the data set's own order.
         drop_last: leave out samples of an epoch that do not fill a batch.
+        balance: the model, as it is trained: ranks then take parts of a step by their speed, which
+            its backward pass shows. Which samples a step has stays. Not with tensor or pipeline
+            parallelism.
         fingerprint: of the data set's contents: a checkpoint of others is refused.
         rank: of this process and ...
         world_size: ... their number; from the environment if not given.
@@ -71,6 +75,7 @@ class ElasticDataLoader(DataLoader[Any]):
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
+        balance: torch.nn.Module | None = None,
         fingerprint: str = "",
         rank: int | None = None,
         world_size: int | None = None,
@@ -89,25 +94,31 @@ class ElasticDataLoader(DataLoader[Any]):
             world_size=given.world_size if world_size is None else world_size,
             most=micro_batch_size or batch_size,
             drop_last=drop_last,
+            alike=Balance.parts_alike(balance),
         )
+        if options.get("in_order") is False:
+            raise errors.InputError("in_order=False: batches must come in order to be counted")
         self._seed, self._shuffle, self._fingerprint = seed, shuffle, fingerprint
         self._done = 0
-        self._cut: Cut | None = None
-        self._ahead: collections.deque[Cut] = collections.deque()
-        """Of batches that were asked for and have not come yet."""
+        self._part: Part | None = None
+        self._ahead: collections.deque[tuple[Part, int]] = collections.deque()
+        """Parts that were asked for and have not come yet, with what is done after their step."""
         self.epoch = 0
         """Number of the epoch that the next iteration goes on with."""
         super().__init__(dataset, batch_sampler=_Cuts(self), **options)
+        self._balance: Balance | None = None
+        if balance is not None and self._whole.world_size > 1:
+            self._balance = Balance(balance, self._whole, self._fetched_ahead())
 
     @property
     def weight(self) -> float:
         """To multiply the mean loss of the last batch by, before ``backward``."""
-        return 1.0 if self._cut is None else self._cut.weight
+        return 1.0 if self._part is None else self._part.weight
 
     @property
     def accumulates(self) -> bool:
         """Whether more of the last batch's step follows: no optimizer step yet."""
-        return self._cut is not None and not self._cut.last
+        return self._part is not None and not self._part.last
 
     @property
     def done(self) -> int:
@@ -116,21 +127,33 @@ class ElasticDataLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # DataLoader's has a narrower type
         """The rest of the epoch, then the next one is the next; this rank's part of it."""
+        if self._balance is None:
+            yield from self._counted()
+            return
+        with self._balance.iterating(self._done):
+            for batch in self._counted():
+                part = self._part
+                assert part is not None  # noqa: S101 - it was counted
+                self._balance.give(part)
+                yield batch
+                self._balance.asked(part)
+
+    def _counted(self) -> Iterator[Any]:
         self._ahead.clear()
-        batches = self._rest()
         for batch in super().__iter__():
-            cut = self._cut = self._ahead.popleft()
-            if cut.last:
+            self._part, done = self._ahead.popleft()
+            if self._part.last:
                 # Before the loop's body runs: a checkpoint at its end has this step.
-                self._done = batches.end_of(cut.step)
+                self._done = done
             yield batch
         self._turn()
 
     def __len__(self) -> int:
         """Batches that this rank has in a whole epoch."""
         whole = self._whole
-        full, end = len(whole.cuts_of(0)), len(whole.cuts_of(whole.steps - 1))
-        return full * (whole.steps - 1) + end
+        full, rest = whole.full, whole.steps - whole.full
+        found = full * len(whole.parts_of(whole.batch))
+        return found + len(whole.parts_of(whole.samples % whole.batch)) if rest else found
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last whole step; the same on all ranks."""
@@ -169,9 +192,13 @@ class ElasticDataLoader(DataLoader[Any]):
         if state["seed"] != self._seed:
             _log.warning("the order goes on with the checkpoint's seed %s", state["seed"])
         self._seed, self.epoch, self._done = state["seed"], state["epoch"], state["done"]
-        self._cut = None
+        self._part = None
         if not self._rest().steps:
             self._turn()
+
+    def _fetched_ahead(self) -> int:
+        """Parts that workers are given before they are asked for."""
+        return self.num_workers * (self.prefetch_factor or 0)
 
     def _turn(self) -> None:
         self.epoch, self._done = self.epoch + 1, 0
@@ -180,20 +207,31 @@ class ElasticDataLoader(DataLoader[Any]):
         return dataclasses.replace(self._whole, done=self._done)
 
     def ordered(self) -> Iterator[list[int]]:
-        """Indices into the data set, a batch after the other, from the place on."""
-        batches = self._rest()
-        order = Permutation(batches.samples, self._seed, self.epoch) if self._shuffle else None
-        steps_at_once = max(_AT_ONCE * batches.world_size // batches.batch, 1)
-        for first in range(0, batches.steps, steps_at_once):
-            steps = range(first, min(first + steps_at_once, batches.steps))
-            cuts = [cut for step in steps for cut in batches.cuts_of(step)]
-            places = torch.cat([torch.arange(cut.begin, cut.end) for cut in cuts])
-            indices = (places if order is None else _at(order, places)).tolist()
-            end = 0
-            for cut in cuts:
-                begin, end = end, end + cut.end - cut.begin
-                self._ahead.append(cut)
-                yield indices[begin:end]
+        """Indices into the data set, a part after the other, from the place on."""
+        batches, order, step = self._rest(), self._order(), 0
+        while step < batches.steps:
+            costs, end = ((), batches.steps) if self._balance is None else self._balance.at(step)
+            size = batches.end_of(step) - batches.begin_of(step)
+            parts = batches.parts_of(size, costs)
+            at_once = max(_AT_ONCE // sum(part.samples for part in parts), 1)
+            # All of one size: only the epoch's last batch is smaller.
+            end = min(end, step + at_once, max(batches.full, step + 1))
+            begins = torch.arange(batches.begin_of(step), batches.begin_of(end), batches.batch)
+            own = torch.cat([torch.arange(part.begin, part.end) for part in parts])
+            indices = order.at((begins[:, None] + own).flatten()).tolist()
+            at = 0
+            for number in range(step, end):
+                done = batches.end_of(number)
+                for part in parts:
+                    self._ahead.append((part, done))
+                    begin, at = at, at + part.samples
+                    yield indices[begin:at]
+            step = end
+
+    def _order(self) -> Order:
+        if not self._shuffle:
+            return Unshuffled()
+        return Shuffled(self._whole.samples, self._seed, self.epoch)
 
 
 class _Cuts:
@@ -207,11 +245,3 @@ class _Cuts:
 
     def __len__(self) -> int:
         return len(self._loader)
-
-
-def _at(order: Permutation, places: torch.Tensor) -> torch.Tensor:
-    """``order.at`` of every place."""
-    found = order.once(places)
-    while bool((outside := found >= order.size).any()):
-        found[outside] = order.once(found[outside])
-    return found

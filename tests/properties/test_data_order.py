@@ -18,7 +18,9 @@ from numbered import Numbered
 from rover_kf import errors
 from rover_kf.sharding.batches import Batches
 from rover_kf.sharding.permutation import MOST, Permutation
-from rover_kf.trainer.loader import _AT_ONCE, ElasticDataLoader, _at
+from rover_kf.sharding.shares import shares
+from rover_kf.trainer.loader import _AT_ONCE, ElasticDataLoader
+from rover_kf.trainer.orders import Shuffled
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
 seeds = st.integers(-(1 << 70), 1 << 70)
@@ -31,7 +33,7 @@ def test_an_order_has_every_sample_once(size, seed, epoch):
     order = Permutation(size, seed, epoch)
     found = [order.at(position) for position in range(size)]
     assert sorted(found) == list(range(size))
-    assert _at(order, torch.arange(size)).tolist() == found
+    assert Shuffled(size, seed, epoch).at(torch.arange(size)).tolist() == found
 
 
 @EXAMPLES
@@ -43,7 +45,7 @@ def test_any_place_of_a_huge_order_is_at_hand(size, seed, data):
     found = [order.at(place) for place in places]
     assert len(set(found)) == len(places)
     assert all(0 <= sample < size for sample in found)
-    assert _at(order, torch.tensor(places)).tolist() == found
+    assert Shuffled(size, seed, 0).at(torch.tensor(places)).tolist() == found
 
 
 def test_orders_look_random():
@@ -81,23 +83,73 @@ def test_ranks_cut_a_batch_evenly_and_whole(samples, batch, world, most, drop_la
     ranks = [Batches(samples, 0, batch, rank, world, most, drop_last) for rank in range(world)]
     used = 0
     for step in range(ranks[0].steps):
-        parts = [rank.cuts_of(step) for rank in ranks]
-        assert len({len(cuts) for cuts in parts}) == 1
-        real = [cut for cuts in parts for cut in cuts if cut.weight]
-        end = ranks[0].end_of(step)
-        assert [cut.begin for cut in real] == [used, *(cut.end for cut in real[:-1])]
-        assert real[-1].end == end
-        assert all(0 < cut.end - cut.begin <= most for cuts in parts for cut in cuts)
-        sizes = [sum(cut.end - cut.begin for cut in cuts if cut.weight) for cuts in parts]
-        assert max(sizes) - min(sizes) <= 1
-        for cut in real:
-            of_mean = fractions.Fraction(cut.weight).limit_denominator(10**6) / world
-            assert of_mean == fractions.Fraction(cut.end - cut.begin, end - used)
-        assert [[cut.last for cut in cuts] for cuts in parts] == [
-            [False] * (len(cuts) - 1) + [True] for cuts in parts
-        ]
-        used = end
+        size = ranks[0].end_of(step) - used
+        parts = [rank.parts_of(size) for rank in ranks]
+        assert len({len(of_rank) for of_rank in parts}) == 1
+        taken = _check(parts, size, most)
+        assert taken == list(ranks[0].shares_of(size))
+        assert max(taken) - min(taken) <= 1
+        used += size
     assert used == (samples // batch * batch if drop_last else samples)
+
+
+@EXAMPLES
+@given(st.integers(1, 400), st.integers(1, 9), st.integers(1, 70), st.booleans(), st.data())
+def test_ranks_cut_a_batch_by_their_speed_and_whole(size, world, most, alike, data):
+    """At any speeds: whole, with exact weights, none too large and no rank idle where there is
+    enough; no other cut within the same bounds is done sooner."""
+    costs = data.draw(st.lists(st.integers(1, 10**12), min_size=world, max_size=world))
+    batch = max(size, world)
+    ranks = [Batches(batch, 0, batch, rank, world, most, alike=alike) for rank in range(world)]
+    parts = [rank.parts_of(size, costs) for rank in ranks]
+    taken = _check(parts, size, most)
+    assert taken == list(ranks[0].shares_of(size, costs))
+    counts = {len(of_rank) for of_rank in parts}
+    even = -(-size // (world * most))
+    if alike:
+        assert counts == {even}
+    if size < world * even:
+        return
+    widest = 2 * -(-size // world)
+    least, widest = (even, min(widest, even * most)) if alike else (1, widest)
+    assert all(least <= share <= widest for share in taken)
+    longest = max(share * cost for share, cost in zip(taken, costs, strict=True))
+    # In any less time all ranks together, each within its bounds, do not get through.
+    sooner = [min(max((longest - 1) // cost, least), widest) for cost in costs]
+    forced = any(least * cost >= longest for cost in costs)
+    assert forced or sum(sooner) < size
+
+
+def test_a_rank_three_times_slower_takes_a_third():
+    """256 samples, one of four ranks: 25 of them instead of 64, and the others 77."""
+    batches = Batches(256, 0, 256, 0, 4, 256)
+    found = batches.shares_of(256, (1000, 1000, 1000, 3000))
+    assert found == (77, 77, 77, 25)
+
+
+@pytest.mark.parametrize(
+    ("size", "costs", "least", "most"), [(4, (1, 0), 1, 4), (1, (1, 1), 1, 4), (9, (1, 1), 1, 4)]
+)
+def test_cuts_that_cannot_be_are_refused(size, costs, least, most):
+    """Speeds that were not measured, and bounds that no cut keeps."""
+    with pytest.raises(errors.InputError):
+        shares(size, costs, least=least, most=most)
+
+
+def _check(parts, size, most) -> list[int]:
+    """What ranks compute is the batch, once and in order; samples that each takes."""
+    world = len(parts)
+    real = [part for of_rank in parts for part in of_rank if part.weight]
+    assert [part.begin for part in real] == [0, *(part.end for part in real[:-1])]
+    assert real[-1].end == size
+    assert all(0 < part.samples <= most for of_rank in parts for part in of_rank)
+    for part in real:
+        of_mean = fractions.Fraction(part.weight).limit_denominator(10**6) / world
+        assert of_mean == fractions.Fraction(part.samples, size)
+    assert [[part.last for part in of_rank] for of_rank in parts] == [
+        [False] * (len(of_rank) - 1) + [True] for of_rank in parts
+    ]
+    return [sum(part.samples for part in of_rank if part.weight) for of_rank in parts]
 
 
 @settings(EXAMPLES, max_examples=60)

@@ -102,6 +102,8 @@ def test_another_batch_size_goes_on_at_the_same_place(caplog):
         ({"batch": 2, "world_size": 3}, "maxReplicas"),
         ({"rank": 3, "world_size": 3}, "rank 3 of 3"),
         ({"samples": 5, "drop_last": True}, "drop_last"),
+        ({"in_order": False}, "in order"),
+        ({"balance": torch.nn.Linear(1, 1), "world_size": 2}, "init_process_group"),
     ],
 )
 def test_bad_numbers_are_refused(changes, words):
