@@ -122,18 +122,22 @@ class Ledger:
         return max(1, lane.todo.total // (2 * self.plan.shard * max(len(self.workers), 1)))
 
     def adopt(self, worker: str, spans: Iterable[Span], now: float) -> None:
-        """A worker has these already: it got them from a ledger that is gone.
-
-        Raises:
-            Conflict: they are somebody else's, or done.
-        """
+        """A worker has these of a ledger that is gone; what is not to be had any more it loses."""
         account = self.heard(worker, now)
         for span in spans:
-            lane = self._lane(span)
-            if lane.todo.within(span.begin, span.end) != [(span.begin, span.end)]:
-                raise errors.Conflict(f"{worker} holds {span}, which is not to be had any more")
-            lane.todo.remove(span.begin, span.end)
-            account.held.setdefault(span.partition, Ranges()).add(span.begin, span.end)
+            todo = self._lane(span).todo
+            for begin, end in todo.within(span.begin, span.end):
+                todo.remove(begin, end)
+                account.held.setdefault(span.partition, Ranges()).add(begin, end)
+
+    def give_back(self, worker: str, spans: Iterable[Span]) -> None:
+        """A worker never got these."""
+        account = self.workers.get(worker)
+        for span in spans:
+            held = account.held.get(span.partition, Ranges()) if account else Ranges()
+            for begin, end in held.within(span.begin, span.end):
+                held.remove(begin, end)
+                self._lane(span).todo.add(begin, end)
 
     def heard(self, worker: str, now: float) -> Account:
         """A worker is alive: its leases last anew."""
@@ -161,18 +165,24 @@ class Ledger:
             if generation != self.generation:
                 refused.append(Refusal(span, STALE))
                 continue
-            lane, account = self._lane(span), self.workers.get(worker)
-            held = account.held.get(span.partition) if account else None
-            accepted = held.within(span.begin, span.end) if held is not None else []
-            for begin, end in accepted:
-                assert held is not None  # noqa: S101 - nothing is accepted of nobody
-                assert account is not None  # noqa: S101
-                held.remove(begin, end)
-                account.used += lane.done.add(begin, end)
-            if accepted:
-                self._failures.pop((span.partition, span.begin // self.plan.shard), None)
-            refused.extend(self._refused(lane, span, Ranges(accepted)))
+            accepted = Ranges()
+            lane, account = self._lane(span), self.workers.setdefault(worker, Account({}))
+            # What was taken from it and lent to nobody yet has been used all the same.
+            for place in (account.held.get(span.partition, Ranges()), lane.todo):
+                for begin, end in place.within(span.begin, span.end):
+                    place.remove(begin, end)
+                    account.used += lane.done.add(begin, end)
+                    accepted.add(begin, end)
+                    self._read(span.partition, begin, end)
+            refused.extend(self._refused(lane, span, accepted))
         return tuple(refused)
+
+    def _read(self, name: str, begin: int, end: int) -> None:
+        """Slots could be read: their shards have not failed."""
+        if self._failures:
+            shards = range(begin // self.plan.shard, (end - 1) // self.plan.shard + 1)
+            for key in [k for k in self._failures if k[0] == name and k[1] in shards]:
+                del self._failures[key]
 
     def _refused(self, lane: Lane, span: Span, accepted: Ranges) -> Iterable[Refusal]:
         for begin, end in accepted.gaps(span.begin, span.end):

@@ -89,7 +89,7 @@ class Model:
         refused = self.ledger.report(worker, self.generation, [span])
         wrong = {}
         for slot in range(span.begin, span.end):
-            if self.place[slot] == worker:
+            if self.place[slot] in (worker, "todo"):
                 self.place[slot] = "done"
             else:
                 wrong[slot] = self.place[slot] == "done"

@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Slots lent by the coordinator: between training processes and the desk with the ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf.api.data import DataPlan, Progress, Span
+
+GO, WAIT, FINISHED, REGISTER = "go", "wait", "finished", "register"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RegisterData:
+    """A rank says what it has of a data set, at the begin of a round or to a new coordinator."""
+
+    plan: DataPlan
+    round: int
+    rank: int
+    world_size: int
+    worker: str
+    """``<rank>/<process>``: another process of the same rank has another name."""
+    progress: Progress
+    """What the state that the rank goes on with has seen."""
+    held: tuple[Span, ...] = ()
+    """What a coordinator that is gone has lent it."""
+    shared: bool = False
+    """The ledger is the coordinator's alone and rank 0's state has it: at least once."""
+    generation: int = 0
+    """Greatest of a ledger that the rank has heard of."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unread:
+    """A span that could not be read, and why."""
+
+    span: Span
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """What a rank has used, and how much it wants; asked again unchanged if no answer comes."""
+
+    name: str
+    """Of the plan."""
+    round: int
+    worker: str
+    generation: int
+    """Of the ledger, as the last answer said; 0: there was none."""
+    number: int
+    """Counts a worker's requests; the same one again gets the same answer again."""
+    epoch: int
+    taken: int = 0
+    """Number of the newest answer of this ledger that has arrived: what a later one has lent never
+    came, and is lent anew."""
+    wanted: int = 0
+    """Spans at most, up to MOST_AT_ONCE."""
+    done: tuple[Span, ...] = ()
+    unread: tuple[Unread, ...] = ()
+    ends: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Where streams end by now."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LeaseReply:
+    """Spans to read, or why there are none."""
+
+    state: str
+    """``go``; ``wait``: all are with others, or not all ranks have registered; ``finished``: the
+    epoch; ``register``: the coordinator does not know the worker (any more)."""
+    number: int
+    generation: int = 0
+    leases: tuple[Span, ...] = ()
+    poison: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Slots of the epoch that were set aside, as Progress has them."""
+    refused: int = 0
+    """Slots of this request's reports that count for nothing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProgressRequest:
+    """Rank 0 of a shared ledger asks what a checkpoint shall keep."""
+
+    name: str
+    round: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoisonShard:
+    """A part of a shard that was set aside."""
+
+    span: Span
+    tries: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkerShare:
+    """What a worker has of an epoch's slots."""
+
+    worker: str
+    used: int
+    outstanding: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DataStatus:
+    """How far a data set is read; of a coordinator's status."""
+
+    name: str
+    epoch: int
+    epochs: int
+    slots: int
+    """Of the epoch; of a stream those that there are by now."""
+    done: int
+    outstanding: int
+    """Slots that are lent."""
+    poisoned: int
+    """Slots that were set aside."""
+    rate: float
+    """Slots done a second, over the last minute."""
+    eta_seconds: float | None = None
+    """Until the last epoch ends, at that rate; None: a stream, or nothing is done."""
+    poison: tuple[PoisonShard, ...] = ()
+    """The newest, at most 8."""
+    workers: tuple[WorkerShare, ...] = ()
+    """Those that have done most, at most 64."""

@@ -1,0 +1,199 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What one training process has of the slots: lent, on their way to the loop, used; pure.
+
+Makes the requests and takes the answers; who carries them may lose, repeat and delay them. One
+request is under way at a time, and it is asked again unchanged until it is answered.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from rover_kf.api.data import MOST_AT_ONCE, DataPlan, Progress, Span
+from rover_kf.api.leases import (
+    FINISHED,
+    REGISTER,
+    LeaseReply,
+    LeaseRequest,
+    RegisterData,
+    Unread,
+)
+from rover_kf.sharding.ranges import Ranges
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Of a process in its job."""
+
+    round: int
+    rank: int
+    world_size: int
+    process: str
+    """Tells processes of one rank apart."""
+
+    @property
+    def worker(self) -> str:
+        """Its name at the desk."""
+        return f"{self.rank}/{self.process}"
+
+
+class Holder:
+    """Of one data set.
+
+    Args:
+        plan: what there is.
+        place: of this process.
+        epoch: that it reads now.
+        shared: whether the ledger is the coordinator's alone.
+    """
+
+    def __init__(self, plan: DataPlan, place: Place, *, epoch: int = 0, shared: bool) -> None:
+        self.plan, self.place, self.epoch, self.shared = plan, place, epoch, shared
+        self.registered = False
+        self.finished = False
+        """Whether the coordinator has said that the epoch is over."""
+        self.idle = False
+        """Whether the last answer had nothing to read: all is with others."""
+        self.queue: collections.deque[Span] = collections.deque()
+        self.poison: Mapping[str, str] = {}
+        self._out: list[Span] = []
+        """On their way to the loop."""
+        self._done: dict[str, Ranges] = {}
+        self._unread: list[Unread] = []
+        """Both to be told of."""
+        self._asked: LeaseRequest | None = None
+        self._number, self._taken, self._generation, self._greatest = 0, 0, 0, 0
+
+    # -- the loop's side --------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Slots that are lent and not on their way yet."""
+        return sum(span.size for span in self.queue)
+
+    def take(self, most: int) -> Span | None:
+        """The next slots on their way; None if there are none now."""
+        if not self.queue:
+            return None
+        first = self.queue.popleft()
+        if first.size > most:
+            self.queue.appendleft(Span(first.partition, first.begin + most, first.end))
+            first = Span(first.partition, first.begin, first.begin + most)
+        self._out.append(first)
+        return first
+
+    def used(self, spans: Iterable[Span]) -> None:
+        """The loop was given these."""
+        for span in self._came(spans):
+            self._done.setdefault(span.partition, Ranges()).add(span.begin, span.end)
+
+    def unread(self, span: Span, reason: str) -> None:
+        """These could not be read."""
+        self._unread.extend(Unread(known, reason) for known in self._came([span]))
+
+    def give_back(self, spans: Iterable[Span] | None = None) -> None:
+        """These are not on their way any more, and come again; None: all that were."""
+        back = self._came(self._out[:] if spans is None else spans)
+        self.queue.extendleft(reversed(back))
+
+    def _came(self, spans: Iterable[Span]) -> list[Span]:
+        """Take off the way what is on it: a ledger that began anew may have taken it back."""
+        found = [span for span in spans if span in self._out]
+        for span in found:
+            self._out.remove(span)
+        return found
+
+    def turn(self) -> None:
+        """The next epoch."""
+        self.epoch += 1
+        self.finished = self.idle = False
+        self.poison = {}
+
+    # -- the coordinator's side -------------------------------------------------------------------
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to tell."""
+        return bool(self._done or self._unread)
+
+    def registration(self, progress: Progress) -> RegisterData:
+        """What a coordinator is told that does not know this process."""
+        place = self.place
+        return RegisterData(
+            self.plan,
+            place.round,
+            place.rank,
+            place.world_size,
+            place.worker,
+            progress,
+            tuple(self._held()),
+            self.shared,
+            self._greatest,
+        )
+
+    def _held(self) -> Iterable[Span]:
+        # What is to be told of is held, too: else the report would count for nothing.
+        yield from (*self.queue, *self._out, *(unread.span for unread in self._unread))
+        yield from _spans(self._done)
+
+    def knows(self) -> None:
+        """The coordinator has taken the registration."""
+        self.registered, self._generation = True, 0
+
+    def request(self, wanted: int, ends: Mapping[str, int] | None = None) -> LeaseRequest:
+        """What to ask now: the same as before if that was not answered."""
+        if self._asked is None:
+            self._number += 1
+            self._asked = LeaseRequest(
+                name=self.plan.name,
+                round=self.place.round,
+                worker=self.place.worker,
+                generation=self._generation,
+                number=self._number,
+                epoch=self.epoch,
+                taken=self._taken,
+                wanted=min(wanted, MOST_AT_ONCE),
+                done=tuple(_spans(self._done)),
+                unread=tuple(self._unread),
+                ends=dict(ends or {}),
+            )
+            self._done, self._unread = {}, []
+        return self._asked
+
+    def absorb(self, reply: LeaseReply) -> None:
+        """Take an answer; one of another request counts for nothing."""
+        asked = self._asked
+        if asked is None or reply.number != asked.number:
+            return
+        self._asked = None
+        if reply.state == REGISTER or not reply.generation:
+            self._forgotten(asked, reply)
+            return
+        self._generation = self._greatest = reply.generation
+        self._taken = reply.number
+        if asked.epoch == self.epoch:
+            self.queue.extend(reply.leases)
+            self.poison = reply.poison
+            self.finished = reply.state == FINISHED
+        self.idle = bool(asked.wanted) and not reply.leases
+
+    def _forgotten(self, asked: LeaseRequest, reply: LeaseReply) -> None:
+        """There is no ledger that has heard the request, or none that knows this process."""
+        self.registered, self.idle = reply.state != REGISTER, False
+        if reply.generation:
+            # Another ledger runs: what this one was lent is not its own any more.
+            self._generation = self._greatest = reply.generation
+            self.queue.clear()
+            self._out.clear()
+            self._done, self._unread = {}, []
+            return
+        for span in asked.done:
+            self._done.setdefault(span.partition, Ranges()).add(span.begin, span.end)
+        self._unread = [*asked.unread, *self._unread]
+
+
+def _spans(done: Mapping[str, Ranges]) -> Iterable[Span]:
+    return (Span(name, begin, end) for name, ranges in done.items() for begin, end in ranges)

@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Leased data on the whole path, simulated: each slot counts once in the weights that survive."""
+
+from __future__ import annotations
+
+import collections
+import os
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated_data import SimulatedData
+
+EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
+CALM = (
+    *("send", "send", "send", "send", "deliver", "deliver", "deliver", "deliver", "deliver"),
+    *("double", "lose", "prefetch", "prefetch", "step", "step", "step", "step", "fail"),
+    *("leave_loop", "save", "pass_time"),
+)
+"""What a ledger keeps right by itself."""
+WILD = (*CALM * 5, "crash", "lose_coordinator")
+
+
+def lives(names: tuple[str, ...], seconds: float | None, examples: int) -> collections.Counter[str]:
+    """Jobs to which this happens in any order; each is checked slot by slot at its end."""
+    counts: collections.Counter[str] = collections.Counter()
+
+    @settings(EXAMPLES, max_examples=examples)
+    @given(
+        st.integers(1, 120),
+        st.integers(1, 9),
+        st.integers(1, 3),
+        st.integers(1, 5),
+        st.binary(min_size=1600, max_size=1700),
+    )
+    def live(size: int, shard: int, epochs: int, batch: int, choices: bytes) -> None:
+        job = SimulatedData(size, shard, epochs, batch, seconds)
+        for operation, number in zip(choices[::2], choices[1::2], strict=False):
+            job.act(operation, number, names)
+        if names is CALM and seconds is None:
+            assert job.judged == 0
+        job.finish()
+        job.check()
+        counts.update(job.counts)
+        counts.update(judged=job.judged, rounds=job.round, aside=len(job.aside))
+
+    live()
+    print(f"{sum(counts[name] for name in {*names})} operations: {dict(counts)}")
+    return counts
+
+
+def test_each_slot_counts_once():
+    """50,000 operations: crashes, rollbacks, other sizes of the world, lost coordinators, and
+    messages that are lost, doubled and late."""
+    counts = lives(WILD, None, 60)
+    assert sum(counts[name] for name in {*WILD}) >= 40_000
+    assert counts["rounds"] > 200
+    assert counts["lose_coordinator"] > 100
+
+
+def test_slots_that_were_handed_on_count_once():
+    """Leases that expire while their slots are being read: two ranks bring the same."""
+    counts = lives(WILD, 3.0, 40)
+    assert counts["judged"] > 0
+
+
+def test_a_ledger_lends_nothing_twice():
+    """Without any loss of processes the ranks' own judgement finds nothing to put right."""
+    counts = lives(CALM, None, 20)
+    assert counts["aside"] > 0
