@@ -219,13 +219,13 @@ class ElasticDataLoader(DataLoader[Any]):
             begins = torch.arange(batches.begin_of(step), batches.begin_of(end), batches.batch)
             own = torch.cat([torch.arange(part.begin, part.end) for part in parts])
             indices = order.at((begins[:, None] + own).flatten()).tolist()
-            at = 0
+            sized, at = [(part, part.samples) for part in parts], 0
             for number in range(step, end):
                 done = batches.end_of(number)
-                for part in parts:
+                for part, samples in sized:
                     self._ahead.append((part, done))
-                    begin, at = at, at + part.samples
-                    yield indices[begin:at]
+                    yield indices[at : at + samples]
+                    at += samples
             step = end
 
     def _order(self) -> Order:
