@@ -151,6 +151,8 @@ ENV_CONTROLLER_ACCOUNT = "ROVER_CONTROLLER_ACCOUNT"
 
 ENV_ROUND = "ROVER_ROUND"
 """Number of the rendezvous round that started this process."""
+ENV_RESTING = "ROVER_RESTING"
+"""Folder in which torchrun's processes mark that they have saved at the step of a drain."""
 ENV_ERROR_FILE = "ROVER_ERROR_FILE"
 """Where a training process leaves its exception as JSON before it ends."""
 
@@ -171,6 +173,8 @@ PATH_FAILURE, PATH_FINISH = "/v1/rendezvous/failure", "/v1/rendezvous/finish"
 PATH_STACKS = "/v1/rendezvous/stacks"
 PATH_PREFLIGHT = "/v1/rendezvous/preflight"
 PATH_SAMPLES = "/v1/samples"
+PATH_DATA_REGISTER, PATH_DATA_LEASE = "/v1/data/register", "/v1/data/lease"
+PATH_DATA_PROGRESS = "/v1/data/progress"
 # sidecar to coordinator
 PATH_COMMIT_SEALED, PATH_COMMIT_DURABLE = "/v1/commit/sealed", "/v1/commit/durable"
 PATH_COMMIT_RESOLVE, PATH_COMMIT_WAIT = "/v1/commit/resolve", "/v1/commit/wait"
@@ -194,6 +198,7 @@ STATUS_COPY_WANTED = 428
 PATH_COORDINATOR = "/v1/coordinator"
 # controller to coordinator
 PATH_STATUS, PATH_SCALE, PATH_ABSENT = "/v1/status", "/v1/scale", "/v1/absent"
+PATH_PODS = "/v1/pods"
 # sidecar to sidecar: PATH_SLOTS/<place>/<step> gives a sealed slot's bytes; the place is a local
 # rank, REPLICA_PLACE<rank> or PARITY_PLACE<lane>
 PATH_SLOTS = "/v1/slots"
@@ -254,4 +259,5 @@ EVENT_SCALE_REFUSED = "ScaleRefused"
 EVENT_JOB_FAILED = "TrainingFailed"
 EVENT_NO_MORE_RESTARTS = "NoMoreRestarts"
 EVENT_FINISHED = "TrainingFinished"
+EVENT_SHARD_POISONED = "DataShardSetAside"
 EVENT_RECORDED = "RunRecorded"

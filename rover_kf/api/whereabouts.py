@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the coordinator is, told by itself."""
+"""Where pods are, told by who knows better than a name server."""
 
 from __future__ import annotations
 
@@ -13,3 +13,11 @@ class Whereabouts:
 
     address: str
     """IP address of the job's first pod."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodAddresses:
+    """Body of PATH_PODS: pods that a round waits for, and that run."""
+
+    addresses: dict[str, str]
+    """IP address by the pod's name."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that cannot come now, so that the others start without them; pure.
+"""Pods that cannot come now, so that the others start without them, and where the others are; pure.
 
 A round waits for the pods that it expects. The coordinator sees only those that have come; of one
 that no node has room for, or whose image cannot be had, the cluster knows that waiting is in vain.
@@ -16,7 +16,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Event, ObservedJob, Pod
 from rover_kf.elastic.failures.classify import classify_pod
 from rover_kf.elastic.failures.evidence import Evidence
-from rover_kf.reconcilers.plan import Excuse, Observed, Plan, Remember, Replace, Tell
+from rover_kf.reconcilers.plan import Excuse, Locate, Observed, Plan, Remember, Replace, Tell
 
 SURE_SECONDS = 1.0
 """A pod may be without a node for a moment, as while its predecessor's place is being freed."""
@@ -67,9 +67,15 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
         for pod in seen.pods
         if node_rank(seen.job, pod) in awaited and (why := cannot_come(pod, now))
     }
-    if not absent:
-        return made
-    return made.then(Excuse(tuple(absent), "; ".join(absent.values())), status=made.status)
+    if absent:
+        made = made.then(Excuse(tuple(absent), "; ".join(absent.values())), status=made.status)
+    # A name that was another pod's a moment ago leads nowhere for as long as name servers keep it.
+    here = {
+        pod.name: pod.address
+        for pod in seen.pods
+        if node_rank(seen.job, pod) in awaited - absent.keys() and _is_there(pod)
+    }
+    return made.then(Locate(here), status=made.status) if here else made
 
 
 def delay(seen: Observed) -> float | None:
@@ -83,6 +89,10 @@ def delay(seen: Observed) -> float | None:
     first = _first(seen)
     heard = first is None or first.node not in seen.silent
     return KNOCK_SECONDS if ours and runs and heard else None
+
+
+def _is_there(pod: Pod) -> bool:
+    return bool(pod.address) and pod.phase == "Running" and not pod.deleting
 
 
 def _first(seen: Observed) -> Pod | None:

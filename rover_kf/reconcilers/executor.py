@@ -11,6 +11,7 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.api.status import AbsentRequest, Acknowledged, ScaleRequest
+from rover_kf.api.whereabouts import PodAddresses
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.reconcilers import status
 from rover_kf.reconcilers.plan import (
@@ -22,6 +23,7 @@ from rover_kf.reconcilers.plan import (
     Enlarge,
     Excuse,
     GiveUp,
+    Locate,
     Plan,
     RaiseLimit,
     Remember,
@@ -94,6 +96,8 @@ class Executor:
                 self._announce(job, effect)
             case Excuse():
                 self._excuse(job, effect)
+            case Locate():
+                self._locate(job, effect)
             case Replace(pod):
                 self._cluster.delete_pod(job.key, pod.name)
             case Enlarge():
@@ -149,6 +153,13 @@ class Executor:
             self._cluster.call_coordinator(job.key, "POST", names.PATH_ABSENT, body)
         except errors.ClusterUnavailable as error:  # the round waits for as long as it would
             LOG.warning("%s: it waits for pods that cannot come: %s", job.key, error)
+
+    def _locate(self, job: ObservedJob, effect: Locate) -> None:
+        body = PodAddresses(dict(effect.addresses))
+        try:
+            self._cluster.call_coordinator(job.key, "POST", names.PATH_PODS, body)
+        except errors.ClusterUnavailable as error:  # the pods find each other by name
+            LOG.info("%s: it is not told where its pods are: %s", job.key, error)
 
     def _patch(self, job: ObservedJob, patch: dict[str, object]) -> ObservedJob:
         """Patch the version that was planned for, or one that differs only in the operator's part.

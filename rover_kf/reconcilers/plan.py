@@ -96,6 +96,14 @@ class Excuse:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Locate:
+    """Tell the coordinator where pods are that it waits for."""
+
+    addresses: Mapping[str, str]
+    """By the pod's name."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Replace:
     """Delete a pod with its grace, in which the world drains: the operator makes another one."""
 
@@ -170,7 +178,7 @@ class Suspend:
 
 Patch = Remember | Resize | RaiseLimit | Shun | GiveUp | Suspend
 """Changes of the job itself."""
-Act = Tell | Announce | Excuse | Replace | Abandon | Enlarge | Cordon
+Act = Tell | Announce | Excuse | Locate | Replace | Abandon | Enlarge | Cordon
 """All else."""
 Effect = Patch | Act
 

@@ -20,7 +20,8 @@ from aiohttp import web
 from rover_kf.api import names
 from rover_kf.api.membership import Identity
 from rover_kf.api.status import Acknowledged
-from rover_kf.api.whereabouts import Whereabouts
+from rover_kf.api.whereabouts import PodAddresses, Whereabouts
+from rover_kf.sidecar import leases
 from rover_kf.sidecar.checkpoints import Checkpoints
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.coordinator import Coordinator
@@ -153,7 +154,7 @@ class Daemon:
         ]
         if self._coordinator is not None:
             return [*routes, *map(self._heralded, self._coordinator.local_routes())]
-        forwarded = [web.post(path, self._forward) for path in RENDEZVOUS]
+        forwarded = [web.post(path, self._forward) for path in (*RENDEZVOUS, *leases.PATHS)]
         return [*routes, *forwarded, web.post(names.PATH_SAMPLES, self._forward)]
 
     def _tcp_routes(self) -> list[web.RouteDef]:
@@ -163,7 +164,8 @@ class Daemon:
             *self._checkpoints.peer_routes(),
         ]
         if self._coordinator is not None:
-            return [*routes, *self._coordinator.routes()]
+            located = web.post(names.PATH_PODS, self._on_pods)
+            return [*routes, located, *self._coordinator.routes()]
         told = web.post(names.PATH_COORDINATOR, self._on_whereabouts)
         return [*routes, told, web.route("*", "/v1/{path:.*}", self._on_misdirected)]
 
@@ -186,6 +188,12 @@ class Daemon:
     async def _on_whereabouts(self, request: web.Request) -> web.Response:
         told = await read(request, Whereabouts)
         self._peers.told(told.address)
+        return reply(Acknowledged())
+
+    async def _on_pods(self, request: web.Request) -> web.Response:
+        told = await read(request, PodAddresses)
+        if self._herald is not None:
+            self._herald.locate(told.addresses)
         return reply(Acknowledged())
 
     async def _on_self(self, _: web.Request) -> web.Response:

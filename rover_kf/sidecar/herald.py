@@ -3,7 +3,8 @@
 """The coordinator tells the other pods its address, so that none waits for a name server's.
 
 Names of pods that have run for a while are right; the first pod's own name may be kept as unknown,
-or with the address of the pod that it replaces (last_known.py).
+or with the address of the pod that it replaces (last_known.py). Where all pods are new under names
+that were there a moment ago, no name is right: then the controller says where they are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import ipaddress
 import logging
 import time
+from collections.abc import Mapping
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -42,11 +44,22 @@ class Herald:
     def __init__(self, settings: SidecarSettings, peers: SidecarPeers) -> None:
         self._settings, self._peers = settings, peers
         self._task: asyncio.Task[None] | None = None
+        self._known: dict[str, str] = {}
+        self._news = asyncio.Event()
 
     def begin(self) -> None:
         """Tell everybody; called when the pod's launcher joins, again is no harm."""
         if self._task is None:
             self._task = asyncio.create_task(self._run())
+
+    def locate(self, addresses: Mapping[str, str]) -> None:
+        """Learn where other pods are; whoever was not reached is told at once."""
+        ours = set(others(self._settings))
+        for pod, address in addresses.items():
+            if pod in ours and _is_address(address) and self._known.get(pod) != address:
+                self._known[pod] = address
+                self._peers.locate(pod, address)
+                self._news.set()
 
     async def stop(self) -> None:
         """Tell nobody more."""
@@ -60,10 +73,18 @@ class Herald:
         delay, until = FIRST_SECONDS, time.monotonic() + LONGEST_SECONDS
         turns = asyncio.Semaphore(AT_ONCE)
         while left and time.monotonic() < until:
+            self._news.clear()
             told = await asyncio.gather(*(self._tell(pod, turns) for pod in left))
             left = [pod for pod, done in zip(left, told, strict=True) if not done]
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, LAST_SECONDS)
+            delay = await self._pause(delay)
+
+    async def _pause(self, delay: float) -> float:
+        """Wait, unless there is news; how long the next time."""
+        try:
+            await asyncio.wait_for(self._news.wait(), delay)
+        except asyncio.TimeoutError:
+            return min(delay * 2, LAST_SECONDS)
+        return FIRST_SECONDS
 
     async def _tell(self, pod: str, turns: asyncio.Semaphore) -> bool:
         async with turns:

@@ -138,6 +138,11 @@ class SidecarPeers:
         if self._names is not None:
             self._names.prefer(self._host, address)
 
+    def locate(self, host: str, address: str) -> None:
+        """Somebody who knows says where a pod is."""
+        if self._names is not None:
+            self._names.prefer(host, address)
+
     async def tell(self, host: str, path: str, message: object, reply: type[T]) -> T:
         """POST to the sidecar at host:port, once.
 

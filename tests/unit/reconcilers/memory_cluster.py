@@ -15,6 +15,7 @@ from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.status import AbsentRequest, Acknowledged, CoordinatorStatus, ScaleRequest
+from rover_kf.api.whereabouts import PodAddresses
 
 KEY = JobKey("team", "digits")
 
@@ -65,6 +66,7 @@ class MemoryCluster:
         self.version, self.uid, self.phase = 1, "uid-1", "Running"
         self.pods = ()
         self.silent = {}
+        self.located = []
         self.cordoned, self.may_not = {}, ""
         self.reachable = True
         self.story, self.coordinator_events = clock(), []
@@ -145,6 +147,9 @@ class MemoryCluster:
             told = codec.decode(AbsentRequest, codec.encode(body))
             self.excused.append(told)
             self.awaited = tuple(rank for rank in self.awaited if rank not in told.ranks)
+            return codec.dumps(Acknowledged())
+        if path == names.PATH_PODS:
+            self.located.append(codec.decode(PodAddresses, codec.encode(body)).addresses)
             return codec.dumps(Acknowledged())
         request = codec.decode(ScaleRequest, codec.encode(body))
         if request.nodes > self.most:

@@ -75,6 +75,19 @@ def test_containers_that_do_not_start(clock, reason, excused):
     assert not absentees.cannot_come(dataclasses.replace(late, containers=(runs,)), clock())
 
 
+def test_awaited_pods_that_run_are_located(clock, history):
+    """Those that the coordinator waits for; not one that ends, has no address, or is here."""
+    here = pod(1, address="10.0.0.1")
+    ends, comes = pod(2, address="10.0.0.2", deleting=True), pod(3)
+    cluster = made(clock, pod(0, address="10.0.0.9"), here, ends, comes, workers=4)
+    cluster.awaited = (1, 2, 3)
+    look(cluster, history)
+    assert cluster.located == [{"digits-worker-1": "10.0.0.1"}]
+    cluster.awaited = (2, 3)
+    look(cluster, history)
+    assert len(cluster.located) == 1
+
+
 def test_ranks_follow_a_master(clock, history):
     """With a Master worker-0 is the second member."""
     worker = manifest(1)["spec"]["pytorchReplicaSpecs"]["Worker"]

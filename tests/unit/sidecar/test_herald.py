@@ -72,3 +72,39 @@ def test_a_pod_that_is_reached_late_is_told_too(tmp_path):
     asyncio.run(scenario())
     expected = [(f"demo-worker-{at}", "127.0.0.7", names.PATH_COORDINATOR) for at in (1, 2)]
     assert told == expected
+
+
+def test_the_controller_says_where_pods_are(tmp_path):
+    """A pod whose name leads to another place is told at the address that the controller knows,
+    at once; of pods that are none of the job's, and of what is no address, nothing is believed."""
+    told: list[str] = []
+
+    async def hear(request: web.Request) -> web.Response:
+        told.append(request.host.partition(":")[0])
+        return web.Response(body=codec.dumps(Acknowledged()), content_type="application/json")
+
+    async def scenario() -> None:
+        port = checkpoint_pod.free_port()
+        changes = {"port": port, "max_nodes": 2, "coordinator_host": "demo-worker-0"}
+        settings = checkpoint_pod.settings_of(tmp_path, **changes)
+        (tmp_path / "token").write_text("a token")
+        application = web.Application()
+        application.router.add_post(names.PATH_COORDINATOR, hear)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        peers = SidecarPeers(settings)
+        await peers.start()
+        peers._names.prefer("demo-worker-1", "127.0.0.2")  # where nobody listens
+        herald = Herald(settings, peers)
+        herald.begin()
+        herald.locate({"demo-worker-1": "nowhere", "other-worker-1": "127.0.0.1"})
+        assert not herald._news.is_set()
+        herald.locate({"demo-worker-1": "127.0.0.1"})
+        await asyncio.to_thread(functools.partial(eventually, herald._task.done, within=60))
+        await herald.stop()
+        await peers.stop()
+        await runner.cleanup()
+
+    asyncio.run(scenario())
+    assert told == ["demo-worker-1"]
