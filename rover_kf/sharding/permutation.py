@@ -27,25 +27,24 @@ _FIRST, _SECOND = 0x7FEB352D, 0x31848BAB
 
 
 class Permutation:
-    """One order; two of the same three numbers are the same on every machine.
+    """One order; two of the same size and key are the same on every machine.
 
     Args:
         size: how many are put in order.
-        seed: of the job.
-        epoch: each has an order of its own.
+        key: numbers that tell orders apart: the job's seed, the epoch, and what is ordered in it.
 
     Raises:
         InputError: a size that there is no order of.
     """
 
-    def __init__(self, size: int, seed: int, epoch: int) -> None:
+    def __init__(self, size: int, *key: int) -> None:
         if not 0 < size <= MOST:
             raise errors.InputError(f"an order of {size} samples: 1 to {MOST} are possible")
         self.size = size
         self._left = math.isqrt(size - 1) + 1
         self._right = -(-size // self._left)
-        text = f"{seed}/{epoch}".encode()
-        hashed = hashlib.blake2b(text, digest_size=4 * _ROUNDS).digest()
+        text = "/".join(map(str, key))
+        hashed = hashlib.blake2b(text.encode(), digest_size=4 * _ROUNDS).digest()
         self._keys = [int.from_bytes(hashed[4 * r : 4 * r + 4], "little") for r in range(_ROUNDS)]
 
     def at(self, position: int) -> int:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import logging
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,13 +21,11 @@ from rover_kf import errors
 from rover_kf.sharding.batches import Batches, Part
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.balance import Balance
-from rover_kf.trainer.orders import Order, Shuffled, Unshuffled
-
-_log = logging.getLogger("rover_kf")
+from rover_kf.trainer.block_order import Lanes
+from rover_kf.trainer.course import Course
 
 _AT_ONCE = 16384
 """Samples whose places are computed together."""
-_VERSION = 1
 
 
 class ElasticDataLoader(DataLoader[Any]):
@@ -57,7 +54,11 @@ class ElasticDataLoader(DataLoader[Any]):
         balance: the model, as it is trained: ranks then take parts of a step by their speed, which
             its backward pass shows. Which samples a step has stays. Not with tensor or pipeline
             parallelism.
-        fingerprint: of the data set's contents: a checkpoint of others is refused.
+        lanes: blocks that a batch's samples come from, of a data set that has ``blocks`` (files):
+            about as many as ranks, so that each reads blocks of its own. 0: any sample may follow
+            any other, wherever it lies.
+        fingerprint: of the data set's contents: a checkpoint of others is refused. The data set's
+            own attribute of that name if not given.
         rank: of this process and ...
         world_size: ... their number; from the environment if not given.
         options: of DataLoader, such as num_workers and collate_fn.
@@ -76,18 +77,22 @@ class ElasticDataLoader(DataLoader[Any]):
         shuffle: bool = True,
         drop_last: bool = False,
         balance: torch.nn.Module | None = None,
+        lanes: int = 8,
         fingerprint: str = "",
         rank: int | None = None,
         world_size: int | None = None,
         **options: Any,
     ) -> None:
-        if not isinstance(dataset, Sized):
-            raise errors.InputError(
-                f"{type(dataset).__name__} has no length; an order needs a data set that has one"
-            )
-        given = trainer_settings.read()
+        if options.get("in_order") is False:
+            raise errors.InputError("in_order=False: batches must come in order to be counted")
+        given, workers = trainer_settings.read(), max(options.get("num_workers", 0), 1)
+        # Batches go to workers in turn: each then reads lanes of its own.
+        over = Lanes(lanes * workers, max(batch_size // lanes, 1)) if lanes else None
+        self._course = Course(
+            dataset, seed=seed, shuffle=shuffle, fingerprint=fingerprint, lanes=over
+        )
         self._whole = Batches(
-            samples=len(dataset),
+            samples=self._course.samples,
             done=0,
             batch=batch_size,
             rank=given.rank if rank is None else rank,
@@ -96,15 +101,9 @@ class ElasticDataLoader(DataLoader[Any]):
             drop_last=drop_last,
             alike=Balance.parts_alike(balance),
         )
-        if options.get("in_order") is False:
-            raise errors.InputError("in_order=False: batches must come in order to be counted")
-        self._seed, self._shuffle, self._fingerprint = seed, shuffle, fingerprint
-        self._done = 0
         self._part: Part | None = None
         self._ahead: collections.deque[tuple[Part, int]] = collections.deque()
         """Parts that were asked for and have not come yet, with what is done after their step."""
-        self.epoch = 0
-        """Number of the epoch that the next iteration goes on with."""
         super().__init__(dataset, batch_sampler=_Cuts(self), **options)
         self._balance: Balance | None = None
         if balance is not None and self._whole.world_size > 1:
@@ -121,16 +120,21 @@ class ElasticDataLoader(DataLoader[Any]):
         return self._part is not None and not self._part.last
 
     @property
+    def epoch(self) -> int:
+        """Number of the epoch that the next iteration goes on with."""
+        return self._course.epoch
+
+    @property
     def done(self) -> int:
         """Samples of the epoch that steps have used, over all ranks."""
-        return self._done
+        return self._course.done
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # DataLoader's has a narrower type
         """The rest of the epoch, then the next one is the next; this rank's part of it."""
         if self._balance is None:
             yield from self._counted()
             return
-        with self._balance.iterating(self._done):
+        with self._balance.iterating(self.done):
             for batch in self._counted():
                 part = self._part
                 assert part is not None  # noqa: S101 - it was counted
@@ -144,9 +148,9 @@ class ElasticDataLoader(DataLoader[Any]):
             self._part, done = self._ahead.popleft()
             if self._part.last:
                 # Before the loop's body runs: a checkpoint at its end has this step.
-                self._done = done
+                self._course.done = done
             yield batch
-        self._turn()
+        self._course.turn()
 
     def __len__(self) -> int:
         """Batches that this rank has in a whole epoch."""
@@ -157,15 +161,7 @@ class ElasticDataLoader(DataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last whole step; the same on all ranks."""
-        return {
-            "version": _VERSION,
-            "samples": self._whole.samples,
-            "fingerprint": self._fingerprint,
-            "shuffle": self._shuffle,
-            "seed": self._seed,
-            "epoch": self.epoch,
-            "done": self._done,
-        }
+        return self._course.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at a place; the next iteration begins there.
@@ -173,42 +169,21 @@ class ElasticDataLoader(DataLoader[Any]):
         Raises:
             CheckpointError: it is a place in another data set, or of a newer version.
         """
-        if state["version"] != _VERSION:
-            raise errors.CheckpointError(
-                f"the loader's state has version {state['version']}, this one reads {_VERSION}; "
-                "restore with the version of rover-kf that wrote it, or a newer one"
-            )
-        for name, own in (
-            ("samples", self._whole.samples),
-            ("fingerprint", self._fingerprint),
-            ("shuffle", self._shuffle),
-        ):
-            if state[name] != own:
-                raise errors.CheckpointError(
-                    f"the checkpoint's place is in an order of {name}={state[name]!r}, this data "
-                    f"set has {own!r}; train on the same data, or leave the loader out of the "
-                    "state to begin an epoch of the new data"
-                )
-        if state["seed"] != self._seed:
-            _log.warning("the order goes on with the checkpoint's seed %s", state["seed"])
-        self._seed, self.epoch, self._done = state["seed"], state["epoch"], state["done"]
+        self._course.load_state_dict(state)
         self._part = None
         if not self._rest().steps:
-            self._turn()
+            self._course.turn()
 
     def _fetched_ahead(self) -> int:
         """Parts that workers are given before they are asked for."""
         return self.num_workers * (self.prefetch_factor or 0)
 
-    def _turn(self) -> None:
-        self.epoch, self._done = self.epoch + 1, 0
-
     def _rest(self) -> Batches:
-        return dataclasses.replace(self._whole, done=self._done)
+        return dataclasses.replace(self._whole, done=self.done)
 
     def ordered(self) -> Iterator[list[int]]:
         """Indices into the data set, a part after the other, from the place on."""
-        batches, order, step = self._rest(), self._order(), 0
+        batches, order, step = self._rest(), self._course.order(), 0
         while step < batches.steps:
             costs, end = ((), batches.steps) if self._balance is None else self._balance.at(step)
             size = batches.end_of(step) - batches.begin_of(step)
@@ -227,11 +202,6 @@ class ElasticDataLoader(DataLoader[Any]):
                     yield indices[at : at + samples]
                     at += samples
             step = end
-
-    def _order(self) -> Order:
-        if not self._shuffle:
-            return Unshuffled()
-        return Shuffled(self._whole.samples, self._seed, self.epoch)
 
 
 class _Cuts:

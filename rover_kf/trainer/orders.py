@@ -44,7 +44,12 @@ class Shuffled:
 
     def at(self, places: torch.Tensor) -> torch.Tensor:
         """The samples' numbers."""
-        found = self._order.once(places)
-        while bool((outside := found >= self._order.size).any()):
-            found[outside] = self._order.once(found[outside])
-        return found
+        return shuffled(self._order, places)
+
+
+def shuffled(order: Permutation, places: torch.Tensor) -> torch.Tensor:
+    """``order.at`` of every place."""
+    found = order.once(places)
+    while bool((outside := found >= order.size).any()):
+        found[outside] = order.once(found[outside])
+    return found
