@@ -4,8 +4,8 @@
 
 Registered by the entry point group ``torchrun.handlers``, which torchrun reads. A round is complete
 as soon as its members are there, ranks are in replica order, and no pod's loss ends it. What
-rover-run does beyond that is missing here: torchrun kills and starts its own processes, so a
-planned change goes back to the last save, and its --max-restarts is the budget.
+rover-run does beyond that is missing here: torchrun kills and starts its own processes, a pod that
+is told to end takes the steps since its last save with it, and --max-restarts is the budget.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import atexit
 import os
 import pathlib
+import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-import torch
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import api as torch_api
 from torch.distributed.elastic.utils.distributed import get_free_port
@@ -36,7 +36,7 @@ from rover_kf.api.membership import (
     Round,
 )
 from rover_kf.api.status import Acknowledged
-from rover_kf.launcher import drain_file
+from rover_kf.launcher import drain_file, torch_processes
 from rover_kf.launcher.errands import transient
 from rover_kf.launcher.round_watch import RoundWatch
 from rover_kf.launcher.sidecar_client import SidecarClient
@@ -65,6 +65,7 @@ class RoverRendezvous(torch_api.RendezvousHandler):
         self._identity: Identity | None = None
         self._round: Round | None = None
         self._watch: RoundWatch | None = None
+        self._resting = home / names.RUN_DIR / f"resting-{self._incarnation}"
         self._served: TCPStore | None = None
         self._closed = ""
         # torchrun does not call shutdown() when it was told to end by a signal.
@@ -95,10 +96,15 @@ class RoverRendezvous(torch_api.RendezvousHandler):
         self._served, self._round = served, current
         os.environ[names.ENV_ROUND] = str(current.number)  # torchrun's processes inherit it
         drain_file.write(self._home, 0)
+        shutil.rmtree(self._resting, ignore_errors=True)
+        self._resting.mkdir(parents=True)
+        os.environ[names.ENV_RESTING] = str(self._resting)
         rank = [member.pod for member in current.members].index(identity.pod)
         store = self._store_of(current, rank)
         first = _meeting_point(store, rank, identity.address)
-        self._watch = RoundWatch(self._client, current, identity.pod, self._incarnation).start()
+        self._watch = RoundWatch(
+            self._client, current, self._member(identity), home=self._home, resting=self._resting
+        ).start()
         return torch_api.RendezvousInfo(store, rank, len(current.members), first)
 
     def num_nodes_waiting(self) -> int:
@@ -132,12 +138,13 @@ class RoverRendezvous(torch_api.RendezvousHandler):
                 raise torch_api.RendezvousConnectionError(message) from cause
         return self._identity
 
+    def _member(self, identity: Identity) -> Member:
+        pod, place = identity.pod, identity.node_rank
+        return Member(pod, self._incarnation, place, self._processes, identity.node)
+
     def _join(self, identity: Identity, served: TCPStore) -> Round:
-        member = Member(
-            identity.pod, self._incarnation, identity.node_rank, self._processes, identity.node
-        )
         last = self._round.number if self._round else 0
-        request = JoinRequest(member, identity.address, served.port, last)
+        request = JoinRequest(self._member(identity), identity.address, served.port, last)
         while True:
             reply = self._ask(names.PATH_JOIN, request, JoinReply)
             if reply.action == "start" and reply.round is not None:
@@ -224,24 +231,8 @@ def create(
             f"{names.ENV_HOME} is not set; use c10d elsewhere"
         )
         raise errors.InputError(message)
-    processes = _processes(_stated(sys.argv[1:], known))
+    processes = torch_processes.count(sys.argv[1:], known)
     return RoverRendezvous(pathlib.Path(home), parameters.run_id, processes)
-
-
-def _stated(argv: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Of torchrun's command line, which it does not hand on."""
-    for position, word in enumerate(argv):
-        option, _, value = word.replace("_", "-").partition("=")
-        if option == "--nproc-per-node":
-            return value or argv[position + 1]
-    return environment.get("PET_NPROC_PER_NODE", "1")
-
-
-def _processes(wanted: str) -> int:
-    if wanted.isdigit():
-        return int(wanted)
-    accelerators = torch.cuda.device_count() if wanted in ("auto", "gpu") else 0
-    return accelerators or os.cpu_count() or 1
 
 
 def _meeting_point(store: PrefixStore, rank: int, address: str) -> torch_api.RendezvousStoreInfo:

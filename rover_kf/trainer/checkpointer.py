@@ -91,7 +91,8 @@ class Checkpointer:
         self._saver = Saver(
             self._settings, self._ask_arena, self._sealed, replicated=replicated, overlap=overlap
         )
-        self._drain = Drain(home) if home else None
+        known = self._settings
+        self._drain = Drain(home, known.resting, known.local_rank) if home else None
         self._last_step_at = time.monotonic()
         self._save_seconds = 0.0
         self._warned = False
@@ -227,9 +228,9 @@ class Checkpointer:
         self._phase.stepped(state, last=draining or step == total_steps)
         self._reporter.step(sample, total_steps)
         self._own_time.begin(state)
-        if draining:
+        if self._drain is not None and draining:
             self.close()
-            raise SystemExit(names.EXIT_DRAINED)
+            self._drain.leave()
 
     def save(
         self, step: int, state: dict[str, object], *, metrics: Mapping[str, float] | None = None

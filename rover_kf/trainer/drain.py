@@ -7,8 +7,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import time
 
 from rover_kf.api import names
+
+REST_SECONDS = 60.0
+"""How long a process that has saved waits for torchrun to end it."""
 
 
 class Drain:
@@ -16,10 +20,16 @@ class Drain:
 
     Args:
         home: mount path of the shared volume.
+        resting: folder in which the processes of torchrun mark that they have saved; None: they
+            are rover-run's, which need not.
+        local_rank: of this process.
     """
 
-    def __init__(self, home: pathlib.Path) -> None:
+    def __init__(
+        self, home: pathlib.Path, resting: pathlib.Path | None = None, local_rank: int = 0
+    ) -> None:
         self._path = home / names.DRAIN_FILE
+        self._resting, self._local_rank = resting, local_rank
 
     def is_due(self, step: int) -> bool:
         """Whether the process leaves after this step; one system call where it does not."""
@@ -31,3 +41,17 @@ class Drain:
                 os.close(descriptor)
             return 0 < drain_at <= step
         return False
+
+    def leave(self) -> None:
+        """End this process, which has saved.
+
+        torchrun takes a process that ends for one that failed or is done: its processes say that
+        they have saved, and wait to be ended.
+
+        Raises:
+            SystemExit: with code 143.
+        """
+        if self._resting is not None:
+            (self._resting / str(self._local_rank)).touch()
+            time.sleep(REST_SECONDS)
+        raise SystemExit(names.EXIT_DRAINED)

@@ -30,6 +30,8 @@ class TrainerSettings:
     """Number of the rendezvous round that started this process."""
     local_world_size: int = 1
     """Training processes of this pod, which share its cores."""
+    resting: pathlib.Path | None = None
+    """Where processes that torchrun has started mark that they have saved and left the world."""
 
 
 def read(environment: Mapping[str, str] | None = None) -> TrainerSettings:
@@ -54,6 +56,7 @@ def read(environment: Mapping[str, str] | None = None) -> TrainerSettings:
         world_size=_number(given, "WORLD_SIZE", 1),
         round=_number(given, names.ENV_ROUND, 0),
         local_world_size=_number(given, "LOCAL_WORLD_SIZE", 1),
+        resting=pathlib.Path(given[names.ENV_RESTING]) if given.get(names.ENV_RESTING) else None,
     )
 
 

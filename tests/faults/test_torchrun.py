@@ -9,13 +9,16 @@ import subprocess
 import sys
 
 import pytest
-from pods import Job, Pod, kill, show
+from pods import TRAINING, Job, Pod, kill, show
 
 from rover_kf.api import names
+from rover_kf.api.status import ScaleRequest
 from rover_kf.sidecar.runtime import install
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
+STEPS = 400
+SLOW = 'time.sleep(pace if os.path.exists("hurry") else 0.3)'
 TORCHRUN = (
     *("-m", "torch.distributed.run", "--rdzv-backend=rover", "--nnodes=1:4"),
     *("--nproc-per-node=1", "--max-restarts=3"),
@@ -38,19 +41,30 @@ def start_agent(pod: Pod, *command: str) -> None:
         )  # fmt: skip
 
 
+def add_agent(job: Job, index: int, script: str) -> Pod:
+    pod = job.pods[index] = Pod(job, index)
+    pod.start_sidecar()
+    start_agent(pod, script, str(STEPS), "0.02")
+    return pod
+
+
 def test_a_killed_agent_starts_a_new_round():
-    """Two agents form a world at once, ranks in replica order; one is killed with its process, and
-    the other trains on alone from memory, by the coordinator's word; at its end the job is done."""
-    with Job(2) as job:
+    """A newcomer joins at a step at which the world was left: ranks in replica order, no step is
+    made twice. It is killed with its process, and the other trains on alone from memory, by the
+    coordinator's word; at its end the job is done."""
+    with Job(1) as job:
         install(job.folder / "runtime")
-        script = job.script()
-        for index in (0, 1):
-            pod = job.pods[index] = Pod(job, index)
-            pod.start_sidecar()
-            start_agent(pod, script, "220", "0.02")
+        script = job.script(TRAINING.replace("time.sleep(pace)", SLOW))
+        first = add_agent(job, 0, script)
+        job.stepping(0)
+        job.ask(names.PATH_SCALE, ScaleRequest(2))
+        lost = add_agent(job, 1, script)
         job.stepping(0, 1)
-        assert {line["rank"] for line in job.pods[1].steps()} == {1.0}
-        lost = job.pods[1]
+        (job.folder / "hurry").touch()
+        assert {line["rank"] for line in lost.steps()} == {1.0}
+        alone, both = ([s["step"] for s in first.steps() if s["of"] == size] for size in (1, 2))
+        assert both[0] == alone[-1] + 1, "the world was left at the drain's step"
+        show("drained_at", alone[-1])
         assert lost.launcher is not None
         at = lost.steps()[-1]["at"]
         kill(lost.launcher.pid)
@@ -59,10 +73,11 @@ def test_a_killed_agent_starts_a_new_round():
         show("agent_killed_seconds", round(job.stepping(0, after=at) - at, 3))
         assert job.pods[0].wait() == 0
         steps = job.pods[0].steps()
-        before, after = ([s for s in steps if s["of"] == size] for size in (2, 1))
+        before = [s for s in steps if s["of"] == 2]
+        after = [s for s in steps if s["round"] > before[-1]["round"]]
         assert before[-1]["step"] - 5 <= after[0]["step"] - 1 <= before[-1]["step"]
         assert {line["round"] for line in after} == {before[-1]["round"] + 1}
-        assert after[-1]["step"] == 220
+        assert after[-1]["step"] == STEPS
         status = job.status()
-        assert (status.phase, status.durable_step, status.restarts) == ("finished", 220, 0)
+        assert (status.phase, status.durable_step, status.restarts) == ("finished", STEPS, 0)
         assert names.EVENT_MEMBER_LOST in job.events()
