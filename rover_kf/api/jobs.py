@@ -74,6 +74,8 @@ class Pod:
     """Why it has not got yet what it shall have: Deferred, Infeasible; empty if it has."""
     resize_since: float = 0.0
     """Unix seconds."""
+    placed_at: float = 0.0
+    """When the scheduler chose its node; Unix seconds, 0 if it has none."""
     unplaced: str = ""
     """Why the scheduler finds no node for it; empty if it has one, or will have one soon."""
     unplaced_since: float = 0.0

@@ -90,6 +90,7 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
         message=next((message for _, message in ends if message), ""),
         resize=resize.get("reason") or "",
         resize_since=seconds_of(resize.get("lastTransitionTime")),
+        placed_at=_placed_at(status),
         unplaced=unplaced,
         unplaced_since=since,
     )
@@ -117,6 +118,12 @@ def _unplaced(status: Mapping[str, Any]) -> tuple[str, float]:
         return "", 0.0
     message = placed.get("message") or "no node has room for it"
     return message, seconds_of(placed.get("lastTransitionTime"))
+
+
+def _placed_at(status: Mapping[str, Any]) -> float:
+    placed = _condition(status, "PodScheduled")
+    there = placed.get("status") == "True"
+    return seconds_of(placed.get("lastTransitionTime")) if there else 0.0
 
 
 def _ends_of(status: Mapping[str, Any]) -> list[tuple[str, str]]:

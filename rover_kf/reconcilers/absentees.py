@@ -28,7 +28,7 @@ takes long, and other jobs wait meanwhile."""
 FIRST_POD_SECONDS = 10.0
 """How long the first pod waits for room before another one gives it its own: the scheduler tries a
 pod anew at once if its last try was so long ago, and so before that one's successor."""
-NOT_STARTING = frozenset({"CrashLoopBackOff", "ErrImagePull", "ErrImageNeverPull"})
+NOT_STARTING = frozenset({"CrashLoopBackOff"})
 """What a container waits for, besides what the catalogue of failures says cannot be started."""
 _SHORT = ("Insufficient", "Too many pods")
 _MOST_SAID = 160

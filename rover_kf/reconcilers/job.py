@@ -33,7 +33,7 @@ from rover_kf.reconcilers import (
     status,
     story,
     suspension,
-    unplaced,
+    unstarted,
 )
 from rover_kf.reconcilers.executor import Executor
 from rover_kf.reconcilers.history import RunHistory
@@ -205,7 +205,7 @@ def _delay(seen: Observed, made: Plan, now: float) -> float | None:
     shunned = avoidance.delay(seen, made.status, now)
     suspended = suspension.delay(made, seen, now)
     raised = memory_limits.delay(seen)
-    found = (nodes.delay(seen, now), absentees.delay(seen), unplaced.delay(seen, now))
+    found = (nodes.delay(seen, now), absentees.delay(seen), unstarted.delay(seen, now))
     waits = (*found, raised, shunned, suspended)
     sooner = [wait for wait in waits if wait is not None]
     return max(min((pace, *sooner)), 0.5)

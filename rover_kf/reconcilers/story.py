@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, ObservedJob
-from rover_kf.reconcilers import failures, preflights, unplaced
+from rover_kf.reconcilers import failures, preflights, unstarted
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
 
 _ENDS = (names.EVENT_FINISHED, names.EVENT_JOB_FAILED)
@@ -20,7 +20,7 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
     memory = made.status
     effects: list[Tell] = []
     told = [*_admission(seen, now), *failures.seen(seen.pods, now), *_policy(seen, now)]
-    told += [*preflights.told(seen, now), *unplaced.told(seen, now)]
+    told += [*preflights.told(seen, now), *unstarted.told(seen, now)]
     for key, event in told:
         if not memory.has_told(key):
             effects.append(Tell(event))

@@ -115,6 +115,7 @@ RULES = (
                 "CreateContainerConfigError",
                 "CreateContainerError",
                 "ErrImageNeverPull",
+                "ErrImagePull",
                 "ImagePullBackOff",
                 "InvalidImageName",
             }

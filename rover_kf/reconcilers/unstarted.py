@@ -1,0 +1,71 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that do not start: no node has room for them, or theirs prepares them for long; pure.
+
+Kubernetes says it on the pod alone, and the Training Operator nothing at all: the job looks as if
+it were about to start, for ever. What the kubelet says of a container tells failures.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Event, Pod
+from rover_kf.reconcilers.plan import Observed
+
+PATIENCE_SECONDS = 10.0
+"""A node may come free in that time, or one be added."""
+PREPARING_SECONDS = 120.0
+"""A large image takes as long; a volume, Secret or ConfigMap that is not there takes for ever."""
+_PREPARING = ("", "ContainerCreating", "PodInitializing")
+_MOST_NAMED = 3
+
+
+def told(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:
+    """Events about pods that do not start, once each time that some begin to wait."""
+    unplaced = [pod for pod in _pods(seen) if pod.unplaced]
+    since = min((pod.unplaced_since for pod in unplaced), default=now)
+    if now - since >= PATIENCE_SECONDS:
+        message = (
+            f"{_named(unplaced)}: no node for {now - since:.0f} s: {unplaced[0].unplaced}; the job "
+            "waits until there is one (failures.suspend-after ends the wait)"
+        )
+        event = Event(names.EVENT_NOT_PLACED, message, warning=True, at=now)
+        yield f"unplaced:{since:.0f}", event
+    preparing = [pod for pod in _pods(seen) if _is_prepared(pod)]
+    since = min((pod.placed_at for pod in preparing), default=now)
+    if now - since >= PREPARING_SECONDS:
+        first = preparing[0]
+        message = (
+            f"{_named(preparing)}: no container has started for {now - since:.0f} s: the image is "
+            "large, or a volume, Secret or ConfigMap is not there; "
+            f"`kubectl describe pod {first.name}` says which"
+        )
+        event = Event(names.EVENT_NOT_STARTED, message, warning=True, at=now)
+        yield f"preparing:{since:.0f}", event
+
+
+def delay(seen: Observed, now: float) -> float | None:
+    """Seconds until something is to be told; None if nobody waits, or it is told."""
+    ends = [pod.unplaced_since + PATIENCE_SECONDS for pod in _pods(seen) if pod.unplaced]
+    ends += [pod.placed_at + PREPARING_SECONDS for pod in _pods(seen) if _is_prepared(pod)]
+    return min((end - now for end in ends if end > now), default=None)
+
+
+def _pods(seen: Observed) -> list[Pod]:
+    if seen.job.finished or seen.job.suspended or seen.job.deleting:
+        return []
+    return [pod for pod in seen.pods if not pod.deleting]
+
+
+def _is_prepared(pod: Pod) -> bool:
+    """Whether its node is at work on it, and no container has come of that yet."""
+    waits = all(not one.running and one.reason in _PREPARING for one in pod.containers)
+    return bool(pod.placed_at) and pod.phase == "Pending" and waits
+
+
+def _named(pods: list[Pod]) -> str:
+    more = len(pods) - _MOST_NAMED
+    found = ", ".join(pod.name for pod in pods[:_MOST_NAMED])
+    return f"{found} and {more} more" if more > 0 else found
