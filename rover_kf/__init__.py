@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rover_kf.trainer.checkpointer import Checkpointer as Checkpointer
     from rover_kf.trainer.directory import DirectoryCheckpointer as DirectoryCheckpointer
     from rover_kf.trainer.loader import ElasticDataLoader as ElasticDataLoader
+    from rover_kf.trainer.sharded import ShardedDataset as ShardedDataset
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ _HOMES = {
     "RoverError": "rover_kf.errors",
     "RoverPolicy": "rover_kf.injection.policy",
     "ScaleDecision": "rover_kf.api.decisions",
+    "ShardedDataset": "rover_kf.trainer.sharded",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - computed from the table above so that they cannot differ

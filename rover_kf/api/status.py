@@ -8,6 +8,7 @@ import dataclasses
 
 from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event
+from rover_kf.api.leases import DataStatus
 from rover_kf.api.memory import MemoryKill
 from rover_kf.api.nodes import UnfitNode
 from rover_kf.api.preflight import Preflight
@@ -94,3 +95,5 @@ class CoordinatorStatus:
     round runs."""
     slow: tuple[SlowPod, ...] = ()
     """Pods that the others wait for, at most 8."""
+    data: tuple[DataStatus, ...] = ()
+    """Data sets whose slots are leased."""

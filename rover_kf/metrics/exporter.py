@@ -27,6 +27,14 @@ _GAUGES = {
     "snapshot_bytes": "Size of the newest sealed snapshot, one rank.",
     "restart_seconds": "Last time from a change of the world until every rank stepped.",
 }
+_DATA_GAUGES = {
+    "epoch": "Of a data set whose slots are leased, from 0 on.",
+    "slots": "Of the epoch; of a stream those that there are by now.",
+    "done": "Slots of the epoch that are used.",
+    "outstanding": "Slots that are lent and not used yet.",
+    "poisoned": "Slots that could not be read and were set aside.",
+    "rate": "Slots a second over the last minute.",
+}
 _COUNTERS = {
     "restarts": "Rounds that ended by a failure.",
     "saves": "Steps saved to memory.",
@@ -57,4 +65,8 @@ def render(pod: str, job: str, status: CoordinatorStatus | None) -> bytes:
     )
     for field in dataclasses.fields(status.goodput):
         spent.labels(job, field.name).set(getattr(status.goodput, field.name))
+    for name, text in _DATA_GAUGES.items():
+        gauge = Gauge(f"rover_kf_data_{name}", text, ["job", "data"], registry=registry)
+        for data in status.data:
+            gauge.labels(job, data.name).set(getattr(data, name))
     return generate_latest(registry)

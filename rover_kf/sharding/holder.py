@@ -59,7 +59,7 @@ class Holder:
         """Whether the last answer had nothing to read: all is with others."""
         self.queue: collections.deque[Span] = collections.deque()
         self.poison: Mapping[str, str] = {}
-        self._out: list[Span] = []
+        self._out: dict[str, Ranges] = {}
         """On their way to the loop."""
         self._done: dict[str, Ranges] = {}
         self._unread: list[Unread] = []
@@ -82,13 +82,24 @@ class Holder:
         if first.size > most:
             self.queue.appendleft(Span(first.partition, first.begin + most, first.end))
             first = Span(first.partition, first.begin, first.begin + most)
-        self._out.append(first)
+        self._out.setdefault(first.partition, Ranges()).add(first.begin, first.end)
         return first
 
-    def used(self, spans: Iterable[Span]) -> None:
-        """The loop was given these."""
+    def used(self, spans: Iterable[Span], *, but: Iterable[Span] = ()) -> None:
+        """These are used.
+
+        Args:
+            spans: that were on their way.
+            but: slots of them that come again.
+        """
+        again = list(but)
         for span in self._came(spans):
-            self._done.setdefault(span.partition, Ranges()).add(span.begin, span.end)
+            done = self._done.setdefault(span.partition, Ranges())
+            done.add(span.begin, span.end)
+            for part in again:
+                if part.partition == span.partition:
+                    done.remove(part.begin, part.end)
+        self._again(again)
 
     def unread(self, span: Span, reason: str) -> None:
         """These could not be read."""
@@ -96,14 +107,28 @@ class Holder:
 
     def give_back(self, spans: Iterable[Span] | None = None) -> None:
         """These are not on their way any more, and come again; None: all that were."""
-        back = self._came(self._out[:] if spans is None else spans)
-        self.queue.extendleft(reversed(back))
+        self._again(self._came(list(_spans(self._out)) if spans is None else spans))
+
+    def _again(self, spans: Iterable[Span]) -> None:
+        """They are the next, cut where shards begin: what cannot be read is of one."""
+        shard, cut = self.plan.shard, []
+        for span in spans:
+            marks = range((span.begin // shard + 1) * shard, span.end, shard)
+            ends = [*marks, span.end]
+            cut += [
+                Span(span.partition, begin, end)
+                for begin, end in zip([span.begin, *marks], ends, strict=True)
+            ]
+        self.queue.extendleft(reversed(cut))
 
     def _came(self, spans: Iterable[Span]) -> list[Span]:
         """Take off the way what is on it: a ledger that began anew may have taken it back."""
-        found = [span for span in spans if span in self._out]
-        for span in found:
-            self._out.remove(span)
+        found: list[Span] = []
+        for span in spans:
+            known = self._out.get(span.partition, Ranges())
+            for begin, end in known.within(span.begin, span.end):
+                known.remove(begin, end)
+                found.append(Span(span.partition, begin, end))
         return found
 
     def turn(self) -> None:
@@ -136,8 +161,8 @@ class Holder:
 
     def _held(self) -> Iterable[Span]:
         # What is to be told of is held, too: else the report would count for nothing.
-        yield from (*self.queue, *self._out, *(unread.span for unread in self._unread))
-        yield from _spans(self._done)
+        yield from (*self.queue, *(unread.span for unread in self._unread))
+        yield from (*_spans(self._out), *_spans(self._done))
 
     def knows(self) -> None:
         """The coordinator has taken the registration."""
@@ -193,6 +218,14 @@ class Holder:
         for span in asked.done:
             self._done.setdefault(span.partition, Ranges()).add(span.begin, span.end)
         self._unread = [*asked.unread, *self._unread]
+
+
+def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same slots in the fewest spans, by partition."""
+    found: dict[str, Ranges] = {}
+    for span in spans:
+        found.setdefault(span.partition, Ranges()).add(span.begin, span.end)
+    return tuple(_spans(found))
 
 
 def _spans(done: Mapping[str, Ranges]) -> Iterable[Span]:

@@ -53,6 +53,7 @@ class Ledger:
         plan.check()
         self.plan, self.generation, self.terms = plan, generation, terms or Terms()
         self.workers: dict[str, Account] = {}
+        self.used_by_gone = 0
         self.poisoned: list[Poisoned] = []
         self._failures: dict[tuple[str, int], int] = {}
         self._later: list[tuple[float, Span]] = []
@@ -216,6 +217,7 @@ class Ledger:
     def gone(self, worker: str) -> None:
         """A worker is no more: what it had is handed on."""
         account = self.workers.pop(worker, None)
+        self.used_by_gone += account.used if account else 0
         for name, ranges in account.held.items() if account else ():
             for begin, end in ranges:
                 self.lanes[name].todo.add(begin, end)

@@ -39,31 +39,40 @@ class Union:
                 found = other
             elif other.epoch == found.epoch:
                 found.aside(progress.poison)
-                spans = (
-                    Span(name, begin, end)
-                    for name, text in progress.done.items()
-                    for begin, end in Ranges.from_text(text)
-                )
-                found.agree([[*spans]])
+                found.know(progress.done)
         return found
 
-    def agree(self, brought: Sequence[Sequence[Span]]) -> list[list[Span]]:
+    def agree(self, brought: Sequence[Sequence[Span]]) -> list[bool]:
         """Count what ranks bring to a step.
 
         Args:
             brought: spans of each rank's batch, by rank; the same on all of them.
 
         Returns:
-            Of each rank what counts: all of it, unless it was used before.
+            Of each rank whether its batch counts: unless a slot of it was used before.
         """
-        return [[part for span in spans for part in self._count(span)] for spans in brought]
+        return [self._count(spans) for spans in brought]
 
-    def _count(self, span: Span) -> list[Span]:
-        known = self._of(span.partition)
-        new = known.gaps(span.begin, span.end)
-        for begin, end in new:
-            known.add(begin, end)
-        return [Span(span.partition, begin, end) for begin, end in new]
+    def _count(self, spans: Sequence[Span]) -> bool:
+        if any(self._of(span.partition).within(span.begin, span.end) for span in spans):
+            return False
+        for span in spans:
+            self._of(span.partition).add(span.begin, span.end)
+        return True
+
+    def lacks(self, spans: Iterable[Span]) -> list[Span]:
+        """Slots that are not used yet."""
+        return [
+            Span(span.partition, begin, end)
+            for span in spans
+            for begin, end in self._of(span.partition).gaps(span.begin, span.end)
+        ]
+
+    def know(self, done: Mapping[str, str]) -> None:
+        """Slots were used."""
+        for name, text in done.items():
+            for begin, end in Ranges.from_text(text):
+                self._of(name).add(begin, end)
 
     def aside(self, poison: Mapping[str, str]) -> None:
         """Slots were set aside."""

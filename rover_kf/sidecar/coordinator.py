@@ -40,6 +40,7 @@ from rover_kf.elastic.rendezvous import Rendezvous
 from rover_kf.sidecar.cluster_time import ClusterTime
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.hangs import Hangs
+from rover_kf.sidecar.leases import Leases
 from rover_kf.sidecar.memory_kills import MemoryKills
 from rover_kf.sidecar.open_requests import OpenRequests
 from rover_kf.sidecar.preflights import Preflights
@@ -92,6 +93,7 @@ class Coordinator:
             settings.preflight, settings.preflight_seconds, chronicle, self._unfit
         )
         self._memory_kills = MemoryKills()
+        self._leases = Leases(chronicle)
         self._succession = Succession(settings, self._capture, self._absorb)
 
     async def start(self) -> None:
@@ -127,6 +129,7 @@ class Coordinator:
             web.post(names.PATH_STACKS, self._on_stacks),
             web.post(names.PATH_SAMPLES, self._on_samples),
             web.post(names.PATH_PREFLIGHT, self._on_preflight),
+            *self._leases.routes(),
         ]
 
     def routes(self) -> list[web.RouteDef]:
@@ -156,7 +159,8 @@ class Coordinator:
         events, hangs = self._chronicle.after(after), self._hangs.after(after)
         slow = self._slow_ranks.known[:_MOST_SLOW]
         kills = self._memory_kills.all()
-        return dataclasses.replace(told, events=events, hangs=hangs, memory_kills=kills, slow=slow)
+        told = dataclasses.replace(told, data=self._leases.status(), memory_kills=kills, slow=slow)
+        return dataclasses.replace(told, events=events, hangs=hangs)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -308,6 +312,7 @@ class Coordinator:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()
             self._succession.heard(self._copy.known)
+            self._leases.tick(now)
             for pod in self._preflights.tick(now, self._clock.now()):
                 self._rendezvous.heard(pod, now)
             self._carry_out(self._rendezvous.tick(now))

@@ -69,7 +69,7 @@ class SimulatedData:
         self.in_flight: list[tuple[Rank, object]] = []
         self.ranks: list[Rank] = []
         self.judged = 0
-        """Slots that ranks brought a second time."""
+        """Batches with slots that had been used."""
         self.counts: collections.Counter[str] = collections.Counter()
         self.start(2)
 
@@ -169,10 +169,11 @@ class SimulatedData:
         epoch = self.ranks[0].union.epoch
         answers = [rank.union.agree(brought) for rank in self.ranks]
         assert all(answer == answers[0] for answer in answers)
-        for rank, mine, new in zip(self.ranks, brought, answers[0], strict=True):
-            self.judged += sum(s.size for s in mine) - sum(s.size for s in new)
-            rank.holder.used(mine)
-            self.weights.update((epoch, slot) for s in new for slot in range(s.begin, s.end))
+        for rank, mine, counts in zip(self.ranks, brought, answers[0], strict=True):
+            self.judged += not counts
+            rank.holder.used(mine, but=() if counts else rank.union.lacks(mine))
+            if counts:
+                self.weights.update((epoch, slot) for s in mine for slot in range(s.begin, s.end))
         assert max(self.weights.values()) == 1
 
     def save(self, _: int) -> None:

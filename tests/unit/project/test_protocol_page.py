@@ -16,7 +16,7 @@ from rover_kf.api import names
 PAGE = (pathlib.Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
 MODULES = (
     *("membership", "checkpoints", "replication", "replica_checks", "hangs", "samples", "status"),
-    *("stragglers", "coordinator_state", "preflight"),
+    *("stragglers", "coordinator_state", "preflight", "leases", "data"),
 )
 
 

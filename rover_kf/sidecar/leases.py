@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator's desk for leased data over HTTP (rover_kf.sharding.desk decides).
+
+Every request is answered at once; who gets nothing asks again. Nothing is kept for a successor:
+ranks register anew with it, and tell what they have used and hold.
+"""
+
+from __future__ import annotations
+
+import time
+
+from aiohttp import web
+
+from rover_kf.api import names
+from rover_kf.api.leases import DataStatus, LeaseRequest, ProgressRequest, RegisterData
+from rover_kf.api.status import Acknowledged
+from rover_kf.sharding.desk import Desk
+from rover_kf.sharding.lending import Poisoned
+from rover_kf.sharding.pace import Pace
+from rover_kf.sidecar.seams import Story
+from rover_kf.sidecar.web import read, reply
+
+PATHS = (names.PATH_DATA_REGISTER, names.PATH_DATA_LEASE, names.PATH_DATA_PROGRESS)
+
+
+class Leases:
+    """One a coordinator.
+
+    Args:
+        story: where shards are told that were set aside.
+    """
+
+    def __init__(self, story: Story) -> None:
+        self._story = story
+        self._desk = Desk()
+        self._pace = Pace(self._desk)
+        self._told: dict[str, Poisoned] = {}
+        """The newest of each data set."""
+
+    def routes(self) -> list[web.RouteDef]:
+        """For the Unix socket and the TCP port."""
+        return [
+            web.post(names.PATH_DATA_REGISTER, self._on_register),
+            web.post(names.PATH_DATA_LEASE, self._on_lease),
+            web.post(names.PATH_DATA_PROGRESS, self._on_progress),
+        ]
+
+    def status(self) -> tuple[DataStatus, ...]:
+        """How far the data sets are read."""
+        return self._pace.status()
+
+    def tick(self, now: float) -> None:
+        """Hand on what has expired, and tell what was set aside."""
+        self._desk.tick(now)
+        self._pace.tick(now)
+        for name, counter in self._desk.counters.items():
+            poisoned = counter.ledger.poisoned if counter.ledger is not None else []
+            if poisoned and self._told.get(name) is not poisoned[-1]:
+                self._told[name] = poisoned[-1]
+                self._story.record(names.EVENT_SHARD_POISONED, _text(name, poisoned), warning=True)
+
+    async def _on_register(self, request: web.Request) -> web.Response:
+        self._desk.register(await read(request, RegisterData), time.monotonic())
+        return reply(Acknowledged())
+
+    async def _on_lease(self, request: web.Request) -> web.Response:
+        return reply(self._desk.ask(await read(request, LeaseRequest), time.monotonic()))
+
+    async def _on_progress(self, request: web.Request) -> web.Response:
+        asked = await read(request, ProgressRequest)
+        return reply(self._desk.progress(asked.name, asked.round))
+
+
+def _text(name: str, poisoned: list[Poisoned]) -> str:
+    newest = poisoned[-1]
+    span = newest.span
+    place = f"{span.partition!r} " if span.partition else ""
+    return (
+        f"data set {name!r}: slots {place}{span.begin} to {span.end} could not be read in "
+        f"{newest.tries} tries and are left out of this epoch: {newest.reason}"
+    )

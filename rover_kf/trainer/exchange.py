@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks tell each other which slots they bring to a step: one small all_gather, on the host."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rover_kf.api.data import Span
+
+MOST_SPANS = 8
+"""Of a batch; what a rank brings has a fixed size, so that one round suffices."""
+HAS, NONE_NOW, OVER = 2, 1, 0
+"""A rank brings a batch; has none, but the epoch is not over for it; has heard that it is over."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Brought:
+    """What one rank brings."""
+
+    flag: int
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Slots."""
+        return sum(span.size for span in self.spans)
+
+
+class Exchange:
+    """One a process.
+
+    Args:
+        partitions: names, in the same order on all ranks.
+    """
+
+    def __init__(self, partitions: tuple[str, ...]) -> None:
+        self._names = partitions
+        self._numbers = {name: number for number, name in enumerate(partitions)}
+        self._group: Any = None
+        self._ready = False
+
+    def tell(self, brought: Brought) -> list[Brought]:
+        """Give what this rank brings, get what all do, by rank. All ranks must call it."""
+        if not dist.is_initialized():
+            return [brought]
+        if not self._ready:
+            # Slots are numbers of the host's: a device would have to be waited for.
+            own = dist.get_backend() != "gloo"
+            self._group = dist.new_group(backend="gloo") if own else None
+            self._ready = True
+        mine = torch.zeros(2 + 3 * MOST_SPANS, dtype=torch.int64)
+        mine[0], mine[1] = brought.flag, len(brought.spans)
+        for number, span in enumerate(brought.spans):
+            numbers = (self._numbers[span.partition], span.begin, span.end)
+            mine[2 + 3 * number : 5 + 3 * number] = torch.tensor(numbers)
+        found = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(found, mine, group=self._group)
+        return [self._read(told.tolist()) for told in found]
+
+    def _read(self, told: list[int]) -> Brought:
+        flag, count, *rest = told
+        spans = (
+            Span(self._names[rest[3 * n]], rest[3 * n + 1], rest[3 * n + 2]) for n in range(count)
+        )
+        return Brought(flag, tuple(spans))

@@ -1,0 +1,260 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A DataLoader over leased slots: read ahead by workers, counted when the loop is given them.
+
+In a process group each step begins with the ranks telling each other which slots they bring; what
+they have then used is in every rank's part of the checkpoint. A rank that has nothing left to bring
+takes part with a batch of weight 0 until nobody has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from rover_kf import errors
+from rover_kf.api.data import Span
+from rover_kf.sharding.holder import joined
+from rover_kf.sharding.source import Source
+from rover_kf.trainer.exchange import HAS, MOST_SPANS, NONE_NOW, OVER, Brought, Exchange
+from rover_kf.trainer.leases import Leases
+from rover_kf.trainer.sharded import ShardedDataset
+
+_log = logging.getLogger("rover_kf")
+
+_IDLE_SECONDS = 0.02
+"""Between two looks of ranks that all have nothing now."""
+_MANY_FAILURES = 16
+"""Reads that fail are set aside; where so many and most do, the data or its reader are broken."""
+
+Order = tuple[int, tuple[Span, ...]]
+"""Epoch and slots of a batch."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Read:
+    """A batch that was read, or was not."""
+
+    spans: tuple[Span, ...]
+    batch: Any = None
+    broken: int | None = None
+    """Index of the span that could not be read."""
+    reason: str = ""
+
+    def pin_memory(self, device: Any = None) -> Read:
+        """As DataLoader asks for it."""
+        return dataclasses.replace(self, batch=pin_memory(self.batch, device))  # type: ignore[no-untyped-call] # torch's
+
+
+class ShardedLoader(DataLoader[Any]):
+    """One a ShardedDataset, which makes it.
+
+    Args:
+        data: whose slots are leased.
+        batch_size: slots that this rank takes a step.
+        collate_fn: of a list of samples.
+        options: of DataLoader.
+
+    Raises:
+        InputError: the batch is empty, or an option does not go with leases.
+    """
+
+    def __init__(
+        self,
+        data: ShardedDataset,
+        batch_size: int,
+        *,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        wrong = sorted({"shuffle", "sampler", "batch_sampler", "drop_last"} & options.keys())
+        if wrong:
+            raise errors.InputError(
+                f"{', '.join(wrong)} cannot be given: which samples come, in which order and to "
+                "which rank, the leases say"
+            )
+        if batch_size < 1:
+            raise errors.InputError(f"a batch of {batch_size} samples; 1 or more is needed")
+        self._data, self._slots = data, batch_size
+        workers = options.get("num_workers", 0)
+        if workers:
+            options.setdefault("persistent_workers", True)
+        self._ahead = batch_size * (workers * (options.get("prefetch_factor") or 2) + 2)
+        self._exchange = Exchange(tuple(sorted(p.name for p in data.plan.partitions)))
+        self._last: Any = None
+        self._good = self._bad = 0
+        self._weight = 1.0
+        super().__init__(
+            _Reads(data.source, collate_fn or default_collate),
+            batch_size=None,
+            sampler=_Orders(self),
+            collate_fn=_as_it_is,  # type: ignore[arg-type] # without batch_size it gets no list
+            **options,
+        )
+
+    @property
+    def weight(self) -> float:
+        """To multiply the mean loss of the last batch by, before ``backward``.
+
+        Gradients that are averaged over the ranks are then the mean over all ranks' samples.
+        """
+        return self._weight
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # DataLoader's has a narrower type
+        """The rest of the epoch, as far as this rank takes it."""
+        if self._data.epoch >= self._data.plan.epochs:
+            return
+        leases = self._leases()
+        leases.give_back()  # what an iteration that was left had read ahead
+        for read in self._reads(leases):
+            told = self._tell(leases, read)
+            if all(brought.flag == OVER for brought in told):
+                break
+            if not self._count(leases, told):
+                if read is None:
+                    time.sleep(_IDLE_SECONDS)
+                continue
+            if read is not None:
+                self._last = read.batch
+            yield self._last if self._last is not None else self._stand_in()
+        self._data.union.turn()
+        leases.turn()
+
+    def __len__(self) -> int:
+        """Not known: how much a rank takes is decided while training runs.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("how many batches a rank takes of leased data is not known before")
+
+    def next_order(self) -> Order | None:
+        """The slots of the next batch that is read; None: there are none now."""
+        leases, found, room = self._leases(), list[Span](), self._slots
+        while room > 0 and len(joined(found)) < MOST_SPANS:
+            span = leases.take(room)
+            if span is None:
+                break
+            found.append(span)
+            room -= span.size
+        return (self._data.epoch, tuple(found)) if found else None
+
+    # -- one step ---------------------------------------------------------------------------------
+
+    def _tell(self, leases: Leases, read: Read | None) -> list[Brought]:
+        """What all ranks bring; this one first of all says what it does."""
+        if read is not None:
+            brought = Brought(HAS, joined(read.spans))
+        else:
+            brought = Brought(OVER if leases.finished else NONE_NOW)
+        if self._data.shared:
+            return [brought]
+        return self._exchange.tell(brought)
+
+    def _count(self, leases: Leases, told: list[Brought]) -> bool:
+        """Whether anybody's batch counts; all ranks find the same."""
+        union = self._data.union
+        own = 0 if len(told) == 1 else dist.get_rank()
+        counts = union.agree([brought.spans for brought in told])
+        sizes = [brought.size * good for brought, good in zip(told, counts, strict=True)]
+        mine = told[own].spans
+        leases.used(mine, but=() if counts[own] else union.lacks(mine))
+        total = sum(sizes)
+        self._weight = sizes[own] * len(told) / total if total else 0.0
+        return total > 0
+
+    def _stand_in(self) -> Any:
+        """Any sample, of a rank that has had none: it counts with weight 0."""
+        first = next(p for p in self._data.plan.partitions if p.end > p.begin or not p.bounded)
+        order = (self._data.epoch, (Span(first.name, first.begin, first.begin + 1),))
+        read: Read = self.dataset[order]
+        if read.broken is not None:
+            raise errors.InputError(
+                f"a rank to which nothing could be lent cannot read a first sample: {read.reason}"
+            )
+        self._last = read.batch
+        return read.batch
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def _leases(self) -> Leases:
+        return self._data.leases(max(self._ahead, 2 * self._data.plan.shard))
+
+    def _reads(self, leases: Leases) -> Iterator[Read | None]:
+        """Batches in the order of their leases, without end; None: there is nothing now."""
+        pipe: Iterator[Read] | None = None
+        while True:
+            if pipe is None:
+                if not leases.is_ready():
+                    yield None
+                    continue
+                pipe = super().__iter__()
+            found = next(pipe, None)
+            if found is None:
+                pipe = None  # begun again when more is lent
+            elif found.broken is None:
+                self._good += 1
+                yield found
+            else:
+                self._set_aside(leases, found, found.spans[found.broken])
+
+    def _set_aside(self, leases: Leases, read: Read, span: Span) -> None:
+        self._bad += 1
+        _log.warning("rover-kf: %s cannot be read now: %s", span, read.reason)
+        leases.unread(span, read.reason)
+        leases.give_back([other for other in read.spans if other != span])
+        if self._bad >= _MANY_FAILURES and self._bad > self._good:
+            raise errors.InputError(
+                f"{self._bad} of {self._bad + self._good} batches of {self._data.plan.name!r} "
+                f"could not be read, the last one: {read.reason}"
+            )
+
+
+class _Orders:
+    """The slots of batches, as DataLoader asks for them; it may have more after it had none."""
+
+    def __init__(self, loader: ShardedLoader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> _Orders:
+        return self
+
+    def __next__(self) -> Order:
+        order = self._loader.next_order()
+        if order is None:
+            raise StopIteration
+        return order
+
+
+class _Reads(Dataset[Read]):
+    """Batches by their slots; read in the DataLoader's workers if it has any."""
+
+    def __init__(self, source: Source, collate: Callable[[list[Any]], Any]) -> None:
+        self._source, self._collate = source, collate
+
+    def __getitem__(self, order: Order) -> Read:
+        epoch, spans = order
+        samples: list[Any] = []
+        for number, span in enumerate(spans):
+            try:
+                found = list(self._source.read(span, epoch))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is told and tried again
+                reason = "".join(traceback.format_exception_only(type(error), error)).strip()
+                return Read(spans, broken=number, reason=reason)
+            if len(found) != span.size:
+                reason = f"{len(found)} samples came for {span.size} slots"
+                return Read(spans, broken=number, reason=reason)
+            samples += found
+        return Read(spans, self._collate(samples))
+
+
+def _as_it_is(read: Read) -> Read:
+    return read
