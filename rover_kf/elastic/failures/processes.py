@@ -29,6 +29,7 @@ _PEER = (
     r"|ncclRemoteError|remote process exited|connection closed by remote peer"
 )
 
+_KILLED = "tests/cluster/test_memory.py"
 _LOADER = r"DataLoader worker .*(?:killed by signal|exited unexpectedly)"
 _REFUSED = (
     "the machine refused so much memory at once, or a ulimit did: ask for less (a container's "
@@ -41,7 +42,7 @@ KILLS = (
         PROCESS,
         RAISE_MEMORY,
         "the kernel killed it: the container's memory limit was reached; raise the limit",
-        "https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.events: oom_kill)",
+        _KILLED,
         codes=frozenset({-signal.SIGKILL}),
         memory_kill=True,
     ),
