@@ -19,6 +19,8 @@
     │   ├── UnsupportedState    a value that cannot be stored without pickle, by its name
     │   ├── TornSnapshot        bytes that are not a whole sealed snapshot; never restored
     │   └── StorageFailed       a storage refused a write or a read
+    ├── StreamBroken            a stream cannot be read on as it was: records are gone, or refused
+    ├── DataUnreadable          a file of the data set is gone, was changed, or cannot be read
     ├── MessageError            bytes from another process that are not the message expected
     ├── SidecarUnavailable      the pod's sidecar did not answer
     ├── RendezvousClosed        the coordinator ended the job's rendezvous
@@ -118,6 +120,14 @@ class TornSnapshot(CheckpointError):
 
 class StorageFailed(CheckpointError):
     """A storage refused a write or a read; the cause is chained."""
+
+
+class StreamBroken(RoverError):
+    """A stream cannot be read on as it was: records are gone, cannot be read, or are refused."""
+
+
+class DataUnreadable(RoverError):
+    """A file of the data set is gone, was changed or cannot be read; the message says where."""
 
 
 class MessageError(RoverError):

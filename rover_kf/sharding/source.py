@@ -13,7 +13,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from rover_kf.api.data import Partition, Span
+from rover_kf.api.data import Partition, Progress, Span
 
 
 class Slot(enum.Enum):
@@ -59,4 +59,22 @@ class Source(Protocol):
         Args:
             span: of one partition, within one shard.
             epoch: from 0 on.
+        """
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A source that begins where the state has left off: a stream, which may have lost slots."""
+
+    def resume(self, progress: Progress) -> Progress:
+        """Take what the state has used; asked on every rank before ``partitions`` is.
+
+        Args:
+            progress: of the restored state; an empty one where nothing was restored.
+
+        Returns:
+            The same with what nobody has to read: slots before the start, and those that are gone.
+
+        Raises:
+            RoverError: slots that were not used are gone, and that is an error.
         """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which programs of the system the cluster needs, and the Debian packages that bring them.
+"""Programs of the system that the cluster and other tests need, and their Debian packages.
 
 `python3 tests/cluster/testcluster/packages.py` (standard library only, so that it runs before any
 virtual environment) installs what is missing; `missing()` says what that would be.
@@ -31,6 +31,9 @@ PROGRAMS = {
     "debootstrap": "debootstrap",
     "gcc": "gcc",
     "/usr/include/stdio.h": "libc6-dev",
+    # a Kafka broker, for tests of streams
+    "java": "openjdk-17-jre-headless",
+    "mvn": "maven",
 }
 """Program (or a file that must be there) to Debian package."""
 
