@@ -9,16 +9,20 @@ the work is thrown away.
 
 from __future__ import annotations
 
+import functools
 import logging
 import mmap
 import threading
 from typing import Any
+
+import torch
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import RestoreReply
 from rover_kf.checkpoint.snapshot import Snapshot
 from rover_kf.trainer.hands import Hands
 from rover_kf.trainer.load import Loading
+from rover_kf.trainer.memory_advice import DONT_NEED, advise
 from rover_kf.trainer.recovery import Glimpse, glimpse, opened
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.shards import Shards
@@ -46,6 +50,7 @@ class Anticipation:
         self._thread = threading.Thread(target=self._look, name="rover-anticipation", daemon=True)
         self._seen: Glimpse | None = None
         self._loading: Loading | None = None
+        self._used: mmap.mmap | None = None
         self._is_over = threading.Event()
 
     def __enter__(self) -> Anticipation:  # noqa: PYI034 - Self needs Python 3.11
@@ -59,6 +64,10 @@ class Anticipation:
         if self._loading is not None:
             self._loading.drop()
         self._hands.close()
+        if self._used is not None:
+            # Takes the kernel tens of milliseconds a gigabyte; nobody need wait for it.
+            letting_go = functools.partial(_let_go, self._used)
+            threading.Thread(target=letting_go, name="rover-unmapping", daemon=True).start()
 
     @property
     def is_ready(self) -> bool:
@@ -90,6 +99,7 @@ class Anticipation:
             if loading is None:
                 loading = self._loaded(found, buffer)
             loading.finish()
+        self._used = buffer
 
     def _look(self) -> None:
         seen = glimpse(self._settings)
@@ -107,3 +117,9 @@ class Anticipation:
     def _loaded(self, found: Snapshot, buffer: mmap.mmap) -> Loading:
         tensors = views(buffer, found.tensors)
         return Loading(self._state, found.metadata, tensors, self._shards, hands=self._hands)
+
+
+def _let_go(buffer: mmap.mmap) -> None:
+    """Take a mapping's pages back, which a mapping that is closed does under Python's lock."""
+    address = torch.frombuffer(buffer, dtype=torch.uint8).data_ptr()
+    advise(address, len(buffer), DONT_NEED)

@@ -7,6 +7,9 @@ from __future__ import annotations
 import ctypes
 import functools
 
+DONT_NEED = 4
+"""MADV_DONTNEED."""
+
 POPULATE_WRITE = 23
 """MADV_POPULATE_WRITE; Linux 5.14."""
 
