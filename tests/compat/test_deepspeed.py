@@ -23,6 +23,8 @@ HERE = pathlib.Path(__file__).parent
 TRAINING = (HERE / "scripts" / "deepspeed_training.py").read_text()
 STEPS = 60
 KILLED_AFTER = 10
+_WEIGHTS = re.compile(r"^weights (\w+)$", re.MULTILINE)
+_RESUMED = re.compile(r"^resumed (\d+) (\S+)$", re.MULTILINE)
 
 
 @pytest.fixture(scope="session")
