@@ -24,11 +24,8 @@ class Brought:
 
     flag: int
     spans: tuple[Span, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """Slots."""
-        return sum(span.size for span in self.spans)
+    samples: int = 0
+    """That the slots hold; fewer than slots where some are empty."""
 
 
 class Exchange:
@@ -53,18 +50,18 @@ class Exchange:
             own = dist.get_backend() != "gloo"
             self._group = dist.new_group(backend="gloo") if own else None
             self._ready = True
-        mine = torch.zeros(2 + 3 * MOST_SPANS, dtype=torch.int64)
-        mine[0], mine[1] = brought.flag, len(brought.spans)
-        for number, span in enumerate(brought.spans):
-            numbers = (self._numbers[span.partition], span.begin, span.end)
-            mine[2 + 3 * number : 5 + 3 * number] = torch.tensor(numbers)
+        numbers = [brought.flag, brought.samples, len(brought.spans)]
+        for span in brought.spans:
+            numbers += (self._numbers[span.partition], span.begin, span.end)
+        numbers += [0] * (3 + 3 * MOST_SPANS - len(numbers))
+        mine = torch.tensor(numbers, dtype=torch.int64)
         found = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._group))]
         dist.all_gather(found, mine, group=self._group)
         return [self._read(told.tolist()) for told in found]
 
     def _read(self, told: list[int]) -> Brought:
-        flag, count, *rest = told
+        flag, samples, count, *rest = told
         spans = (
             Span(self._names[rest[3 * n]], rest[3 * n + 1], rest[3 * n + 2]) for n in range(count)
         )
-        return Brought(flag, tuple(spans))
+        return Brought(flag, tuple(spans), samples)

@@ -27,7 +27,7 @@ from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.data import DataPlan, Progress
 from rover_kf.sharding.holder import Holder, Place
-from rover_kf.sharding.source import Source
+from rover_kf.sharding.source import Resumable, Source
 from rover_kf.sharding.union import Union
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.desks import Counter, FarDesk, OwnDesk
@@ -79,21 +79,38 @@ class ShardedDataset(IterableDataset[Any]):
     ) -> None:
         super().__init__()
         self.source = _source(data, samples, seed, fingerprint, shuffle=shuffle)
-        self.plan = DataPlan(
-            name,
-            self.source.partitions(),
-            shard_size,
-            epochs,
-            self.source.fingerprint,
-            self.source.order,
-        )
-        self.plan.check()
+        self.name, self.shard_size, self.epochs = name, shard_size, epochs
         self.shared = shared
+        self._plan: DataPlan | None = None
         self._settings = settings or trainer_settings.read()
         self.union = Union()
         """What is used; of a shared ledger only by this process."""
         self._leases: Leases | None = None
         self._desk: Counter | None = None
+        if not isinstance(self.source, Resumable):
+            _ = self.plan  # wrong input is told at once
+
+    @property
+    def plan(self) -> DataPlan:
+        """What a ledger needs to know of the data; of a stream it is asked after the restore.
+
+        Raises:
+            InputError: there is nothing to train on, or a number is out of range.
+        """
+        if self._plan is None:
+            if isinstance(self.source, Resumable):
+                self.union = Union(self.source.resume(self.union.progress()))
+            plan = DataPlan(
+                self.name,
+                self.source.partitions(),
+                self.shard_size,
+                self.epochs,
+                self.source.fingerprint,
+                self.source.order,
+            )
+            plan.check()
+            self._plan = plan
+        return self._plan
 
     @property
     def epoch(self) -> int:
@@ -141,13 +158,10 @@ class ShardedDataset(IterableDataset[Any]):
             self.union.aside(self._leases.poison)
         progress = self.union.progress()
         if self.shared and self._desk is not None and self._settings.rank == 0:
-            progress = self._desk.progress(self.plan.name, self._settings.round)
+            progress = self._desk.progress(self.name, self._settings.round)
         return {
             "version": _VERSION,
-            "name": self.plan.name,
-            "fingerprint": self.plan.fingerprint,
-            "order": self.plan.order,
-            "slots": self._slots(),
+            **self._identity(),
             "progress": codec.encode(progress),
         }
 
@@ -159,15 +173,10 @@ class ShardedDataset(IterableDataset[Any]):
         """
         if state["version"] != _VERSION:
             raise errors.CheckpointError(
-                f"the state of data set {self.plan.name!r} has version {state['version']}, this "
+                f"the state of data set {self.name!r} has version {state['version']}, this "
                 f"one reads {_VERSION}; restore with the version of rover-kf that wrote it"
             )
-        for name, own in (
-            ("name", self.plan.name),
-            ("fingerprint", self.plan.fingerprint),
-            ("order", self.plan.order),
-            ("slots", self._slots()),
-        ):
+        for name, own in self._identity().items():
             if state[name] != own:
                 raise errors.CheckpointError(
                     f"the checkpoint has used slots of data with {name} {state[name]!r}, this data "
@@ -175,11 +184,20 @@ class ShardedDataset(IterableDataset[Any]):
                     "begin anew"
                 )
         self.close()
+        if isinstance(self.source, Resumable):
+            self._plan = None
         self.union = Union(codec.decode(Progress, state["progress"]))
 
-    def _slots(self) -> dict[str, int]:
-        """Of partitions that do not grow."""
-        return {p.name: p.end - p.begin for p in self.plan.partitions if p.bounded}
+    def _identity(self) -> dict[str, Any]:
+        """What a checkpoint's data must have in common with these."""
+        stream = isinstance(self.source, Resumable)
+        partitions = () if stream else self.plan.partitions
+        return {
+            "name": self.name,
+            "fingerprint": self.source.fingerprint,
+            "order": self.source.order,
+            "slots": {p.name: p.end - p.begin for p in partitions if p.bounded},
+        }
 
     # -- leases -----------------------------------------------------------------------------------
 
@@ -197,12 +215,13 @@ class ShardedDataset(IterableDataset[Any]):
         given = self._settings
         if given.world_size > 1 and not (self.shared or dist.is_initialized()):
             raise errors.InputError(
-                f"{given.world_size} processes lease data set {self.plan.name!r} and have no "
+                f"{given.world_size} processes lease data set {self.name!r} and have no "
                 "process group to tell each other what they use; call init_process_group first, or "
                 "give shared=True if the model is one that all of them write to (at least once)"
             )
         place = Place(given.round, given.rank, given.world_size, secrets.token_hex(4))
-        holder = Holder(self.plan, place, epoch=self.epoch, shared=self.shared)
+        plan = self.plan
+        holder = Holder(plan, place, epoch=self.epoch, shared=self.shared)
         self._desk = FarDesk(Link(given.home)) if given.home else OwnDesk()
         self._leases = Leases(holder, self._desk, self._progress, self.source.ends, ahead)
         return self._leases

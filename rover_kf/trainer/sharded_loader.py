@@ -23,7 +23,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from rover_kf import errors
 from rover_kf.api.data import Span
 from rover_kf.sharding.holder import joined
-from rover_kf.sharding.source import Source
+from rover_kf.sharding.source import Slot, Source
 from rover_kf.trainer.exchange import HAS, MOST_SPANS, NONE_NOW, OVER, Brought, Exchange
 from rover_kf.trainer.leases import Leases
 from rover_kf.trainer.sharded import ShardedDataset
@@ -45,6 +45,8 @@ class Read:
 
     spans: tuple[Span, ...]
     batch: Any = None
+    samples: int = 0
+    """Of the batch: slots may be empty."""
     broken: int | None = None
     """Index of the span that could not be read."""
     reason: str = ""
@@ -88,7 +90,7 @@ class ShardedLoader(DataLoader[Any]):
         if workers:
             options.setdefault("persistent_workers", True)
         self._ahead = batch_size * (workers * (options.get("prefetch_factor") or 2) + 2)
-        self._exchange = Exchange(tuple(sorted(p.name for p in data.plan.partitions)))
+        self._exchange: Exchange | None = None
         self._last: Any = None
         self._good = self._bad = 0
         self._weight = 1.0
@@ -110,7 +112,7 @@ class ShardedLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # DataLoader's has a narrower type
         """The rest of the epoch, as far as this rank takes it."""
-        if self._data.epoch >= self._data.plan.epochs:
+        if self._data.epoch >= self._data.epochs:
             return
         leases = self._leases()
         leases.give_back()  # what an iteration that was left had read ahead
@@ -122,7 +124,7 @@ class ShardedLoader(DataLoader[Any]):
                 if read is None:
                     time.sleep(_IDLE_SECONDS)
                 continue
-            if read is not None:
+            if read is not None and read.samples:
                 self._last = read.batch
             yield self._last if self._last is not None else self._stand_in()
         self._data.union.turn()
@@ -152,11 +154,13 @@ class ShardedLoader(DataLoader[Any]):
     def _tell(self, leases: Leases, read: Read | None) -> list[Brought]:
         """What all ranks bring; this one first of all says what it does."""
         if read is not None:
-            brought = Brought(HAS, joined(read.spans))
+            brought = Brought(HAS, joined(read.spans), read.samples)
         else:
             brought = Brought(OVER if leases.finished else NONE_NOW)
         if self._data.shared:
             return [brought]
+        if self._exchange is None:
+            self._exchange = Exchange(tuple(sorted(p.name for p in self._data.plan.partitions)))
         return self._exchange.tell(brought)
 
     def _count(self, leases: Leases, told: list[Brought]) -> bool:
@@ -164,7 +168,7 @@ class ShardedLoader(DataLoader[Any]):
         union = self._data.union
         own = 0 if len(told) == 1 else dist.get_rank()
         counts = union.agree([brought.spans for brought in told])
-        sizes = [brought.size * good for brought, good in zip(told, counts, strict=True)]
+        sizes = [brought.samples * good for brought, good in zip(told, counts, strict=True)]
         mine = told[own].spans
         leases.used(mine, but=() if counts[own] else union.lacks(mine))
         total = sum(sizes)
@@ -186,7 +190,7 @@ class ShardedLoader(DataLoader[Any]):
     # -- reading ----------------------------------------------------------------------------------
 
     def _leases(self) -> Leases:
-        return self._data.leases(max(self._ahead, 2 * self._data.plan.shard))
+        return self._data.leases(max(self._ahead, 2 * self._data.shard_size))
 
     def _reads(self, leases: Leases) -> Iterator[Read | None]:
         """Batches in the order of their leases, without end; None: there is nothing now."""
@@ -213,7 +217,7 @@ class ShardedLoader(DataLoader[Any]):
         leases.give_back([other for other in read.spans if other != span])
         if self._bad >= _MANY_FAILURES and self._bad > self._good:
             raise errors.InputError(
-                f"{self._bad} of {self._bad + self._good} batches of {self._data.plan.name!r} "
+                f"{self._bad} of {self._bad + self._good} batches of {self._data.name!r} "
                 f"could not be read, the last one: {read.reason}"
             )
 
@@ -246,14 +250,16 @@ class _Reads(Dataset[Read]):
         for number, span in enumerate(spans):
             try:
                 found = list(self._source.read(span, epoch))
+            except errors.RoverError:
+                raise  # said on purpose: the source would not be asked again in vain
             except Exception as error:  # noqa: BLE001 - whatever it is, it is told and tried again
                 reason = "".join(traceback.format_exception_only(type(error), error)).strip()
                 return Read(spans, broken=number, reason=reason)
             if len(found) != span.size:
                 reason = f"{len(found)} samples came for {span.size} slots"
                 return Read(spans, broken=number, reason=reason)
-            samples += found
-        return Read(spans, self._collate(samples))
+            samples += [sample for sample in found if sample is not Slot.EMPTY]
+        return Read(spans, self._collate(samples) if samples else None, len(samples))
 
 
 def _as_it_is(read: Read) -> Read:
