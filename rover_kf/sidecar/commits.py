@@ -172,16 +172,15 @@ class Commits:
         wanted = await read(request, WaitRequest)
         if wanted.level == "replica":
             return reply(await self._replication.wait(wanted.step, wanted.timeout_seconds))
-        if self._is_durable(wanted.step):
-            return reply(Acknowledged())
-        self._naming.hurry()
-        self._waiters += 1
-        try:
-            done = await self._poll.answer(
-                lambda: self._is_durable(wanted.step) or None, wanted.timeout_seconds
-            )
-        finally:
-            self._waiters -= 1
+        done = self._is_durable(wanted.step)
+        if not done and wanted.timeout_seconds > 0:  # who only asks is not waited for
+            self._naming.hurry()
+            self._waiters += 1
+            try:
+                look = lambda: self._is_durable(wanted.step) or None  # noqa: E731 - of one line
+                done = bool(await self._poll.answer(look, wanted.timeout_seconds))
+            finally:
+                self._waiters -= 1
         if done:
             return reply(Acknowledged())
         why = f"step {wanted.step} is not durable yet; the newest is {self.durable_step}"

@@ -30,6 +30,7 @@ from rover_kf.api.samples import StepSample
 from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.checkpoint import cores, measured
 from rover_kf.checkpoint.control import Seal
+from rover_kf.trainer import followers
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.anticipation import Anticipation
 from rover_kf.trainer.collection import without_collection
@@ -253,6 +254,8 @@ class Checkpointer:
         """
         told = measured.to_metadata(metrics)
         self._timed(functools.partial(self._saver.save, step, state, told))
+        if self._link is not None:
+            followers.tell(step, state, self._link)
 
     def save_parts(self, step: int, parts: Parts) -> None:
         """Save tensors under names of the caller's, which name their boxes in ``rover.pieces``.

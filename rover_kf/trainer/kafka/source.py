@@ -75,7 +75,6 @@ class KafkaSource:
         self._process = 0
         self._clients: tuple[KafkaClient, Fetcher] | None = None
         self._inherited: list[object] = []
-        self._places: dict[str, tuple[str, int]] = {}
         self._begins: Mapping[str, int] = {}
         self._ends: Mapping[str, int] = {}
         self._looked_at = float("-inf")
@@ -116,7 +115,7 @@ class KafkaSource:
         found = begin(progress, oldest, {name: max(start[name], oldest[name]) for name in start})
         for span in found.lost:
             self._lost(span)
-        self._begins, self._places = found.offsets, {_name(*place): place for place in places}
+        self._begins = found.offsets
         return found.progress
 
     def partitions(self) -> tuple[Partition, ...]:
@@ -158,7 +157,7 @@ class KafkaSource:
         return found
 
     def _asked_ends(self, patience: float | None) -> dict[str, int]:
-        return self._offsets(dict.fromkeys(self._places.values(), LATEST), patience)
+        return self._offsets({place_of(name): LATEST for name in self._begins}, patience)
 
     def _offsets(
         self, asked: Mapping[tuple[str, int], str | int], patience: float | None
@@ -191,9 +190,8 @@ class KafkaSource:
             StreamBroken: records are gone or cannot be decoded, and that is an error, or the
                 brokers refuse.
         """
-        topic, _, number = span.partition.rpartition("/")
-        fetcher = self._own_fetcher()
-        events = fetcher.events(topic, int(number), span.begin, span.end)
+        topic, number = place_of(span.partition)
+        events = self._here()[1].events(topic, number, span.begin, span.end)
         return fill(span, events, self._decoded)
 
     def _decoded(self, record: KafkaRecord) -> Any:
@@ -232,9 +230,6 @@ class KafkaSource:
     def _client(self) -> KafkaClient:
         return self._here()[0]
 
-    def _own_fetcher(self) -> Fetcher:
-        return self._here()[1]
-
     def _here(self) -> tuple[KafkaClient, Fetcher]:
         """This process's own: connections do not survive a fork."""
         if self._process != os.getpid() or self._clients is None:
@@ -246,6 +241,12 @@ class KafkaSource:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_clients": None, "_inherited": []}
+
+
+def place_of(name: str) -> tuple[str, int]:
+    """Topic and number of a partition, by the name that the ledger knows it by."""
+    topic, _, number = name.rpartition("/")
+    return topic, int(number)
 
 
 def _name(topic: str, number: int) -> str:

@@ -238,6 +238,10 @@ def test_seals_are_counted_by_steps_with_the_slowest_rank(tmp_path, replicated):
             )
             poll = NamedRequest(1, 0.0)
             assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named)).step is None
+            # Who only asks is told, and does not hurry; who waits does.
+            asked = WaitRequest(20, "durable", 0.0)
+            assert not (await coordinator.ask(names.PATH_COMMIT_WAIT, asked)).done
+            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named)).step is None
             waiting = asyncio.create_task(
                 coordinator.ask(names.PATH_COMMIT_WAIT, WaitRequest(20, "durable", 5.0))
             )

@@ -8,6 +8,7 @@ import logging
 import pathlib
 import shutil
 import threading
+from collections.abc import Callable
 
 import checkpoint_pod
 import pytest
@@ -18,14 +19,32 @@ from tests_support import eventually
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
+from rover_kf.trainer import followers
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
+from rover_kf.trainer.link import Link
 
 pytestmark = pytest.mark.torch
 
 
 def _checkpointer(pod: checkpoint_pod.Pod, **world: int) -> Checkpointer:
     return Checkpointer(settings=trainer_settings.read(pod.environment(**world)))
+
+
+class Following:
+    """Keeps the questions that it may ask."""
+
+    def __init__(self) -> None:
+        self.questions: list[Callable[[], bool]] = []
+
+    def state_dict(self) -> dict[str, object]:
+        return {}
+
+    def load_state_dict(self, state_dict: object) -> None:
+        """It has nothing to take back."""
+
+    def state_saved(self, is_durable: Callable[[], bool]) -> None:
+        self.questions.append(is_durable)
 
 
 def _fresh(seed: int) -> dict[str, object]:
@@ -113,9 +132,13 @@ def test_lazy_optimizer_state_grows_the_arena_without_losing_the_sealed_step(tmp
 
 
 def test_step_saves_when_due_and_reaches_storage(tmp_path):
-    """step() saves each `every` steps; the sidecar persists it; the file opens with safetensors."""
+    """step() saves each `every` steps; the sidecar persists it; the file opens with safetensors.
+
+    An entry of the state that follows it hears of each save, and can ask what is durable.
+    """
     with checkpoint_pod.pods(tmp_path, 1, storage=tmp_path / "pvc", checkpoint_every=2) as (pod,):
-        state = _fresh(1)
+        following = Following()
+        state = {**_fresh(1), "following": following}
         with _checkpointer(pod) as checkpointer:
             checkpointer.restore(state)
             for step in range(1, 5):
@@ -124,6 +147,9 @@ def test_step_saves_when_due_and_reaches_storage(tmp_path):
             assert checkpointer.wait(4, "memory", 10)
             assert checkpointer.wait(4, "durable", 30)
             assert not checkpointer.wait(5, "durable", 0.2)
+            assert [is_durable() for is_durable in following.questions] == [True, True]
+            followers.tell(6, state, Link(pod.settings.home))
+            assert not following.questions[-1]()
             assert not checkpointer.wait(4, "replica", 0.2)
             with pytest.raises(errors.InputError, match="level"):
                 checkpointer.wait(4, "paper", 0.2)
