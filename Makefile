@@ -6,7 +6,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv packages programs demo check test test-fast test-cluster images cluster-up cluster-down \
-  cluster-status test-gpu compat soak bench bench-checkpoint bench-rendezvous bench-sharding bench-elastic clean
+  cluster-status test-gpu compat soak bench bench-checkpoint bench-rendezvous bench-sharding bench-recommendation bench-elastic \
+  clean
 
 PYTHON ?= python3
 CACHE := $(or $(ROVER_KF_CACHE),$(HOME)/.cache/rover-kf)
@@ -40,7 +41,7 @@ check: venv
 	$(PY) -m mypy tests/typing/api.py
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/vermin -q -t=3.10- --violations --no-tips --eval-annotations \
-	  rover_kf/__init__.py rover_kf/errors.py rover_kf/api rover_kf/trainer rover_kf/launcher rover_kf/checkpoint rover_kf/sharding rover_kf/elastic
+	  rover_kf/__init__.py rover_kf/errors.py rover_kf/api rover_kf/trainer rover_kf/launcher rover_kf/checkpoint rover_kf/readers rover_kf/sharding rover_kf/elastic rover_kf/rehearsal
 
 # Programs of the system that the cluster needs; who is not root has to have them.
 packages:
@@ -95,6 +96,10 @@ soak: venv
 
 bench-checkpoint: venv
 	$(PY) benchmarks/checkpoint.py --out build/bench/checkpoint.json
+
+# DIR of measured step times: make bench-recommendation TRACES=DIR
+bench-recommendation: venv
+	$(PY) benchmarks/recommendation.py $(if $(TRACES),--traces $(TRACES)) --out build/bench/recommendation.json
 
 bench-sharding: venv
 	$(PY) benchmarks/sharding.py --out build/bench/sharding.json

@@ -26,11 +26,58 @@ class Quantity:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Cost:
+    """What the recommended sizes cost by the user's price table."""
+
+    currency: str
+    per_hour: float
+    lower: float
+    """Per hour, at the lower bounds of the sizes."""
+    upper: float
+    hours: float | None
+    """That the run takes; None: not known."""
+    why: str
+    """One sentence: what is paid for, and where the hours come from."""
+
+    @property
+    def total(self) -> float | None:
+        """Of the whole run; None where its length is not known."""
+        return None if self.hours is None else self.per_hour * self.hours
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Proposal:
+    """Another way to train in parallel that fits where the present one does not, or is faster."""
+
+    strategy: str
+    """``ddp``, ``zero1``, ``zero2`` or ``fsdp``."""
+    accumulation: int
+    """Micro-batches that a step is made of."""
+    precision: str
+    """``fp32``, ``bf16`` (autocast) or ``bf16-gradients`` (only they are sent so)."""
+    batch: int
+    """Samples of one process in one micro-batch."""
+    memory: float
+    """Bytes of one device, predicted."""
+    step_seconds: float
+    """Predicted, of a whole step; 0: not known."""
+    fits: bool
+    why: str
+    """One sentence with the present way's memory and time beside it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Recommendation:
     """Sizes for a job that has not started yet."""
 
     job: str
     quantities: tuple[Quantity, ...]
+    cost: Cost | None = None
+    """By the price table, if one was given."""
+    proposals: tuple[Proposal, ...] = ()
+    """Best first; none where the present way fits and nothing is predicted to be faster."""
+    notes: tuple[str, ...] = ()
+    """What could not be looked at, one sentence each."""
 
     def get(self, name: str) -> Quantity | None:
         """The quantity of that name; None if nothing could be said about it."""

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rover_kf.api import codec
-from rover_kf.cli.show import amount
+from rover_kf.cli.sizes import amount
 from rover_kf.inspection.checking import Checked
 from rover_kf.inspection.differences import Difference
 from rover_kf.inspection.listing import Listed

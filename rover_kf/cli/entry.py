@@ -11,7 +11,7 @@ import click
 
 import rover_kf
 from rover_kf import errors
-from rover_kf.cli import checkpoint, jobs, past, plan, run
+from rover_kf.cli import checkpoint, jobs, past, plan, recommend, run
 from rover_kf.cli.place import Place
 from rover_kf.client import settings
 
@@ -35,7 +35,9 @@ def cli(
     ctx.obj = Place(on=on, state=state, context=context)
 
 
-for verb in (*run.VERBS, *plan.VERBS, *jobs.VERBS, *past.VERBS, *checkpoint.VERBS):
+BEFORE = (*run.VERBS, *plan.VERBS, *recommend.VERBS)
+
+for verb in (*BEFORE, *jobs.VERBS, *past.VERBS, *checkpoint.VERBS):
     cli.add_command(verb)
 
 

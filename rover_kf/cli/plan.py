@@ -1,16 +1,13 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs before a run: patch and recommend. Nothing is created by them."""
+"""The verb patch. Nothing is created by it."""
 
 from __future__ import annotations
 
 import pathlib
 
 import click
-from rich.console import Console
 
-from rover_kf.api import codec
-from rover_kf.cli import show
 from rover_kf.cli.place import Place
 from rover_kf.client import manifests
 from rover_kf.injection import differences
@@ -44,18 +41,4 @@ def patch(place: Place, file: pathlib.Path, output: pathlib.Path | None, diff: b
         output.write_text(text, encoding="utf-8")
 
 
-@click.command()
-@FILE
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_obj
-def recommend(place: Place, file: pathlib.Path, as_json: bool) -> None:  # noqa: FBT001 - click passes flags so
-    """Say which sizes to ask for, how sure that is, and why."""
-    with place.client() as rover:
-        found = rover.recommend(file)
-    if as_json:
-        click.echo(codec.dumps(found).decode())
-    else:
-        Console().print(show.recommendation_table(found))
-
-
-VERBS = (patch, recommend)
+VERBS = (patch,)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
-from rover_kf.cli import show
+from rover_kf.cli import show, sizes
 from rover_kf.cli.interrupts import Interrupts
 from rover_kf.cli.place import Place
 from rover_kf.client import Progress, RoverClient
@@ -54,9 +54,9 @@ def run(place: Place, file: pathlib.Path, inject: bool, report: pathlib.Path | N
 def _recommend(rover: RoverClient, file: pathlib.Path, console: Console) -> None:
     found = rover.recommend(file)
     if console.is_terminal:
-        console.print(show.recommendation_table(found))
+        console.print(sizes.table(found))
     else:
-        click.echo("\n".join(show.recommendation_lines(found)))
+        click.echo("\n".join(sizes.lines(found)))
 
 
 def _follow(rover: RoverClient, key: JobKey, console: Console, interrupts: Interrupts) -> Progress:

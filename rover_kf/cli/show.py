@@ -20,7 +20,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rover_kf.api.decisions import Quantity, Recommendation
 from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.api.records import RunRecord
 from rover_kf.api.samples import Goodput
@@ -30,44 +29,6 @@ LAST_EVENTS = 8
 """Events shown below the progress on a terminal."""
 LINE_SECONDS = 2.0
 """Least time between two plain lines that differ in numbers only."""
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-def amount(value: float, unit: str) -> str:
-    """A number with its unit, bytes in powers of 1024."""
-    if unit in ("bytes", "B"):
-        power = 0
-        while abs(value) >= 1024 and power < len(_UNITS) - 1:  # noqa: PLR2004 - the unit's step
-            value, power = value / 1024, power + 1
-        return f"{value:.4g} {_UNITS[power]}"
-    return f"{value:.4g} {unit}".strip()
-
-
-def recommendation_table(found: Recommendation) -> Table:
-    """Sizes with their intervals and where they come from."""
-    table = Table("size", "target", "between", "from", "why", title=f"sizes for {found.job}")
-    for item in found.quantities:
-        table.add_row(
-            item.name, amount(item.target, item.unit), _between(item), _basis(item), item.why
-        )
-    return table
-
-
-def recommendation_lines(found: Recommendation) -> list[str]:
-    """The same, one line a size."""
-    return [
-        f"recommend {item.name}: {amount(item.target, item.unit)} ({_between(item)}; "
-        f"{_basis(item)}): {item.why}"
-        for item in found.quantities
-    ]
-
-
-def _between(item: Quantity) -> str:
-    return f"{amount(item.lower, item.unit)} to {amount(item.upper, item.unit)}"
-
-
-def _basis(item: Quantity) -> str:
-    return f"{item.basis}, {item.effective_samples:.3g} samples"
 
 
 def job_table(jobs: Iterable[ObservedJob]) -> Table:

@@ -21,14 +21,17 @@ from rover_kf.api.decisions import Recommendation
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob
 from rover_kf.api.records import RunRecord
 from rover_kf.api.status import CoordinatorStatus, ScaleRequest
-from rover_kf.client import admission, manifests, outcome, settings
+from rover_kf.client import admission, bounds, manifests, outcome, settings
 from rover_kf.client.progress import Progress, carried, progress_of
 from rover_kf.client.reconciling import Background
+from rover_kf.client.rehearsing import DryRun, rehearse
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.store import SqlHistory
 from rover_kf.injection.inject import Injected, inject
 from rover_kf.injection.policy import RoverPolicy
+from rover_kf.recommender.constraints import Constraints
+from rover_kf.recommender.price import PriceTable
 from rover_kf.recommender.recommend import recommend
 from rover_kf.reconcilers import policies
 
@@ -119,14 +122,38 @@ class RoverClient:
         """
         return self._inject(manifests.load(given))
 
-    def recommend(self, given: Manifest | pathlib.Path | str) -> Recommendation:
-        """Sizes for a job from the history of its like, else from its manifest.
+    def recommend(
+        self,
+        given: Manifest | pathlib.Path | str,
+        *,
+        dry_run: DryRun | None = None,
+        constraints: Constraints | None = None,
+        prices: PriceTable | None = None,
+        parameters: float | None = None,
+    ) -> Recommendation:
+        """Sizes for a job from the history of its like, a dry run, else from its manifest.
+
+        Args:
+            given: mapping, path, or text of YAML or JSON.
+            dry_run: how its script is tried on this machine; None: it is not.
+            constraints: what may be had at most, beside quotas and nodes, which are looked up.
+            prices: what an hour of each costs.
+            parameters: of the model, where neither history nor dry run tell of it.
 
         Raises:
-            InputError: the manifest cannot be used.
+            InputError: the manifest cannot be used, or its script made no step.
         """
         source = manifests.load(given)
-        return recommend(source.job, self.history, source=source.name)
+        namespace = source.job["metadata"].get("namespace") or "default"
+        return recommend(
+            source.job,
+            self.history,
+            profile=None if dry_run is None else rehearse(source, dry_run),
+            constraints=bounds.bounded(self.cluster, namespace, constraints),
+            prices=prices,
+            parameters=parameters,
+            source=source.name,
+        )
 
     def submit(self, given: Manifest | pathlib.Path | str, *, inject: bool = True) -> ObservedJob:
         """Create a job; embedded it runs, and is looked after, in this process.

@@ -15,4 +15,13 @@ def recommendation(found: Recommendation) -> str:
         for item in found.quantities
     ]
     head = ["| size | target | between | from | why |", "|---|---|---|---|---|"]
-    return "\n".join([f"### Sizes for {found.job}", "", *head, *rows, ""])
+    parts = [f"### Sizes for {found.job}", "", *head, *rows, ""]
+    parts += [
+        f"- or {one.strategy} {one.precision}, {one.accumulation} micro-batches of {one.batch}: "
+        f"{one.why}"
+        for one in found.proposals
+    ]
+    if found.cost is not None:
+        cost = found.cost
+        parts.append(f"- {cost.per_hour:.2f} {cost.currency} an hour: {cost.why}")
+    return "\n".join([*parts, *(f"- {note}" for note in found.notes), ""])

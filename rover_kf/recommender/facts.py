@@ -35,6 +35,8 @@ class JobFacts:
     """The annotation; None if it is not there."""
     parity_group: int = 0
     """Fewest pods that share a parity of sharded state; 0: each keeps a copy."""
+    persist_seconds: float = 60.0
+    """Least time between two persists; at least 1."""
 
 
 def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
@@ -74,6 +76,7 @@ def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
         states_every="every" in policy.checkpoint.model_fields_set,
         arena_bytes=policy.checkpoint.arena,
         parity_group=policy.checkpoint.parity_group,
+        persist_seconds=max(1.0, policy.checkpoint.persist_seconds),
     )
 
 

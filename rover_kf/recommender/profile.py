@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A short real run of the user's command: what it takes of memory and CPU on this machine.
 
-The process tree is read from /proc a few times a second; nothing of the command's output is
-interpreted. Linux only, like the pods that the numbers are for.
+Nothing of the command's output is interpreted; ``dry_run`` also looks into its steps.
 """
 
 from __future__ import annotations
@@ -14,32 +13,98 @@ import os
 import pathlib
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 
 from rover_kf import errors
+from rover_kf.recommender import process_tree
+from rover_kf.recommender.process_tree import Footprint
 
 LOOKS_PER_SECOND = 5
 GRACE_SECONDS = 5.0
-_PROC = pathlib.Path("/proc")
+LATE_SECONDS = 5.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trial:
+    """Steps of the script at one batch."""
+
+    batch: int
+    """Samples a step of one process."""
+    step_seconds: float
+    wait_seconds: float
+    """Of a step, waited for data loaders."""
+    cores: float
+    """Kept busy by one process and its loaders."""
+    footprint: Footprint
+    """Of one process and its loaders, at its worst."""
+    forward_peak: int = 0
+    """Bytes of all tensors at the worst of forward and backward, as an accelerator would hold them;
+    0: not measured."""
+    update_peak: int = 0
+    """The same of the optimizer's step, when activations are gone."""
+    faked: bool = False
+    """Whether shapes were computed and no numbers: time and footprint say nothing."""
+
+    @property
+    def tensor_peak(self) -> int:
+        """Of both."""
+        return max(self.forward_peak, self.update_peak)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelState:
+    """Bytes of one whole copy of the model and its optimizer."""
+
+    parameters: int
+    """Count."""
+    parameter_bytes: int
+    gradient_bytes: int
+    """Of what is trained."""
+    buffer_bytes: int
+    optimizer_bytes: int
+    largest_layer_bytes: int = 0
+    optimizer: str = ""
+    copy_seconds: float = 0.0
+    """Of parameters, buffers and optimizer state, in memory."""
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """What a checkpoint saves."""
+        return self.parameter_bytes + self.buffer_bytes + self.optimizer_bytes
+
+    @property
+    def total(self) -> int:
+        """What a process holds of it while it trains."""
+        return self.snapshot_bytes + self.gradient_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Profile:
-    """What one short run showed."""
+    """What a short run showed."""
 
     seconds: float
     """How long it ran."""
     ended: bool
     """Whether the command ended by itself within that time."""
     peak_memory: int
-    """Bytes resident, summed over the process tree, at the worst look."""
+    """Bytes that the process tree held at the worst look, what is shared counted once."""
     cpu_seconds: float
     """Of the whole tree, user and system."""
     step_seconds: float | None = None
-    """Median, if the caller has measured it; this run does not interpret output."""
+    """Median, if it was measured."""
     snapshot_bytes: int | None = None
-    """Of the state that a checkpoint saves, if the caller has measured it."""
+    """Of the state that a checkpoint saves, if it was measured."""
+    trials: tuple[Trial, ...] = ()
+    """Of a dry run, by batch, ascending."""
+    state: ModelState | None = None
+    """Of a dry run."""
+    loader_workers: int = 0
+    footprint: Footprint = dataclasses.field(default_factory=Footprint)
+    """``peak_memory`` in its parts."""
+    refusals: tuple[str, ...] = ()
+    """What a dry run tried and could not, one sentence each."""
 
     @property
     def cores(self) -> float:
@@ -52,47 +117,77 @@ def profile(
     environment: Mapping[str, str],
     cwd: pathlib.Path,
     seconds: float,
+    *,
+    most_memory: int | None = None,
 ) -> Profile:
     """Run a command for at most so many seconds and measure its process tree; then end it.
 
+    Args:
+        command: with its arguments.
+        environment: all of its variables.
+        cwd: its working folder.
+        seconds: after which it is ended.
+        most_memory: bytes beyond which it is ended at once; None: no bound.
+
     Raises:
-        InputError: it cannot be started, or it failed before the time was over.
+        InputError: it cannot be started, it failed before the time was over, or it took more
+            memory than it may.
     """
-    try:
-        process = subprocess.Popen(
-            list(command),
-            env=dict(environment),
-            cwd=cwd,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as cause:
-        raise errors.InputError(f"the profile cannot start {command[0]}: {cause}") from cause
-    with process:
+    with tempfile.TemporaryFile() as said:
         try:
-            found = _measure(process, seconds)
-        finally:
-            said = _end(process)
+            process = subprocess.Popen(
+                list(command),
+                env=dict(environment),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,
+            )
+        except OSError as cause:
+            raise errors.InputError(f"the profile cannot start {command[0]}: {cause}") from cause
+        with process:
+            try:
+                found = _measure(process, seconds, most_memory)
+            finally:
+                _end(process)
+        said.seek(0)
+        lines = said.read().decode(errors="replace").strip().splitlines()
     if found.ended and process.returncode != 0:
-        last = said.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-        message = f"the profiled command ended with {process.returncode}: {last[0]}"
+        last = lines[-1] if lines else "it said nothing"
+        message = f"the profiled command ended with {process.returncode}: {last}"
         raise errors.InputError(f"{message}; run it by hand and mend it first")
     return found
 
 
-def _measure(process: subprocess.Popen[bytes], seconds: float) -> Profile:
+def _measure(process: subprocess.Popen[bytes], seconds: float, most_memory: int | None) -> Profile:
     began = time.monotonic()
-    peak, cpu = 0, {0: 0.0}
+    peak, cpu = Footprint(), {0: 0.0}
+    counted, last = 0.0, began
+    resident: dict[int, int] = {}
+    hidden: dict[int, int] = {}
     while True:
-        for pid in _tree(process.pid):
-            cpu[pid] = max(cpu.get(pid, 0.0), _cpu_seconds(pid))
-        peak = max(peak, sum(_resident(pid) for pid in _tree(process.pid)))
-        left = seconds - (time.monotonic() - began)
+        pids = process_tree.members(process.pid)
+        for pid in pids:
+            cpu[pid] = max(cpu.get(pid, 0.0), process_tree.cpu_seconds(pid))
+        hidden.update(process_tree.hidden(resident, pids))
+        seen = process_tree.footprint(pids)
+        peak = Footprint(max(peak.own, seen.own), max(peak.files, seen.files))
+        if most_memory is not None and seen.total > most_memory:
+            raise errors.InputError(
+                f"the profiled command took {seen.total >> 20} MiB, more than the "
+                f"{most_memory >> 20} MiB that it may; try it with a smaller batch"
+            )
+        # A look that comes very late was on a machine that stood still, and so did the command.
+        now = time.monotonic()
+        counted, last = counted + min(now - last, LATE_SECONDS), now
+        left = seconds - counted
         ended = _ended(process, min(1 / LOOKS_PER_SECOND, max(left, 0.0)))
         if ended or left <= 0:
             spent = time.monotonic() - began
-            return Profile(spent, ended, peak, sum(cpu.values()))
+            # A process's own worst moment may have been between two looks.
+            peak = Footprint(peak.own + sum(hidden.values()), peak.files)
+            return Profile(spent, ended, peak.total, sum(cpu.values()), footprint=peak)
 
 
 def _ended(process: subprocess.Popen[bytes], within: float) -> bool:
@@ -103,44 +198,9 @@ def _ended(process: subprocess.Popen[bytes], within: float) -> bool:
     return True
 
 
-def _end(process: subprocess.Popen[bytes]) -> bytes:
-    """End the whole session, politely and then not; what the command said on stderr."""
-    for number, grace in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, GRACE_SECONDS)):
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the whole session, politely and then not."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        if _ended(process, grace) and number == signal.SIGTERM:
-            continue
-    return process.stderr.read() if process.stderr is not None else b""
-
-
-def _tree(root: int) -> tuple[int, ...]:
-    """The process and its descendants, as far as they are there."""
-    parents: dict[int, int] = {}
-    for entry in _PROC.iterdir():
-        if entry.name.isdigit():
-            fields = _stat(int(entry.name))
-            if fields:
-                parents[int(entry.name)] = int(fields[1])
-    found = [root]
-    for pid in found:
-        found.extend(child for child, parent in parents.items() if parent == pid)
-    return tuple(found)
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; empty if the process is gone."""
-    try:
-        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = _stat(pid)
-    ticks = int(fields[11]) + int(fields[12]) if fields else 0
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _resident(pid: int) -> int:
-    fields = _stat(pid)
-    return int(fields[21]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
+        _ended(process, GRACE_SECONDS)

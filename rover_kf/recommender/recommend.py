@@ -10,35 +10,40 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Iterable
 
 from rover_kf import errors
-from rover_kf.api.decisions import Quantity, Recommendation
+from rover_kf.api.decisions import Proposal, Quantity, Recommendation
 from rover_kf.api.jobs import Manifest
 from rover_kf.api.records import RunRecord
 from rover_kf.history.protocol import HistoryStore
+from rover_kf.recommender import (
+    accelerator,
+    arena,
+    constraints,
+    host_memory,
+    neighbours,
+    network,
+    price,
+    processor,
+    replicas,
+    saving,
+    strategy,
+)
 from rover_kf.recommender import facts as reading
-from rover_kf.recommender import neighbours, replicas, sizes
+from rover_kf.recommender.constraints import Constraints, within
 from rover_kf.recommender.facts import JobFacts
+from rover_kf.recommender.neighbours import Neighbour
+from rover_kf.recommender.price import PriceTable
 from rover_kf.recommender.profile import Profile
+from rover_kf.recommender.sources import Sources
 from rover_kf.scaling.policy import WatchPolicy
 
 LOG = logging.getLogger(__name__)
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Constraints:
-    """What may be had at most; None is no bound."""
-
-    max_replicas: int | None = None
-    max_cpu: float | None = None
-    """Cores of one replica."""
-    max_memory: float | None = None
-    """Bytes of one replica."""
-    sizes: tuple[int, ...] = ()
-    """Worker replicas to choose from; empty: all between the job's bounds."""
-    value_of_time: float = 2.0
-    """See WatchPolicy."""
+ASSUMED_BANDWIDTH = 1.25e9
+"""Bytes a second between two nodes (10 Gbit/s), where nothing tells better."""
 
 
 def recommend(
@@ -47,6 +52,8 @@ def recommend(
     *,
     profile: Profile | None = None,
     constraints: Constraints | None = None,
+    prices: PriceTable | None = None,
+    parameters: float | None = None,
     source: str = "manifest",
 ) -> Recommendation:
     """Recommend sizes for a manifest.
@@ -54,21 +61,28 @@ def recommend(
     Args:
         manifest: a PyTorchJob or TFJob, injected or not.
         history: where runs alike are looked for.
-        profile: of a short real run, if there was one.
+        profile: of a dry run or a short real run, if there was one.
         constraints: what may be had at most.
+        prices: what an hour of each costs.
+        parameters: of the model, where nothing else tells of it.
         source: file or object named in errors.
 
     Raises:
         InputError: the manifest cannot be used; the message names key, value and what is allowed.
     """
     facts = reading.of(manifest, source=source)
+    if parameters is not None:
+        signature = dataclasses.replace(facts.signature, parameters=parameters)
+        facts = dataclasses.replace(facts, signature=signature)
     records: tuple[RunRecord, ...] = ()
+    notes: tuple[str, ...] = ()
     try:
         if history is not None:
             records = history.similar(facts.signature)
     except errors.HistoryUnavailable as error:
         LOG.warning("sizes come without the history: %s", error)
-    return combine(facts, records, profile, constraints)
+        notes = (f"the history was not asked: {error}",)
+    return combine(facts, records, profile, constraints, prices=prices, notes=notes)
 
 
 def combine(
@@ -77,6 +91,8 @@ def combine(
     profile: Profile | None = None,
     constraints: Constraints | None = None,
     *,
+    prices: PriceTable | None = None,
+    notes: tuple[str, ...] = (),
     now: float | None = None,
 ) -> Recommendation:
     """Recommend sizes from what is known; pure.
@@ -84,45 +100,97 @@ def combine(
     Args:
         facts: the manifest, read.
         records: runs that may be alike; those that are not are weighted away.
-        profile: of a short real run.
+        profile: of a dry run or a short real run.
         constraints: what may be had at most.
+        prices: what an hour of each costs.
+        notes: what could not be looked at.
         now: Unix seconds that ages are counted to; the newest record by default.
     """
     limits = constraints or Constraints()
-    runs = tuple(records)
+    sources = _sources(facts, tuple(records), profile, now)
+    sizes, unmet = _sizes(sources, limits)
+    found = {item.name: item for item in sizes}
+    refusals = profile.refusals if profile is not None else ()
+    return Recommendation(
+        job=facts.signature.name,
+        quantities=sizes,
+        cost=price.cost(sources, found, prices) if prices is not None else None,
+        proposals=_proposals(sources, limits, round(found["replicas"].target)),
+        notes=(*notes, *limits.unread, *refusals, *unmet),
+    )
+
+
+def _sources(
+    facts: JobFacts, runs: tuple[RunRecord, ...], profile: Profile | None, now: float | None
+) -> Sources:
     if now is None:
         now = max((run.updated_at for run in runs), default=0.0)
-    sources = sizes.Sources(facts, neighbours.near(facts.signature, runs, now), profile)
+    near = neighbours.near(facts.signature, runs, now)
+    known = {run.record.uid for run in near}
+    others = tuple(Neighbour(run, 0.0) for run in runs if run.uid not in known)
+    return Sources(facts, near, profile, others)
+
+
+def _sizes(sources: Sources, limits: Constraints) -> tuple[tuple[Quantity, ...], tuple[str, ...]]:
+    facts = sources.facts
+    snapshots = arena.arena(sources)
+    cpu = limits.cpu(processor.cpu(sources))
+    memory = limits.memory(host_memory.memory(sources), snapshots)
+    pod = constraints.need(cpu, memory, snapshots, facts.signature.accelerators)
+    room = limits.replicas(pod) - facts.masters
+    policy = _policy(facts, limits, room)
+    wanted = within(replicas.replicas(sources, policy), float(policy.max))
+    found = (
+        wanted,
+        processor.processes(sources),
+        cpu,
+        memory,
+        accelerator.memory(sources) if _has_devices(sources, limits) else None,
+        accelerator.batch(sources, limits.accelerator_memory, limits.max_memory),
+        snapshots,
+        arena.replica(sources, snapshots),
+        saving.bandwidth(sources),
+        saving.checkpoint_every(sources),
+    )
+    unmet: tuple[str, ...] = ()
+    if room < facts.min_replicas:
+        missing = (
+            f"there is room for {max(room, 0):g} of the {facts.min_replicas} worker replicas that "
+            "the job needs at least: quota or nodes are too small"
+        )
+        unmet = (missing,)
+    return tuple(item for item in found if item is not None), unmet
+
+
+def _policy(facts: JobFacts, limits: Constraints, room: float) -> WatchPolicy:
     most = min(facts.max_replicas, limits.max_replicas or facts.max_replicas)
-    policy = WatchPolicy(
+    if not math.isinf(room):
+        most = max(1, min(most, int(room)))
+    return WatchPolicy(
         min=min(facts.min_replicas, most),
         max=most,
         sizes=limits.sizes,
         value_of_time=limits.value_of_time,
     )
-    memory = _within(sizes.memory(sources), limits.max_memory)
-    arena = sizes.arena(sources)
-    return Recommendation(
-        job=facts.signature.name,
-        quantities=(
-            _within(replicas.replicas(sources, policy), float(most)),
-            _within(sizes.cpu(sources), limits.max_cpu),
-            memory,
-            arena,
-            sizes.replica(sources, arena),
-            sizes.checkpoint_every(sources),
-        ),
-    )
 
 
-def _within(quantity: Quantity, most: float | None) -> Quantity:
-    """The quantity, cut to what may be had, and saying so."""
-    if most is None or quantity.target <= most:
-        return quantity
-    return dataclasses.replace(
-        quantity,
-        target=most,
-        lower=min(quantity.lower, most),
-        upper=most,
-        why=f"{quantity.why}; cut from {quantity.target:g} to the {most:g} that may be had",
+def _has_devices(sources: Sources, limits: Constraints) -> bool:
+    return bool(sources.facts.signature.accelerators) or limits.accelerator_memory is not None
+
+
+def _proposals(sources: Sources, limits: Constraints, count: int) -> tuple[Proposal, ...]:
+    device = accelerator.device(sources)
+    if device is None or not _has_devices(sources, limits):
+        return ()
+    rate = limits.network_bytes_per_second
+    learned = None if rate else replicas.learn(sources)
+    nodes = count + sources.facts.masters
+    setting = strategy.Setting(
+        device=device,
+        trials=sources.trials,
+        network=learned or network.of_bandwidth(rate or ASSUMED_BANDWIDTH),
+        processes=nodes * sources.facts.signature.processes_per_node,
+        nodes=nodes,
+        limit=limits.accelerator_memory,
     )
+    return strategy.propose(setting)

@@ -1,17 +1,32 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""How many Worker replicas to begin with, by the model that also scales the job later; pure."""
+"""How many Worker replicas to begin with, by the model that also scales the job later; pure.
+
+Where no run alike has shown its throughput, a dry run's step and the network's terms, learned from
+other jobs, stand in for it.
+"""
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Callable, Sequence
+
 from rover_kf.api.decisions import Quantity
+from rover_kf.api.records import RunRecord
 from rover_kf.api.samples import Throughput
-from rover_kf.recommender.sizes import Sources
+from rover_kf.recommender import network
+from rover_kf.recommender.network import Network, Observation
+from rover_kf.recommender.sources import Sources, single
 from rover_kf.scaling import throughput
 from rover_kf.scaling.policy import WatchPolicy
 
 LEAST_WEIGHT = 0.3
 """Throughput is taken from runs of the same command only: another script has another speed."""
+FAIR = 1.1
+"""Sizes that cost at most that of the cheapest are in the interval."""
+STATE_OVER_GRADIENTS = 3.0
+"""A snapshot with Adam's moments, over the gradients."""
 
 
 def replicas(sources: Sources, policy: WatchPolicy) -> Quantity:
@@ -21,38 +36,123 @@ def replicas(sources: Sources, policy: WatchPolicy) -> Quantity:
         sources: what is known.
         policy: bounds, allowed sizes and the value of time.
     """
-    facts = sources.facts
-    stated = facts.requested["replicas"]
     windows = _windows(sources)
     model = throughput.fit(windows)
     sizes = policy.allowed()
-    if model is None or not sizes:
-        why = "the manifest asks for it; no run alike has shown its throughput"
-        low, high = float(policy.min), float(policy.max)
-        return Quantity("replicas", stated, low, high, "replicas", "manifest", 0.0, why)
-    ranks = facts.signature.processes_per_node
-    largest = max(window.world_size for window in windows)
+    if model is not None and sizes:
+        largest = max(window.world_size for window in windows)
+        reach = [size for size in sizes if _world(sources, size) <= 2 * largest] or [sizes[0]]
+        found = model.predict(_world(sources, _best(sources, policy, reach, _rate(sources, model))))
+        verb = "measured" if found.measured else "predicted"
+        told = (
+            f"{found.samples_per_second:.1f} ({found.lower:.1f}-{found.upper:.1f}) samples/s {verb}"
+        )
+        weight = sum(run.weight for run in sources.runs if run.record.windows)
+        return _chosen(sources, policy, reach, _rate(sources, model), told, "history", weight)
+    alone, learned = sources.own_trial(), learn(sources)
+    if alone is not None and alone.step_seconds and learned is not None and sizes:
+        rate = _cold(sources, learned)
+        told = f"a dry run's step and what {learned.jobs} other jobs show of the network"
+        return _chosen(sources, policy, list(sizes), rate, told, "formula", float(learned.jobs))
+    return _stated(sources, policy)
 
-    def nodes(size: int) -> int:
-        return size + facts.masters
 
-    reach = [size for size in sizes if nodes(size) * ranks <= 2 * largest] or [sizes[0]]
-    rates = {size: model.predict(nodes(size) * ranks) for size in reach}
-    costs = {
-        size: (nodes(size) + policy.value_of_time) / rates[size].samples_per_second
-        for size in reach
-    }
-    best = min(reach, key=lambda size: costs[size])
-    fair = [size for size in reach if costs[size] <= 1.1 * costs[best]]
-    found = rates[best]
-    why = (
-        f"{best} replicas are the cheapest for the time they take: {found.samples_per_second:.1f} "
-        f"({found.lower:.1f}-{found.upper:.1f}) samples/s "
-        f"{'measured' if found.measured else 'predicted'}"
-    )
-    weight = sum(run.weight for run in sources.runs if run.record.windows)
-    low, high = float(min(fair)), float(max(fair))
-    return Quantity("replicas", float(best), low, high, "replicas", "history", weight, why)
+def learn(sources: Sources) -> Network | None:
+    """The network's terms from jobs that ran alone and in company; None if there is none."""
+    rows: list[Observation] = []
+    for run in (*sources.runs, *sources.elsewhere):
+        rows += _observations(run.record)
+    return network.fit(rows)
+
+
+def _observations(record: RunRecord) -> list[Observation]:
+    """Of a run that trained alone and in company; a step alone is in proportion to its batch."""
+    seen = [window for window in record.windows if window.step_seconds > 0]
+    single = [window for window in seen if window.world_size == 1]
+    given = record.signature.parameters
+    size = 4.0 * given if given else record.snapshot_bytes / STATE_OVER_GRADIENTS
+    if not single or size <= 0:
+        return []
+    alone = statistics.median(window.step_seconds for window in single)
+    batch = statistics.median(window.global_batch for window in single)
+    return [
+        Observation(
+            window.step_seconds,
+            alone * (window.global_batch / window.world_size / batch if batch else 1.0),
+            window.world_size,
+            window.nodes,
+            size,
+            record.signature.command,
+        )
+        for window in seen
+        if window.world_size > 1
+    ]
+
+
+def _cold(sources: Sources, learned: Network) -> Callable[[int], float]:
+    alone, state = sources.own_trial(), sources.state
+    if alone is None or state is None:
+        raise AssertionError
+
+    def rate(size: int) -> float:
+        world = _world(sources, size)
+        seconds = learned.step_seconds(
+            alone.step_seconds,
+            processes=world,
+            nodes=size + sources.facts.masters,
+            gradient_bytes=state.gradient_bytes,
+        )
+        return world * max(1, alone.batch) / seconds
+
+    return rate
+
+
+def _rate(sources: Sources, model: throughput.ThroughputModel) -> Callable[[int], float]:
+    return lambda size: model.predict(_world(sources, size)).samples_per_second
+
+
+def _chosen(  # noqa: PLR0917 - what is chosen from, then what is told of it
+    sources: Sources,
+    policy: WatchPolicy,
+    reach: Sequence[int],
+    rate: Callable[[int], float],
+    told: str,
+    basis: str,
+    weight: float,
+) -> Quantity:
+    costs = _costs(sources, policy, reach, rate)
+    best = _best(sources, policy, reach, rate)
+    fair = [size for size in reach if costs[size] <= FAIR * costs[best]]
+    why = f"{best} replicas are the cheapest for the time they take: {told}"
+    bounds = (float(min(fair)), float(max(fair)))
+    return single("replicas", float(best), bounds, basis, why, samples=weight)
+
+
+def _best(
+    sources: Sources, policy: WatchPolicy, reach: Sequence[int], rate: Callable[[int], float]
+) -> int:
+    costs = _costs(sources, policy, reach, rate)
+    return min(reach, key=lambda size: costs[size])
+
+
+def _costs(
+    sources: Sources, policy: WatchPolicy, reach: Sequence[int], rate: Callable[[int], float]
+) -> dict[int, float]:
+    masters = sources.facts.masters
+    return {size: (size + masters + policy.value_of_time) / rate(size) for size in reach}
+
+
+def _world(sources: Sources, size: int) -> int:
+    return (size + sources.facts.masters) * sources.facts.signature.processes_per_node
+
+
+def _stated(sources: Sources, policy: WatchPolicy) -> Quantity:
+    stated = sources.facts.requested["replicas"]
+    target = min(max(stated, float(policy.min)), float(policy.max))
+    nearest = min(policy.allowed(), key=lambda size: math.fabs(size - target), default=int(target))
+    why = "the manifest asks for it; no run alike has shown its throughput"
+    bounds = (min(float(policy.min), nearest), max(float(policy.max), nearest))
+    return single("replicas", float(nearest), bounds, "manifest", why)
 
 
 def _windows(sources: Sources) -> list[Throughput]:

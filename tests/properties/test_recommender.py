@@ -4,19 +4,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rover_kf.api.limits import Room
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Throughput
 from rover_kf.recommender import neighbours
+from rover_kf.recommender.accelerator import Device
+from rover_kf.recommender.constraints import Constraints, need
 from rover_kf.recommender.facts import JobFacts
-from rover_kf.recommender.profile import Profile
-from rover_kf.recommender.recommend import Constraints, combine
+from rover_kf.recommender.parallel import PRECISIONS, STRATEGIES, Way
+from rover_kf.recommender.price import PriceTable
+from rover_kf.recommender.process_tree import Footprint
+from rover_kf.recommender.profile import ModelState, Profile, Trial
+from rover_kf.recommender.recommend import combine
 
 SIGNATURE = JobSignature("team", "digits", "PyTorchJob", "img", "python t.py", 1, 0)
+ALWAYS = ("replicas", "processes", "cpu", "memory", "arena", "replica", "checkpoint_every")
+SOMETIMES = ("accelerator_memory", "batch", "storage_bandwidth")
 positive = st.floats(1e-3, 1e9)
 
 windows = st.builds(
@@ -74,24 +84,16 @@ profiles = st.none() | st.builds(
 @settings(max_examples=150, deadline=None)
 @given(facts=facts, rows=st.lists(runs, max_size=6), profile=profiles, most=st.none() | positive)
 def test_every_quantity_is_inside_its_interval(facts, rows, profile, most):
-    """Always all six quantities: finite, positive, lower <= target <= upper, with a reason and a
-    known basis; bounds on replicas and memory are kept. A replica may cost nothing."""
+    """Always these: finite, positive, lower <= target <= upper, with a reason and a known basis;
+    bounds on replicas and memory are kept. A replica may cost nothing."""
     found = combine(facts, rows, profile, Constraints(max_memory=most))
-    assert [q.name for q in found.quantities] == [
-        "replicas",
-        "cpu",
-        "memory",
-        "arena",
-        "replica",
-        "checkpoint_every",
-    ]
+    assert set(ALWAYS) <= {q.name for q in found.quantities} <= {*ALWAYS, *SOMETIMES}
     for quantity in found.quantities:
         assert quantity.why
         assert quantity.basis in {"history", "profile", "formula", "manifest", "default"}
         assert math.isfinite(quantity.target)
         assert quantity.target > 0 or (quantity.name, quantity.target) == ("replica", 0)
-        if quantity.name != "replicas" or quantity.basis == "history":
-            assert quantity.lower <= quantity.target <= quantity.upper
+        assert quantity.lower <= quantity.target <= quantity.upper
     assert found.get("replicas").target <= facts.max_replicas
     if most is not None:
         assert found.get("memory").target <= most
@@ -108,3 +110,105 @@ def test_quantiles_are_samples_and_monotone(found, one, other):
     values = {sample.value for sample in found}
     assert neighbours.quantile(found, low) in values
     assert neighbours.quantile(found, low) <= neighbours.quantile(found, high)
+
+
+trials = st.builds(
+    lambda batch, base, each, own, more: tuple(
+        Trial(
+            batch=size,
+            step_seconds=base + each * size,
+            wait_seconds=0.0,
+            cores=1.0,
+            footprint=Footprint(own + more * size, 10**8),
+            forward_peak=own + more * size,
+            update_peak=own,
+        )
+        for size in (batch, 2 * batch)
+    ),
+    st.integers(1, 512),
+    st.floats(1e-3, 1),
+    st.floats(1e-6, 1),
+    st.integers(10**7, 10**10),
+    st.integers(0, 10**8),
+)
+states = st.builds(
+    ModelState,
+    st.integers(1, 10**9),
+    st.integers(1, 4 * 10**9),
+    st.integers(0, 4 * 10**9),
+    st.integers(0, 10**8),
+    st.integers(0, 8 * 10**9),
+    st.integers(0, 10**8),
+)
+dry_runs = st.builds(
+    lambda tried, state, copy: Profile(
+        seconds=10.0,
+        ended=True,
+        peak_memory=tried[-1].footprint.total,
+        cpu_seconds=10.0,
+        step_seconds=tried[-1].step_seconds,
+        snapshot_bytes=state.snapshot_bytes,
+        trials=tried,
+        state=dataclasses.replace(state, copy_seconds=copy),
+    ),
+    trials,
+    states,
+    st.floats(0, 10),
+)
+rooms = st.builds(
+    Room,
+    cpu=st.none() | st.floats(0, 100),
+    memory=st.none() | st.floats(0, 1e12),
+    pods=st.none() | st.integers(0, 50).map(float),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    facts=facts,
+    rows=st.lists(runs, max_size=3),
+    profile=dry_runs | profiles,
+    nodes=st.lists(rooms, max_size=3),
+    quotas=st.lists(rooms, max_size=2),
+    device=st.none() | st.floats(1e6, 1e12),
+)
+def test_what_is_recommended_can_be_had(facts, rows, profile, nodes, quotas, device):  # noqa: PLR0917 - drawn
+    """All pods go into each quota and onto the nodes, or a note says that they do not; proposals
+    fit; a dearer price costs more."""
+    limits = Constraints(nodes=tuple(nodes), quotas=tuple(quotas), accelerator_memory=device)
+    prices = PriceTable(cpu=0.1, memory=0.01, currency="EUR")
+    found = combine(facts, rows, profile, limits, prices=prices)
+    sizes = {item.name: item for item in found.quantities}
+    assert all(item.lower <= item.target <= item.upper for item in found.quantities)
+    pod = need(sizes["cpu"], sizes["memory"], sizes["arena"], 0)
+    fits = sizes["replicas"].target <= limits.replicas(pod)
+    assert fits or any("room for" in note for note in found.notes)
+    for proposal in found.proposals:
+        assert proposal.fits
+        assert device is None or proposal.memory <= device
+    assert 0 < found.cost.lower <= found.cost.per_hour <= found.cost.upper
+    double = PriceTable(cpu=0.2, memory=0.02, currency="EUR")
+    again = combine(facts, rows, profile, limits, prices=double).cost
+    assert again.per_hour == pytest.approx(2 * found.cost.per_hour)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    state=states,
+    constant=st.floats(0, 1e10),
+    slope=st.floats(0, 1e8),
+    strategy=st.sampled_from(STRATEGIES),
+    precision=st.sampled_from(PRECISIONS),
+    batches=st.tuples(st.integers(0, 4096), st.integers(0, 4096)),
+    worlds=st.tuples(st.integers(2, 512), st.integers(2, 512)),
+)
+def test_memory_is_monotone(state, constant, slope, strategy, precision, batches, worlds):  # noqa: PLR0917 - drawn
+    """More batch never takes less memory, more processes never more; what fits, fits."""
+    device, way = Device(state, constant, slope, 32), Way(strategy, 1, precision)
+    (low, high), (few, many) = sorted(batches), sorted(worlds)
+    assert device.bytes_at(low, way, few) <= device.bytes_at(high, way, few)
+    assert device.bytes_at(low, way, many) <= device.bytes_at(low, way, few) * (1 + 1e-9)
+    limit = device.bytes_at(high, way, few)
+    most = device.most(limit, way, few)
+    if slope > 1e-3:
+        assert high - 1 <= most <= high + 1

@@ -13,8 +13,9 @@ from rover_kf.api.records import RunRecord
 from rover_kf.api.samples import Throughput
 from rover_kf.history.store import SqlHistory
 from rover_kf.recommender import facts as reading
+from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.profile import Profile
-from rover_kf.recommender.recommend import Constraints, combine, recommend
+from rover_kf.recommender.recommend import combine, recommend
 
 MIB, GIB, DAY = 1 << 20, 1 << 30, 86400.0
 
@@ -67,16 +68,21 @@ def test_history_is_believed_first():
     bases = {item.name: item.basis for item in found.quantities}
     assert bases == {
         "replicas": "history",
+        "processes": "manifest",
         "cpu": "history",
         "memory": "history",
         "arena": "history",
         "replica": "history",
+        "storage_bandwidth": "formula",
         "checkpoint_every": "formula",
     }
     assert found.get("memory").target == 1200 * MIB
     assert found.get("cpu").target == pytest.approx(1.38)
     assert found.get("arena").target == 220 * MIB
-    assert all(item.effective_samples == pytest.approx(1.0) for item in found.quantities)
+    assert found.get("storage_bandwidth").target == pytest.approx(1.25 * 100 * MIB / 60)
+    counts = {item.name: item.effective_samples for item in found.quantities}
+    assert counts.pop("processes") == 0
+    assert list(counts.values()) == pytest.approx([1.0] * len(counts))
 
 
 def test_a_replica_has_its_line_and_its_room():

@@ -1,0 +1,95 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What sizes cost by a table that the user gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+
+import yaml
+
+from rover_kf import errors
+from rover_kf.api.decisions import Cost, Quantity
+from rover_kf.recommender import neighbours
+from rover_kf.recommender.sources import GIB, Sources
+
+_KEYS = ("cpu", "memory", "accelerator")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PriceTable:
+    """Prices of an hour."""
+
+    cpu: float = 0.0
+    """Of a core."""
+    memory: float = 0.0
+    """Of a GiB."""
+    accelerator: float = 0.0
+    """Of a device."""
+    currency: str = ""
+
+    @classmethod
+    def read(cls, path: pathlib.Path) -> PriceTable:
+        """Read ``{currency: EUR, cpu: 0.03, memory: 0.004, accelerator: 2.5}`` from YAML or JSON.
+
+        Raises:
+            InputError: no such file, or a key or value that is not allowed.
+        """
+        try:
+            told = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
+            raise errors.InputError(f"the prices in {path} cannot be read: {cause}") from cause
+        return cls.of(told, source=str(path))
+
+    @classmethod
+    def of(cls, told: object, *, source: str = "prices") -> PriceTable:
+        """The table from plain data.
+
+        Raises:
+            InputError: a key or value that is not allowed.
+        """
+        allowed = f"a mapping of {', '.join(_KEYS)} (an hour's price, 0 or more) and currency"
+        if not isinstance(told, Mapping) or set(told) - {*_KEYS, "currency"}:
+            raise errors.InputError(f"{source} holds {told!r}; allowed: {allowed}")
+        for key in _KEYS:
+            value = told.get(key, 0.0)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+                raise errors.InputError(f"{source}: {key} is {value!r}; allowed: {allowed}")
+        numbers = {key: float(told.get(key, 0.0)) for key in _KEYS}
+        return cls(**numbers, currency=str(told.get("currency", "")))
+
+    def hour(self, *, cpu: float, memory: float, accelerators: float) -> float:
+        """An hour of one replica; memory in bytes."""
+        paid = cpu * self.cpu + memory / GIB * self.memory
+        return paid + accelerators * self.accelerator
+
+
+def cost(sources: Sources, sizes: Mapping[str, Quantity], table: PriceTable) -> Cost:
+    """What the sizes cost an hour, and the whole run where runs alike show its length.
+
+    Args:
+        sources: what is known.
+        sizes: ``replicas``, ``cpu``, ``memory`` and ``arena``, as recommended.
+        table: of the user.
+    """
+    masters, devices = sources.facts.masters, sources.facts.signature.accelerators
+
+    def hour(bound: str) -> float:
+        number = {name: float(getattr(size, bound)) for name, size in sizes.items()}
+        memory = number["memory"] + number["arena"]
+        each = table.hour(cpu=number["cpu"], memory=memory, accelerators=devices)
+        return (number["replicas"] + masters) * each
+
+    lengths = neighbours.samples(
+        sources.succeeded(), lambda run: (run.updated_at - run.started_at) / 3600.0
+    )
+    hours = neighbours.quantile(lengths, 0.5) if lengths else None
+    pods = sizes["replicas"].target + masters
+    why = f"{pods:g} pods with cores, memory, arena and {devices} accelerators each"
+    if hours is None:
+        why += "; no run alike has shown how long it takes"
+    else:
+        why += f"; runs alike took {hours:.2f} h in the middle"
+    return Cost(table.currency, hour("target"), hour("lower"), hour("upper"), hours, why)

@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a rehearsal is told and what it tells; JSON files between two processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+
+WARM_UP = 2
+"""Steps whose times do not count: caches, allocators and lazy initialisation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Orders:
+    """One run of a script."""
+
+    command: tuple[str, ...]
+    """As in the container: python or torchrun, the script, its arguments."""
+    result: str
+    """File that the finding is written to."""
+    steps: int
+    """Optimizer steps that are timed at least, beside WARM_UP."""
+    batch_factor: float = 1.0
+    """Every DataLoader's batch is multiplied by it."""
+    fake: bool = False
+    """Compute shapes instead of numbers: hardly any memory or time, but not every script can."""
+    least_seconds: float = 1.0
+    """Steps are timed for so long at least: a median of few milliseconds says little."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What the steps showed; zeros where nothing was seen."""
+
+    steps: int = 0
+    """Optimizer steps that were made."""
+    step_seconds: float = 0.0
+    """Median over the timed ones."""
+    wait_seconds: float = 0.0
+    """Of it, waited for data loaders (mean)."""
+    cores: float = 0.0
+    """Kept busy by the process and its loaders' workers while steps were timed."""
+    batch: int = 0
+    """Samples a step."""
+    loader_workers: int = 0
+    parameters: int = 0
+    parameter_bytes: int = 0
+    trainable: int = 0
+    gradient_bytes: int = 0
+    buffer_bytes: int = 0
+    largest_layer_bytes: int = 0
+    """Parameters of the largest module that has some of its own."""
+    optimizer: str = ""
+    optimizer_bytes: int = 0
+    forward_peak: int = 0
+    """Bytes of parameters, gradients, optimizer state, batch and activations at the worst of
+    forward and backward, as an accelerator would hold them; 0: not measured."""
+    update_peak: int = 0
+    """The same of the optimizer's step, when activations are gone."""
+    save_seconds: float = 0.0
+    """For a copy of parameters and optimizer state."""
+    error: str = ""
+    """Why the script ended before its steps were made; empty: it did not."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Of a checkpoint: parameters, buffers, optimizer state."""
+        return self.parameter_bytes + self.buffer_bytes + self.optimizer_bytes
+
+
+def write(path: str, value: Orders | Finding) -> None:
+    """Write the value as JSON."""
+    pathlib.Path(path).write_text(json.dumps(dataclasses.asdict(value)), encoding="utf-8")
+
+
+def read_orders(path: str) -> Orders:
+    """Read what write() wrote."""
+    told = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    return Orders(**{**told, "command": tuple(told["command"])})
+
+
+def read_finding(path: str) -> Finding:
+    """Read what write() wrote."""
+    return Finding(**json.loads(pathlib.Path(path).read_text(encoding="utf-8")))
