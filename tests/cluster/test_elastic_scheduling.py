@@ -9,9 +9,9 @@ import time
 import uuid
 
 import pytest
-from chaos import journal
-from testcluster import jobs, objects
+from testcluster import jobs, journaled_job, objects
 from testcluster.jobs import RunningJob
+from testcluster.journaled_job import eventually_told, newest, resumed, trains_with
 from testcluster.objects import apply
 from tests_support import eventually
 
@@ -68,54 +68,13 @@ def submit(cluster, namespace, with_trainer):
     """Three workers, one a node, of which the fewest may train alone."""
 
     def run(fewest: int) -> RunningJob:
-        job = jobs.digits(
-            namespace, "--steps", "100000", "--samples-per-second", "320", traced=False
-        )
-        job["metadata"]["annotations"] |= {"rover-kf.io/scaling.mode": "off"}
-        job["spec"]["elasticPolicy"] = {"minReplicas": fewest, "maxReplicas": 3}
-        worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
-        worker["replicas"] = 3
-        container = worker["template"]["spec"]["containers"][0]
-        container["resources"]["requests"]["cpu"] = MORE_THAN_HALF
-        program, *given = container["command"]
-        container["command"] = [program, "/tools/journaled.py", *given]
+        job = journaled_job.made(namespace, "--samples-per-second", "320", fewest=fewest)
+        pod = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+        pod["containers"][0]["resources"]["requests"]["cpu"] = MORE_THAN_HALF
         apply(cluster, [with_trainer(job, scripts=jobs.SAMPLES, tools=jobs.TOOLS)])
         return RunningJob(cluster, namespace, job["metadata"]["name"])
 
     return run
-
-
-def trains_with(folder, size: int, *, after: float = 0.0) -> float:
-    """When every rank of a world of that size first ended a step; waits for it."""
-
-    def first() -> float:
-        lines = [
-            line
-            for line in journal.read(folder / "journal")
-            if line.world == size and line.at > after and line.verb == "stepped"
-        ]
-        by_rank = {rank: [line.at for line in lines if line.rank == rank] for rank in range(size)}
-        return max(min(times) for times in by_rank.values()) if all(by_rank.values()) else 0.0
-
-    return eventually(first, within=150, every=0.1, what=f"steps of {size} ranks")
-
-
-def told(job: RunningJob, reason: str) -> list[str]:
-    """Messages of the Events of that reason."""
-    return [event["message"] for event in job.events() if event["reason"] == reason]
-
-
-def eventually_told(job: RunningJob, reason: str, text: str) -> None:
-    eventually(
-        lambda: any(text in message for message in told(job, reason)),
-        within=60, every=0.3, what=f"an Event {reason} with {text!r}",
-    )  # fmt: skip
-
-
-def newest(folder) -> tuple[float, int]:
-    """Time and step of the last line."""
-    steps = [line for line in journal.read(folder / "journal") if line.verb == "stepped"]
-    return steps[-1].at, max(line.step for line in steps)
 
 
 def started(job: RunningJob, pod: str) -> float:
@@ -123,11 +82,6 @@ def started(job: RunningJob, pod: str) -> float:
     containers = job.pods()[pod]["status"]["containerStatuses"]
     state = next(item["state"] for item in containers if item["name"] == "pytorch")
     return time.monotonic() - (time.time() - seconds_of(state["running"]["startedAt"]))
-
-
-def resumed(folder, after: float) -> list[journal.Line]:
-    lines = journal.read(folder / "journal")
-    return [line for line in lines if line.verb == "restored" and line.at > after]
 
 
 def test_a_job_takes_the_room_there_is(checkpoints, submit, guests):
@@ -171,13 +125,45 @@ def test_a_job_takes_the_room_there_is(checkpoints, submit, guests):
 
 
 def test_the_first_pod_is_preempted(checkpoints, submit, guests):
-    """The pod with the coordinator loses its place: the last one gives it its own."""
+    """The pod with the coordinator loses its place: the last one gives it its own. Two train; when
+    that is below the fewest for the policy's time the job is suspended, with the reason, and once
+    there is room a person resumes it: it goes on from the step that its pods ended with."""
     job = submit(1)
     trains_with(checkpoints, 3)
     sealed = eventually(lambda: job.status().get("sealed_step"), within=60, what="a sealed step")
     at, _ = newest(checkpoints)
-    guests.come(job.pods()["digits-worker-0"]["spec"]["nodeName"])
+    guest = guests.come(job.pods()["digits-worker-0"]["spec"]["nodeName"])
     seconds = trains_with(checkpoints, 2, after=at) - at
     assert all(line.step >= sealed for line in resumed(checkpoints, at))
     eventually_told(job, "FirstPodMadeRoomFor", "digits-worker-2 gives its place to")
     print(f"\ntwo train {seconds:.1f} s after the guest came")
+
+    back = ("phase", "nodes")
+    eventually(
+        lambda: [job.status().get(key) for key in back] == ["training", 2],
+        within=60, every=0.3, what="the first pod trains again",
+    )  # fmt: skip
+    given = ("failures.suspend-after=2s", "scaling.min=3")
+    policy = [f"rover-kf.io/{one}" for one in given]
+    job.cluster.kubectl("-n", job.namespace, "annotate", "pytorchjob", job.name, *policy)
+    message = eventually_told(job, "JobSuspended", "2 of at least 3 pods could train for")
+    eventually(lambda: not job.pods(), within=60, every=0.3, what="its pods' end")
+    _, step = newest(checkpoints)
+    assert job.read()["spec"]["runPolicy"]["suspend"] is True
+    assert _remembered(job) == message[:240]
+    guests.go(guest)
+    resume = json.dumps({"spec": {"runPolicy": {"suspend": False}}})
+    patch = ("patch", "pytorchjob", job.name, "--type=merge", "-p", resume)
+    job.cluster.kubectl("-n", job.namespace, *patch)
+    at = time.monotonic()
+    seconds = trains_with(checkpoints, 3, after=at) - at
+    found = resumed(checkpoints, at)
+    assert {line.source for line in found} == {"storage"}
+    assert all(line.step >= step for line in found), "what was in memory was made durable"
+    eventually(lambda: not _remembered(job), within=30, every=0.3, what="nothing of it left")
+    print(f"{message}\nresumed, three train {seconds:.1f} s later from step {found[0].step}")
+
+
+def _remembered(job: RunningJob) -> str:
+    annotations = job.read()["metadata"]["annotations"]
+    return json.loads(annotations["rover-kf.io/status"])["suspended"]

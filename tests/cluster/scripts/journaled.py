@@ -5,23 +5,21 @@
 ``journaled.py digits.py --steps 100``: a file a process in the folder JOURNAL, which outlives pods:
 ``<monotonic seconds> <rank> <world size> stepped|restored <step> <sha256> <source>``. Weights are
 parameters and the optimizer's state, which all ranks have alike; BatchNorm's running figures are
-each rank's own. Where the file HURRY is, input is not limited any more.
+each rank's own.
 """
 
 import hashlib
-import importlib.util
 import os
 import pathlib
 import socket
-import sys
 import time
 
 import torch
+import wrapped
 
 import rover_kf
 
 JOURNAL = pathlib.Path(os.environ.get("JOURNAL", "/checkpoints/journal"))
-HURRY = pathlib.Path(os.environ.get("HURRY", "/checkpoints/hurry"))
 
 
 def tensors(value):
@@ -69,11 +67,4 @@ class Journaled(rover_kf.Checkpointer):
 
 
 JOURNAL.mkdir(exist_ok=True)
-rover_kf.Checkpointer = Journaled
-sys.argv = sys.argv[1:]
-spec = importlib.util.spec_from_file_location("sample", sys.argv[0])
-sample = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(sample)
-wait_for = sample.Source.wait_for
-sample.Source.wait_for = lambda *given: 0.0 if HURRY.exists() else wait_for(*given)
-sample.main()
+wrapped.run(Journaled)
