@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rover_kf.client import RoverClient as RoverClient
     from rover_kf.errors import RoverError as RoverError
     from rover_kf.injection.policy import RoverPolicy as RoverPolicy
+    from rover_kf.readers.tables import TableRows as TableRows
+    from rover_kf.readers.text import TextLines as TextLines
     from rover_kf.trainer.checkpointer import Checkpointer as Checkpointer
     from rover_kf.trainer.directory import DirectoryCheckpointer as DirectoryCheckpointer
     from rover_kf.trainer.loader import ElasticDataLoader as ElasticDataLoader
@@ -36,6 +38,8 @@ _HOMES = {
     "RoverClient": "rover_kf.client",
     "RoverError": "rover_kf.errors",
     "RoverPolicy": "rover_kf.injection.policy",
+    "TableRows": "rover_kf.readers.tables",
+    "TextLines": "rover_kf.readers.text",
     "ScaleDecision": "rover_kf.api.decisions",
     "ShardedDataset": "rover_kf.trainer.sharded",
 }

@@ -17,7 +17,7 @@ import sys
 import rover_kf
 from rover_kf.api import names
 
-PACKAGES = ("api", "checkpoint", "elastic", "launcher", "sharding", "trainer")
+PACKAGES = ("api", "checkpoint", "elastic", "launcher", "readers", "sharding", "trainer")
 FILES = ("__init__.py", "errors.py", "py.typed")
 ENTRIES = ("rover-run", "rover_run.py")
 METADATA = f"Metadata-Version: 2.1\nName: rover-kf\nVersion: {rover_kf.__version__}\n"

@@ -1,0 +1,41 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The blocks that were read last: an order by blocks comes back to each a few batches later."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from rover_kf import errors
+
+Block = TypeVar("Block")
+
+
+class Recent(Generic[Block]):
+    """Of one process; a copy for another process (pickled or forked) begins empty.
+
+    Args:
+        read: a block by its number.
+        most: blocks that are kept.
+
+    Raises:
+        InputError: none would be kept.
+    """
+
+    def __init__(self, read: Callable[[int], Block], most: int) -> None:
+        if most < 1:
+            raise errors.InputError(f"cached is {most}; 1 block or more is needed")
+        self._read, self._most = read, most
+        self._held: collections.OrderedDict[int, Block] = collections.OrderedDict()
+
+    def at(self, number: int) -> Block:
+        """The block, read if it is not held."""
+        if number in self._held:
+            self._held.move_to_end(number)
+            return self._held[number]
+        block = self._held[number] = self._read(number)
+        if len(self._held) > self._most:
+            self._held.popitem(last=False)
+        return block
