@@ -87,10 +87,11 @@ def check_tools_export(job: pathlib.Path, stock: pathlib.Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_states_travel_between_worlds_storage_and_stock_folders(tmp_path):
-    """FSDP2 saved by two is loaded by three and by two again from memory, then by one unwrapped
-    process from storage alone; DDP by two, then one. A folder of torch's own starts a job, and one
-    that a job exports starts another: each begins with the very tensors that the one before ended
-    with."""
+    """FSDP2 saved by two is loaded by FSDP's version 1 in three and by FSDP2 in two again from
+    memory, then by one unwrapped process from storage alone; DDP by two, then one. A folder of
+    torch's own starts a job, and one that a job exports starts another: each begins with the very
+    tensors that the one before ended with.
+    """
     storage, exported = tmp_path / "pvc", str(tmp_path / "exported")
     some = {"persist_seconds": 0.0, "checkpoint_every": 1}
     runs = Runs(tmp_path)
@@ -99,7 +100,7 @@ def test_states_travel_between_worlds_storage_and_stock_folders(tmp_path):
         checkpoint_pod.pods(tmp_path / "b", 2, **some) as second,
     ):
         runs.add("fsdp", first[:2], "memory")
-        runs.add("fsdp", first, "memory")
+        runs.add("fsdp1", first, "memory")
         runs.add("fsdp", first[:2], "durable", export=exported)
         runs.add("ddp", second, "memory", stock=exported)
         runs.add("ddp", second[:1], "memory")
