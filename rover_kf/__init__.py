@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rover_kf.trainer.checkpointer import Checkpointer as Checkpointer
     from rover_kf.trainer.directory import DirectoryCheckpointer as DirectoryCheckpointer
     from rover_kf.trainer.loader import ElasticDataLoader as ElasticDataLoader
+    from rover_kf.trainer.sampler import ElasticSampler as ElasticSampler
     from rover_kf.trainer.sharded import ShardedDataset as ShardedDataset
 
 __version__ = "0.1.0"
@@ -32,6 +33,7 @@ _HOMES = {
     "Checkpointer": "rover_kf.trainer.checkpointer",
     "DirectoryCheckpointer": "rover_kf.trainer.directory",
     "ElasticDataLoader": "rover_kf.trainer.loader",
+    "ElasticSampler": "rover_kf.trainer.sampler",
     "JobKey": "rover_kf.api.jobs",
     "Quantity": "rover_kf.api.decisions",
     "Recommendation": "rover_kf.api.decisions",

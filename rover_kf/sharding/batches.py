@@ -93,6 +93,10 @@ class Batches:
         left = max(self.samples - self.done, 0)
         return self.full if self.drop_last else -(-left // self.batch)
 
+    def rest(self, done: int) -> Batches:
+        """The same from a place on."""
+        return dataclasses.replace(self, done=done)
+
     def begin_of(self, step: int) -> int:
         """Samples of the epoch that are used before a step."""
         return self.done + step * self.batch

@@ -10,7 +10,6 @@ is a part of the checkpoint, so that of the steps that survive each sample is in
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,9 +22,7 @@ from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.balance import Balance
 from rover_kf.trainer.block_order import Lanes
 from rover_kf.trainer.course import Course
-
-_AT_ONCE = 16384
-"""Samples whose places are computed together."""
+from rover_kf.trainer.drawing import drawn
 
 
 class ElasticDataLoader(DataLoader[Any]):
@@ -179,29 +176,15 @@ class ElasticDataLoader(DataLoader[Any]):
         return self.num_workers * (self.prefetch_factor or 0)
 
     def _rest(self) -> Batches:
-        return dataclasses.replace(self._whole, done=self.done)
+        return self._whole.rest(self.done)
 
     def ordered(self) -> Iterator[list[int]]:
         """Indices into the data set, a part after the other, from the place on."""
-        batches, order, step = self._rest(), self._course.order(), 0
-        while step < batches.steps:
-            costs, end = ((), batches.steps) if self._balance is None else self._balance.at(step)
-            size = batches.end_of(step) - batches.begin_of(step)
-            parts = batches.parts_of(size, costs)
-            at_once = max(_AT_ONCE // sum(part.samples for part in parts), 1)
-            # All of one size: only the epoch's last batch is smaller.
-            end = min(end, step + at_once, max(batches.full, step + 1))
-            begins = torch.arange(batches.begin_of(step), batches.begin_of(end), batches.batch)
-            own = torch.cat([torch.arange(part.begin, part.end) for part in parts])
-            indices = order.at((begins[:, None] + own).flatten()).tolist()
-            sized, at = [(part, part.samples) for part in parts], 0
-            for number in range(step, end):
-                done = batches.end_of(number)
-                for part, samples in sized:
-                    self._ahead.append((part, done))
-                    yield indices[at : at + samples]
-                    at += samples
-            step = end
+        batches, balance = self._rest(), self._balance
+        cut_by = (lambda _: ((), batches.steps)) if balance is None else balance.at
+        for part, done, indices in drawn(batches, self._course.order(), cut_by):
+            self._ahead.append((part, done))
+            yield indices
 
 
 class _Cuts:

@@ -19,7 +19,8 @@ from rover_kf import errors
 from rover_kf.sharding.batches import Batches
 from rover_kf.sharding.permutation import MOST, Permutation
 from rover_kf.sharding.shares import shares
-from rover_kf.trainer.loader import _AT_ONCE, ElasticDataLoader
+from rover_kf.trainer.drawing import AT_ONCE
+from rover_kf.trainer.loader import ElasticDataLoader
 from rover_kf.trainer.orders import Shuffled
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
@@ -187,7 +188,7 @@ def test_lives_of_a_job(samples, batch, most, data):
 
 def test_orders_computed_in_blocks_are_whole():
     """More samples than are computed at once, in unequal parts."""
-    count = 3 * _AT_ONCE + 5
+    count = 3 * AT_ONCE + 5
     found = [list(_steps(_loader(count, 100, 40, rank, 3), 1)) for rank in range(3)]
     assert sorted(itertools.chain(*map(itertools.chain.from_iterable, found))) == list(range(count))
 
