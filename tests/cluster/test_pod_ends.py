@@ -2,20 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ends of pods as a real Kubernetes makes them, and what they are taken for.
 
-Every way at once. A finalizer keeps each pod's object when its pod is gone. Not among them: a node
-that shuts down (its kubelet hears of that from systemd, which there is none of) and one that is
-short of memory or disk (it would be this machine's).
+Every way at once. A finalizer keeps each pod's object when its pod is gone. A node is short of
+memory by what its kubelet is told that it needs: the machine has enough. Not among them: a node
+that shuts down, of which its kubelet hears from systemd-logind, which there is none of.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from testcluster import deployment, objects, training_operator
+from testcluster.jobs import RunningJob
+from testcluster.journaled_job import eventually_told
 from testcluster.objects import Object
 from tests_support import eventually
 
@@ -26,6 +29,7 @@ from rover_kf.reconcilers import failures
 _KEPT = "rover-kf.test/kept"
 _TAINT = "rover-kf.test/taken:NoExecute"
 _SLEEP = ["sleep", "600"]
+_FILL_DISK = ["sh", "-c", "head -c 8m /dev/zero >/scratch/file; exec sleep 600"]
 _FILL_MEMORY = ["sh", "-c", r"x=$(head -c 64m /dev/zero | tr '\0' x); exec sleep 600"]
 
 
@@ -39,7 +43,7 @@ def pod(namespace, toolbox_image) -> Callable[..., Object]:
             "finalizers": [_KEPT],
             "labels": {names.REPLICA_TYPE_LABEL: "worker", names.REPLICA_INDEX_LABEL: "0"},
         }
-        own = ("image", "imagePullPolicy", "env", "resources")
+        own = ("image", "imagePullPolicy", "env", "resources", "volumeMounts")
         container = {key: spec.pop(key) for key in own if key in spec}
         made["spec"]["containers"][0] |= container
         made["spec"] |= {"restartPolicy": "Never", "automountServiceAccountToken": False} | spec
@@ -49,10 +53,10 @@ def pod(namespace, toolbox_image) -> Callable[..., Object]:
 
 
 @pytest.fixture
-def priority(cluster, namespace) -> Iterator[str]:
-    """A PriorityClass above all pods of users."""
+def priority(cluster, namespace) -> Iterator[None]:
+    """A PriorityClass above all pods of users, named as the namespace."""
     cluster.kubectl("create", "priorityclass", namespace, "--value=1000")
-    yield namespace
+    yield
     cluster.kubectl("delete", "priorityclass", namespace)
 
 
@@ -105,8 +109,23 @@ def _taken(cluster, node: str) -> Iterator[None]:
         cluster.kubectl("taint", "node", node, f"{_TAINT}-")
 
 
-@pytest.mark.usefixtures("node_faults")
-def test_ends_are_taken_for_what_they_are(cluster, namespace, pod, priority, kept):
+def _pressed(cluster, node: str) -> bool:
+    found = objects.get(cluster, "", "node", node)
+    return any("pressure" in taint["key"] for taint in found["spec"].get("taints", ()))
+
+
+_SHORT = {
+    "evictionSoft": {"memory.available": "99%"},
+    "evictionSoftGracePeriod": {"memory.available": "8s"},
+    "localStorageCapacityIsolation": True,
+    "volumeStatsAggPeriod": "1s",
+}
+"""Of a kubelet's settings: nearly all memory has to be free, and volumes have the limits that they
+state. It looks every ten seconds, and knows at the second look how large volumes are."""
+
+
+@pytest.mark.usefixtures("priority")
+def test_ends_are_taken_for_what_they_are(cluster, namespace, pod, kept, node_faults):
     """Each pod ended in one way, and its real object is told as that."""
     spare = _bystander(cluster)
     other = next(node.name for node in cluster.nodes if node.name != spare)
@@ -114,12 +133,20 @@ def test_ends_are_taken_for_what_they_are(cluster, namespace, pod, priority, kep
     away, on_spare = _on(other), _on(spare) | {"tolerations": tolerant}
     config = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "a"}}}]
     memory = {"limits": {"memory": "16Mi"}}
+    # A kubelet that starts anew under pressure takes no pods that ask for nothing, its own neither.
+    some = {"resources": {"requests": {"memory": "1Mi"}}}
+    scratch = {
+        "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}],
+        "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+    }
     made = {
         "out_of_memory": pod("full", _FILL_MEMORY, resources=memory, **away),
         "deadline_exceeded": pod("late", activeDeadlineSeconds=1, **away),
         "drained": pod("drained", **away),
         "node_lost": pod("taken", **_on(spare)),
         "preempted": pod("small", resources=_cores("1500m"), **on_spare),
+        "evicted": pod("pressed", **some, **on_spare),
+        "over_storage_limit": pod("hoard", _FILL_DISK, **scratch, **some, **on_spare),
     }
     refused = [
         pod("wide", resources=_cores("1000"), nodeName=other),
@@ -132,13 +159,13 @@ def test_ends_are_taken_for_what_they_are(cluster, namespace, pod, priority, kep
         pod("unknown", ["/no/such/program"], **away),
     ]
     objects.apply(cluster, [*made.values(), *refused, *never])
-    placed = ("drained", "taken", "small")
+    placed = ("drained", "taken", "small", "pressed", "hoard")
     eventually(
         lambda: all(objects.pod_ready(kept()[name]) for name in placed),
         within=60, what=f"pods {placed} ready",
     )  # fmt: skip
     _evict(cluster, namespace, "drained")
-    greedy = pod("greedy", priorityClassName=priority, resources=_cores("1500m"), **on_spare)
+    greedy = pod("greedy", priorityClassName=namespace, resources=_cores("1500m"), **on_spare)
     objects.apply(cluster, [greedy])
     wanted = {made["metadata"]["name"]: kind for kind, made in made.items()}
     wanted |= {one["metadata"]["name"]: "not_admitted" for one in refused}
@@ -152,7 +179,66 @@ def test_ends_are_taken_for_what_they_are(cluster, namespace, pod, priority, kep
         return {name: events[name].partition(": ")[2].partition(": ")[0] for name in wanted}
 
     with _taken(cluster, spare):
-        with contextlib.suppress(AssertionError):  # the next line shows more
-            eventually(lambda: told() == wanted, within=60, every=0.5)
-        assert told() == wanted
+        gone = {"taken": "node_lost", "small": "preempted"}
+        eventually(lambda: gone.items() <= told().items(), within=60, every=0.5, what=f"{gone}")
+        with node_faults.kubelet_changed(spare, _SHORT):
+            with contextlib.suppress(AssertionError):  # the next line shows more
+                eventually(lambda: told() == wanted, within=60, every=0.5)
+            assert told() == wanted
+    eventually(lambda: not _pressed(cluster, spare), within=60, every=0.5, what="room again")
     print(f"{len(wanted)} pods ended as {sorted(set(wanted.values()))}")
+
+
+def _never_starts(name: str, namespace: str, image: str, **container: Any) -> Object:
+    """A job of one pod that something is amiss with."""
+    cpu = container.pop("cpu", "100m")
+    job = objects.pytorchjob(
+        name, namespace, ["torchrun", "train.py"], workers=1, cpu=cpu, memory="64Mi"
+    )
+    job["metadata"] |= {
+        "labels": {names.INJECT_LABEL: "true"},
+        "annotations": {
+            "rover-kf.io/checkpoint.arena": "1Mi",
+            "rover-kf.io/scaling.window": "4s",
+        },
+    }
+    pod = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    pod["securityContext"] = {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    pod["containers"][0] |= {
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        **container,
+    }
+    return job
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_job_that_cannot_start_says_why(cluster, namespace, toolbox_image):
+    """Kubernetes tries on for ever, and tells it on the pod alone: the job's Events say it, too,
+    with the kubelet's or the scheduler's words."""
+    secret = {"name": "none", "key": "a"}
+    made = {
+        "unpulled": _never_starts("unpulled", namespace, "localhost/none:1"),
+        "unset": _never_starts(
+            "unset", namespace, toolbox_image,
+            env=[{"name": "A", "valueFrom": {"secretKeyRef": secret}}],
+        ),
+        "wide": _never_starts("wide", namespace, toolbox_image, cpu="1000"),
+    }  # fmt: skip
+    objects.apply(cluster, made.values())
+    begun = time.monotonic()
+    for name, reason, *texts in (
+        ("unpulled", names.EVENT_PROCESS_FAILED, "not_startable", "localhost/none:1"),
+        ("unset", names.EVENT_PROCESS_FAILED, "not_startable", 'secret "none" not found'),
+        ("wide", names.EVENT_NOT_PLACED, "no node for", "Insufficient cpu"),
+    ):
+        job = RunningJob(cluster, namespace, name)
+        message = eventually_told(job, reason, texts[0], within=90)
+        assert texts[1] in message
+        assert message.startswith(f"{name}-worker-0: ")
+        print(f"\n{time.monotonic() - begun:.0f} s: {message}")

@@ -55,6 +55,34 @@ def create(name: str) -> None:
                 (group / key).write_text((root / key).read_text())
 
 
+_PERIOD = 20_000
+"""Microseconds; shorter than the kernel's own choice, so that no burst of a tenth of a second is
+free."""
+
+
+def throttle(name: str, container: str, cores: float) -> None:
+    """Give a container of the node so much of a core at most, until it ends.
+
+    Args:
+        name: of the node.
+        container: its id.
+        cores: processors; 0.15 is 3 of each 20 ms.
+
+    Raises:
+        ClusterError: the container has no group there.
+    """
+    quota = int(cores * _PERIOD)
+    found = [group for root in _roots() for group in (root / name).rglob(container)]
+    for group in found:
+        if (group / "cpu.max").exists():
+            (group / "cpu.max").write_text(f"{quota} {_PERIOD}")
+        elif (group / "cpu.cfs_quota_us").exists():
+            (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
+            (group / "cpu.cfs_quota_us").write_text(str(quota))
+    if not found:
+        raise ClusterError(f"{name} has no control group of container {container}")
+
+
 def remove(name: str) -> None:
     """Remove the group with all below it; its processes must have ended."""
     for root in _roots():

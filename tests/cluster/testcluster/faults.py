@@ -12,13 +12,13 @@ import contextlib
 import dataclasses
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from testcluster import admission, deployment, network
+from testcluster import admission, cgroups, deployment, network
 from testcluster.cluster import Cluster
 from testcluster.commands import run
 from testcluster.errors import ClusterError
-from testcluster.pod_processes import PodProcess, Processes
+from testcluster.pod_processes import PodProcess, Processes, placed
 
 # Ahead of everything: raw sees what arrives before the services' rules do, mangle's last hook what
 # leaves.
@@ -104,6 +104,24 @@ class NodeFaults:
             waiting = ("--all-namespaces", "--all", "--for=condition=Available", "--timeout=180s")
             self.cluster.kubectl("wait", "deployments", *waiting, timeout=200)
             admission.wait(self.cluster, injected=deployment.is_there(self.cluster))
+
+    def throttle(self, namespace: str, pod: str, *, container: str, cores: float) -> None:
+        """Give a container so much of a core from now on."""
+        node, found = placed(self.cluster, namespace, pod, container)
+        cgroups.throttle(node, found, cores)
+
+    @contextlib.contextmanager
+    def kubelet_changed(self, name: str, changes: Mapping[str, object]) -> Iterator[None]:
+        """The node's kubelet has other settings inside the block; its pods run on meanwhile."""
+        kubelet = self.cluster.node(name).kubelet
+        kubelet.stop()
+        kubelet.start(changes)
+        try:
+            yield
+        finally:
+            kubelet.stop()
+            kubelet.start()
+            self.cluster.wait_nodes()
 
     @contextlib.contextmanager
     def partitioned(self, name: str, *, peers: Sequence[str] = ()) -> Iterator[None]:

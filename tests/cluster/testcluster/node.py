@@ -19,8 +19,9 @@ from testcluster import cgroups, network
 from testcluster.commands import run, succeeds
 from testcluster.control_plane import start_proxy
 from testcluster.errors import ClusterError, CommandFailed
+from testcluster.kubelet import Kubelet
 from testcluster.layout import Image
-from testcluster.processes import FIRST, Registry, children, command_line, wait_ended
+from testcluster.processes import Registry, children, command_line, wait_ended
 from testcluster.waiting import until
 
 PAUSE_IMAGE = "localhost/pause:1"
@@ -71,6 +72,11 @@ class Node:
         init = self.registry.get(f"{self.name}-init")
         return init is not None and init.alive()
 
+    @property
+    def kubelet(self) -> Kubelet:
+        """Its kubelet, running or not."""
+        return Kubelet(self.name, self.index, self.root, self.binaries, self.registry)
+
     def boot(self) -> None:
         """Start its namespaces and containerd; returns when containerd answers."""
         self.home.mkdir(parents=True, exist_ok=True)
@@ -89,21 +95,7 @@ class Node:
 
     def join(self) -> None:
         """Start kubelet and kube-proxy; the API server must be ready."""
-        config = self.home / "kubelet.json"
-        config.write_text(json.dumps(self._kubelet_config()))
-        self.registry.start(
-            f"{self.name}-kubelet",
-            [
-                *self._enter(),
-                *FIRST,
-                self.binaries["kubelet"],
-                f"--config={config}",
-                f"--kubeconfig={self.root}/{self.name}.kubeconfig",
-                f"--root-dir={self.home}/kubelet",
-                f"--hostname-override={self.name}",
-                f"--node-ip={network.address(self.index)}",
-            ],
-        )
+        self.kubelet.start()
         start_proxy(
             self.root,
             self.binaries,
@@ -173,10 +165,7 @@ class Node:
         self.registry.adopt(f"{self.name}-init", ready[0])
 
     def _enter(self) -> list[str]:
-        init = self.registry.get(f"{self.name}-init")
-        if init is None:
-            raise ClusterError(f"{self.name} has not been started")
-        return ["nsenter", f"--target={init.pid}", "--net", "--mount", "--pid", "--"]
+        return self.registry.inside(self.name)
 
     def run(self, command: list[str], *, text: str | None = None) -> str:
         """Run a program inside the node's namespaces and return its output."""
@@ -219,38 +208,4 @@ class Node:
             "cniVersion": "1.0.0",
             "name": "rk",
             "plugins": [{**bridge, "ipam": addresses}, ports],
-        }
-
-    def _kubelet_config(self) -> dict[str, object]:
-        pki = self.root / "pki"
-        return {
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
-            "authentication": {
-                "anonymous": {"enabled": False},
-                "webhook": {"enabled": True},
-                "x509": {"clientCAFile": f"{pki}/ca.crt"},
-            },
-            "authorization": {"mode": "Webhook"},
-            "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{self.name}",
-            "failCgroupV1": False,
-            "failSwapOn": False,
-            "clusterDNS": [network.address(0)],
-            "clusterDomain": "cluster.local",
-            "resolvConf": "",
-            "containerRuntimeEndpoint": f"unix://{self.socket}",
-            "tlsCertFile": f"{pki}/{self.name}.crt",
-            "tlsPrivateKeyFile": f"{pki}/{self.name}.key",
-            "podLogsDir": f"{self.home}/logs",
-            "volumePluginDir": f"{self.home}/volume-plugins",
-            "healthzPort": 0,
-            "imageGCHighThresholdPercent": 100,
-            "localStorageCapacityIsolation": False,
-            "nodeStatusUpdateFrequency": "4s",
-            "evictionHard": {
-                "memory.available": "100Mi",
-                "nodefs.available": "1%",
-                "imagefs.available": "1%",
-            },
         }

@@ -142,6 +142,16 @@ def _told(output: str) -> list[tuple[int, int, str]]:
     return found
 
 
+def placed(cluster: Kubectl, namespace: str, pod: str, container: str) -> tuple[str, str]:
+    """Node and id of a container that has started.
+
+    Raises:
+        ClusterError: there is no such pod, or it has not started.
+    """
+    found = _read(cluster, namespace, pod)
+    return found["spec"]["nodeName"], _container_id(found, container)
+
+
 def _read(cluster: Kubectl, namespace: str, pod: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(
         cluster.kubectl("-n", namespace, "get", "pod", pod, "-o", "json")
@@ -152,7 +162,7 @@ def _read(cluster: Kubectl, namespace: str, pod: str) -> dict[str, Any]:
 def _container_id(pod: dict[str, Any], name: str) -> str:
     status = pod["status"]
     every = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
-    found = next((item["containerID"] for item in every if item["name"] == name), "")
+    found = next((item.get("containerID", "") for item in every if item["name"] == name), "")
     if not found:
         raise ClusterError(f"{pod['metadata']['name']} has no started container {name!r}")
     return found.rpartition("/")[2]

@@ -95,6 +95,17 @@ class Registry:
             return None
         return Daemon(**data)
 
+    def inside(self, node: str) -> list[str]:
+        """Words before a command that run it inside a node's namespaces.
+
+        Raises:
+            ClusterError: the node has never been started.
+        """
+        init = self.get(f"{node}-init")
+        if init is None:
+            raise ClusterError(f"{node} has not been started")
+        return ["nsenter", f"--target={init.pid}", "--net", "--mount", "--pid", "--"]
+
     def all(self) -> list[Daemon]:
         """Every record."""
         return [
