@@ -16,6 +16,8 @@ from rover_kf.api.samples import StepReport, StepSample, Throughput
 
 WARM_UP_STEPS = 3
 MOST_WINDOWS = 64
+"""Kept; beyond it the oldest of the world with the most is given up, so that what another size
+showed is not forgotten while the job stays at one."""
 MOST_OPEN_STEPS = 4096
 """Steps that some rank has not reported; beyond it the oldest are given up."""
 RECENT_STEPS = 20
@@ -48,7 +50,7 @@ class Windows:
         self._skip = WARM_UP_STEPS
         self._open: dict[int, dict[int, StepSample]] = {}
         self._steps: list[WholeStep] = []
-        self._closed: collections.deque[Throughput] = collections.deque(maxlen=MOST_WINDOWS)
+        self._closed: list[Throughput] = []
         self._recent: collections.deque[WholeStep] = collections.deque(maxlen=RECENT_STEPS)
 
     def begin(self, round_number: int, *, nodes: int, world_size: int) -> None:
@@ -94,7 +96,7 @@ class Windows:
         self._steps.append(step)
         started_at = self._steps[0].ended_at - self._steps[0].seconds
         if step.ended_at - started_at >= self._seconds:
-            self._closed.append(self._summarise(started_at))
+            self._closed = without_excess([*self._closed, self._summarise(started_at)])
             self._steps.clear()
 
     def _summarise(self, started_at: float) -> Throughput:
@@ -113,6 +115,20 @@ class Windows:
             wait_fraction=min(sum(s.wait_seconds for s in steps) / busy, 1.0) if busy else 0.0,
             save_seconds=sum(step.save_seconds for step in steps),
         )
+
+
+def without_excess(windows: list[Throughput]) -> list[Throughput]:
+    """At most MOST_WINDOWS, some of each world.
+
+    Args:
+        windows: oldest first.
+    """
+    kept = list(windows)
+    while len(kept) > MOST_WINDOWS:
+        counts = collections.Counter((window.nodes, window.world_size) for window in kept)
+        largest = max(counts.values())
+        kept.remove(next(w for w in kept if counts[w.nodes, w.world_size] == largest))
+    return kept
 
 
 def _join(ranks: dict[int, StepSample]) -> WholeStep:

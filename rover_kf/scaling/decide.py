@@ -7,11 +7,12 @@ size costs
 
     J(K) = rem / thr(K) * (K + value_of_time)           replica-seconds and a price for waiting
 
-and the job moves to K' only if J(K) - J(K') - R (K' + value_of_time) > hysteresis * J(K), R being
-the measured restart cost, and if the time left is more than twice the break-even time. At most a
-factor of two at a time; an unseen size is judged by the optimistic model and then *verified*: if
-the windows at K' do not reach what K' needed, the change is taken back and K' is banned for a
-while. Every decision, "stay" too, says why with its numbers.
+and the job moves to K' only if J(K) - E[J(K')] - R (K' + value_of_time) > hysteresis * J(K), R
+being the measured restart cost, and if the time left is more than twice the break-even time. At
+most a factor of two at a time. The expectation is over what the model does not know of thr(K'),
+with the way back where K' turns out worse (``offers``); so the change is *verified*: if the windows
+at K' do not reach what K' needed, it is taken back and K' is banned for a while. Every decision,
+"stay" too, says why with its numbers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import dataclasses
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.scaling import throughput
 from rover_kf.scaling.case import ROLL_BACK, SCALE, Case
+from rover_kf.scaling.offers import Home, Offer, between, offers
 from rover_kf.scaling.policy import WatchPolicy
 from rover_kf.scaling.state import Move, Observation, ScalingState
 
@@ -29,6 +31,10 @@ NOTHING_NEW = "no new window since the last look"
 
 TOLERANCE = 0.02
 """Noise allowed below the throughput that a changed world needed."""
+
+
+CLEAR = 0.85
+"""Of the throughput that was needed: less in one window is no noise."""
 
 
 def decide(
@@ -74,7 +80,7 @@ def decide(
 def _verify(case: Case, move: Move) -> tuple[ScaleDecision, ScalingState]:
     """Judge a change that was made: keep it, take it back, or wait for windows."""
     policy, now = case.policy, case.now
-    if len(case.windows) < policy.settle_windows:
+    if len(case.windows) < policy.settle_windows and not _clear(case, move):
         waited = now - move.changed_at
         if case.windows or case.seen.steady or waited <= policy.join_seconds:
             have = f"{len(case.windows)} of {policy.settle_windows} windows"
@@ -89,29 +95,53 @@ def _verify(case: Case, move: Move) -> tuple[ScaleDecision, ScalingState]:
         case.state, move=None, seen_until=case.windows[-1].ended_at, votes=0, voted=0
     )
     if case.rate >= move.needed * (1 - TOLERANCE):
-        return case.stay(f"verified: {numbers}"), done
-    saved = case.cost(move.target, case.rate) - case.cost(move.origin, move.baseline)
-    if saved <= case.change_cost(move.origin) or case.nearly_done:
+        return case.stay(f"verified: {numbers}"), dataclasses.replace(done, kept=True)
+    home = Home(*move.fallback)
+    saved = case.cost(move.target, case.rate) - case.cost(home.size, home.rate)
+    if saved <= case.change_cost(home.size) or case.nearly_done:
         done = done.with_ban(move.target, policy.ban_seconds, now)
         return case.stay(f"disappointing, but too late to go back: {numbers}"), done
     return _roll_back(case, move, numbers)
 
 
+def _clear(case: Case, move: Move) -> bool:
+    """Whether a single window is so far below what was needed that noise cannot be the cause."""
+    return bool(case.windows) and case.rate < move.needed * CLEAR
+
+
 def _roll_back(case: Case, move: Move, why: str) -> tuple[ScaleDecision, ScalingState]:
+    """Ban the size and leave it: for home, or for a size on the way that promises more."""
     state = case.state.with_ban(move.target, case.policy.ban_seconds, case.now)
     minutes = (state.bans[-1].until - case.now) / 60
-    reason = f"going back to {move.origin} replicas: {why}; not tried again for {minutes:.0f} min"
-    decision = case.decision(ROLL_BACK, move.origin, reason, move.baseline)
+    why = f"{why}; not tried again for {minutes:.0f} min"
+    case = dataclasses.replace(case, state=dataclasses.replace(state, votes=0, voted=0))
+    home = Home(*move.fallback)
+    offer = _better_between(case, home)
+    if offer is not None:
+        reason = f"{offer.size} replicas promise more than going back to {home.size}: {why}"
+        return _move(case, offer.size, offer.rate, home=home, reason=reason)
+    reason = f"going back to {home.size} replicas: {why}"
+    decision = case.decision(ROLL_BACK, home.size, reason, home.rate)
     back = Move(
         origin=move.target,
-        target=move.origin,
+        target=home.size,
         decided_at=case.now,
         rolls_back=True,
         baseline=case.rate,
-        predicted=move.baseline,
+        predicted=home.rate,
         reason=reason,
     )
-    return decision, dataclasses.replace(state, move=back, votes=0, voted=0)
+    return decision, dataclasses.replace(case.state, move=back)
+
+
+def _better_between(case: Case, home: Home) -> Offer | None:
+    """A size on the way that is expected to be cheaper than home: the restart is due anyway."""
+    model = throughput.fit(case.seen.windows)
+    if model is None or not case.windows:
+        return None
+    there = case.cost(home.size, home.rate) + case.change_cost(home.size)
+    found = between(case, model, home)
+    return found[0] if found and found[0].total < there else None
 
 
 def _into_bounds(case: Case) -> tuple[ScaleDecision, ScalingState]:
@@ -123,7 +153,7 @@ def _into_bounds(case: Case) -> tuple[ScaleDecision, ScalingState]:
     rate = case.rate
     if model is not None:
         rate = model.predict(case.world(target)).samples_per_second
-    return _move(case, target, rate, needed=0.0, reason=reason)
+    return _move(case, target, rate, home=None, reason=reason)
 
 
 def _optimise(case: Case) -> tuple[ScaleDecision, ScalingState]:
@@ -134,16 +164,12 @@ def _optimise(case: Case) -> tuple[ScaleDecision, ScalingState]:
     if model is None or blocked:
         return case.stay(blocked or "no throughput measured yet"), case.state
     present = case.cost(seen.replicas, case.rate)
-    offers = []
-    for size in policy.allowed():
-        within_reach = seen.replicas <= 2 * size and size <= 2 * seen.replicas
-        if size != seen.replicas and within_reach and size not in case.state.banned(case.now):
-            rate = model.predict(case.world(size)).samples_per_second
-            offers.append((case.cost(size, rate) + case.change_cost(size), size, rate))
-    if not offers:
+    found = offers(case, model)
+    if not found:
         return _no_vote(case, f"no other size than {seen.replicas} may be tried now")
-    total, size, rate = min(offers)
-    saving = (present - total) / present
+    offer = found[0]
+    size, rate = offer.size, offer.rate
+    saving = (present - offer.total) / present
     numbers = (
         f"{seen.replicas} -> {size} replicas: {case.rate:.1f} -> {rate:.1f} samples/s predicted, "
         f"{case.seconds_left:.0f} s of work left, {case.restart:.1f} s a change, "
@@ -151,7 +177,8 @@ def _optimise(case: Case) -> tuple[ScaleDecision, ScalingState]:
     )
     if saving <= policy.hysteresis:
         return _no_vote(case, f"{numbers}; less than {policy.hysteresis:.0%} is not worth it")
-    if size > seen.replicas and case.seconds_left <= 2 * case.restart * rate / (rate - case.rate):
+    earned = case.seconds_left * (rate - case.rate)
+    if size > seen.replicas and earned <= 2 * case.restart * rate:
         return _no_vote(case, f"{numbers}; too little work left to earn the change back")
     return _vote(case, size, rate, numbers)
 
@@ -162,7 +189,7 @@ def _blocked(case: Case) -> str:
         return f"step {case.seen.step} of {case.seen.total_steps}: nearly done"
     wait = max(case.policy.cooldown_seconds, 5 * case.restart)
     since = case.now - case.state.changed_at
-    if case.state.changed_at and since < wait:
+    if case.state.changed_at and since < wait and not case.state.kept:
         return f"{since:.0f} s since the last change, {wait:.0f} s are kept between two"
     return ""
 
@@ -174,9 +201,8 @@ def _vote(case: Case, size: int, rate: float, numbers: str) -> tuple[ScaleDecisi
     state = dataclasses.replace(case.state, votes=votes, voted=direction)
     if case.state.direction == -direction and votes < 2:  # noqa: PLR2004 - two votes, as said
         return case.stay(f"{numbers}; a change of direction waits for a second window"), state
-    extra = case.seen.masters + case.policy.value_of_time
-    needed = case.rate * (size + extra) / (case.seen.replicas + extra)
-    return _move(dataclasses.replace(case, state=state), size, rate, needed=needed, reason=numbers)
+    case = dataclasses.replace(case, state=state)
+    return _move(case, size, rate, home=Home(case.seen.replicas, case.rate), reason=numbers)
 
 
 def _no_vote(case: Case, reason: str) -> tuple[ScaleDecision, ScalingState]:
@@ -184,8 +210,14 @@ def _no_vote(case: Case, reason: str) -> tuple[ScaleDecision, ScalingState]:
 
 
 def _move(
-    case: Case, target: int, rate: float, *, needed: float, reason: str
+    case: Case, target: int, rate: float, *, home: Home | None, reason: str
 ) -> tuple[ScaleDecision, ScalingState]:
+    """Go to the target; it needs to be no dearer than home, if there is one."""
+    needed = 0.0
+    if home is not None:
+        extra = case.seen.masters + case.policy.value_of_time
+        needed = home.rate * (target + extra) / (home.size + extra)
+    elsewhere = home is not None and home.size != case.seen.replicas
     move = Move(
         origin=case.seen.replicas,
         target=target,
@@ -194,6 +226,8 @@ def _move(
         predicted=rate,
         needed=needed,
         reason=reason,
+        home=home.size if home is not None and elsewhere else 0,
+        home_rate=home.rate if home is not None and elsewhere else 0.0,
     )
     decision = case.decision(SCALE, target, reason, rate)
     return decision, dataclasses.replace(case.state, move=move)

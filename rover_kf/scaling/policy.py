@@ -25,12 +25,13 @@ class WatchPolicy:
     window_seconds: float = 60.0
     """Length of a throughput window, as the coordinator measures."""
     cooldown_seconds: float = 300.0
-    """Least time between two changes; five restarts if that is longer."""
+    """Least time between two changes, five restarts if that is longer; a change that was verified
+    may be followed at once."""
     restart_prior_seconds: float = 60.0
     """Cost of a change until the job has shown its own; Sia saw 25 to 250 s on clusters."""
     value_of_time: float = 2.0
     """What an hour less is worth, in replica-hours: 2 minds cost, 8 minds a deadline."""
-    hysteresis: float = 0.05
+    hysteresis: float = 0.03
     """Share of the present cost that a change has to save beyond its own."""
     ban_seconds: float = 1800.0
     """How long a size that disappointed is not tried again."""

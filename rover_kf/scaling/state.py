@@ -67,6 +67,16 @@ class Move:
     needed: float = 0.0
     """Least samples per second at target that make it no worse than origin."""
     reason: str = ""
+    home: int = 0
+    """Size to go back to if the target disappoints; 0: origin. They differ where a size between
+    the two is tried on the way back."""
+    home_rate: float = 0.0
+    """Samples per second there."""
+
+    @property
+    def fallback(self) -> tuple[int, float]:
+        """Size to go back to, and its samples per second."""
+        return (self.home, self.home_rate) if self.home else (self.origin, self.baseline)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,6 +98,8 @@ class ScalingState:
     """Of the last change; 0 if there was none."""
     direction: int = 0
     """Of the last change: 1 up, -1 down, 0 none yet."""
+    kept: bool = False
+    """Whether the last change was verified: what it led to is no longer on trial."""
     votes: int = 0
     """Windows in a row that wanted to go in ``voted`` direction."""
     voted: int = 0
@@ -118,6 +130,7 @@ class ScalingState:
             move=None if made.rolls_back else made,
             changed_at=now,
             direction=direction,
+            kept=False,
             votes=0,
             voted=0,
         )

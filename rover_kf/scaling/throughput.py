@@ -1,15 +1,13 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""How long a step takes at another world size, learned from throughput windows.
+"""How fast a job would be at another world size, learned from throughput windows.
 
-Called by the decision and by the recommender, so that both believe the same. All-reduce training:
+Called by the decision and by the recommender, so that both believe the same. The law of a step is
+in ``step_law``; here is which windows it is fitted to, and how sure its word is.
 
-    T(K) = c0 + c1 * b + r0 * 2 (K - 1) / K + r2 * (K - 1)        all coefficients >= 0
-
-with K ranks and b samples a rank. Fitted by non-negative least squares, each row weighted by
-1/T (relative errors count), with small ridge rows on all but c1: what one world size alone cannot
-tell apart is then put down to compute, which is optimistic, and the verify step pays for optimism.
-On measured traces this proposer decided better than models that predict better.
+What counts is the median of the newest windows of each world and batch. A window that saves took
+much of is left out where there are others. Where a world that was seen before has another step time
+now, code, data or hardware have changed, and what was seen before is forgotten.
 """
 
 from __future__ import annotations
@@ -19,19 +17,36 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-from scipy import optimize
-
 from rover_kf.api.samples import Throughput
+from rover_kf.scaling.step_law import StepLaw, StepRow, fit_law
 
 WINDOWS_PER_WORLD = 5
-"""Newest windows of each world size that count: older ones may be of other data or hardware."""
+"""Newest windows of each world and batch that count: older ones may be of other data."""
 
-RIDGE = (0.02, 0.0, 0.05, 2.0)
-"""Weight of the ridge rows on (c0, c1, r0, r2); r2 is what makes a fit explode at large K."""
+CHANGED = 0.3
+"""Log ratio of two step times of one world that noise does not explain."""
+CHANGED_WINDOWS = 2
+"""In a row have to show it: one may be a straggler."""
 
-HALF_WIDTHS = ((1.0, 0.20), (2.0, 0.25), (math.inf, 0.45))
-"""Half-width of the interval in log space, by K over the largest K seen (p90 on public traces)."""
+SAVING = 0.2
+"""Share of a window in saves from which on it says little of steps."""
+
+SAME_BATCH = 0.05
+"""Log ratio up to which two global batches are the same: an epoch's last one is smaller."""
+
+SEED_ERRORS = (
+    (1.0, (0.02, 0.05, 0.08, 0.12, 0.20)),
+    (2.0, (0.04, 0.08, 0.12, 0.18, 0.25)),
+    (math.inf, (0.05, 0.11, 0.18, 0.28, 0.45)),
+)
+"""Errors in log space by K over the largest K seen: fifths and p90 on public traces."""
+COVERAGE = 0.9
+WIDTH_IN_SPREADS = 1.645
+"""The same coverage of a normal distribution."""
+MEASURED_WIDTH = 0.05
+"""Of a median of windows: what one visit tells of the next."""
+OWN_WEIGHT = 3
+"""What an error of the job's own counts beside the seeds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,40 +62,122 @@ class Prediction:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ThroughputModel:
-    """Fitted coefficients and the medians they came from."""
+class Median:
+    """What the newest windows of a world and batch say."""
 
-    coefficients: tuple[float, float, float, float]
-    medians: tuple[tuple[int, float, float], ...]
-    """(world size, seconds a step, global batch), ascending by world size."""
+    nodes: int
+    world_size: int
+    global_batch: float
+    seconds: float
+    ended_at: float
+    first_at: float
+
+    @property
+    def row(self) -> StepRow:
+        """As the law sees it."""
+        each = self.global_batch / self.world_size
+        return StepRow(self.nodes, self.world_size, each, self.seconds)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ThroughputModel:
+    """A fitted law and the medians it came from."""
+
+    law: StepLaw
+    medians: tuple[Median, ...]
+    """In the order in which they were first seen."""
     keeps_global_batch: bool
     """Whether the job splits one batch over the ranks (else every rank keeps its own size)."""
 
-    def predict(self, world_size: int) -> Prediction:
-        """Throughput at the size, in samples (or steps, if the trainer tells no samples) a second.
+    def rate(self, world_size: int) -> float:
+        """Samples (or steps, if the trainer tells no samples) a second at the size.
 
         Raises:
             ValueError: world_size is below 1.
         """
         if world_size < 1:
             raise ValueError(world_size)
-        seen = {world: (seconds, batch) for world, seconds, batch in self.medians}
-        if world_size in seen:
-            seconds, batch = seen[world_size]
-            return _prediction(world_size, batch / seconds, HALF_WIDTHS[0][1], measured=True)
+        seen = self._seen(world_size)
+        if seen is not None:
+            return seen.global_batch / seen.seconds
         batch = self._batch(world_size)
-        seconds = self._step_seconds(world_size, batch)
-        factor = world_size / max(seen)
-        width = next(width for limit, width in HALF_WIDTHS if factor <= limit)
-        return _prediction(world_size, batch / seconds, width, measured=False)
+        return batch / self.step_seconds(world_size, global_batch=batch)
+
+    def spread(self, world_size: int) -> float:
+        """Standard deviation of the rate's error in log space, beside the sizes that were seen.
+
+        Sizes that are near each other are wrong together: it grows with the root of the distance,
+        up to a factor of two.
+        """
+        nearest = min(abs(math.log2(world_size / median.world_size)) for median in self.medians)
+        return self._width(world_size) / WIDTH_IN_SPREADS * min(math.sqrt(nearest), 1.0)
+
+    def predict(self, world_size: int) -> Prediction:
+        """The same with its interval: nine in ten predictions alike came true inside.
+
+        Raises:
+            ValueError: world_size is below 1.
+        """
+        rate = self.rate(world_size)
+        measured = self._seen(world_size) is not None
+        width = self._width(world_size)
+        lower, upper = rate * math.exp(-width), rate * math.exp(width)
+        return Prediction(world_size, rate, lower, upper, measured)
+
+    def step_seconds(
+        self, world_size: int, *, global_batch: float, nodes: int | None = None
+    ) -> float:
+        """Seconds of a step by the law alone.
+
+        Args:
+            world_size: ranks.
+            global_batch: samples a step over all ranks.
+            nodes: pods that they are in; by default as many ranks a pod as in the newest window.
+        """
+        newest = max(self.medians, key=lambda median: median.ended_at)
+        if nodes is None:
+            nodes = math.ceil(world_size * newest.nodes / newest.world_size)
+        return self.law.seconds(nodes, world_size, global_batch / world_size)
+
+    def _seen(self, world_size: int) -> Median | None:
+        """Newest median of that world; None if there is none with the batch of today."""
+        here = [median for median in self.medians if median.world_size == world_size]
+        if not here:
+            return None
+        found = max(here, key=lambda median: median.ended_at)
+        same = abs(math.log(found.global_batch / self._batch(world_size))) <= SAME_BATCH
+        return found if same else None
 
     def _batch(self, world_size: int) -> float:
-        nearest = min(self.medians, key=lambda row: abs(math.log(row[0] / world_size)))
-        return nearest[2] if self.keeps_global_batch else nearest[2] / nearest[0] * world_size
+        newest = max(self.medians, key=lambda median: median.ended_at)
+        if self.keeps_global_batch:
+            return newest.global_batch
+        return newest.global_batch / newest.world_size * world_size
 
-    def _step_seconds(self, world_size: int, batch: float) -> float:
-        terms = zip(self.coefficients, _terms(world_size, batch), strict=True)
-        return max(sum(c * x for c, x in terms), 1e-9)
+    def _width(self, world_size: int) -> float:
+        if self._seen(world_size) is not None:
+            return MEASURED_WIDTH
+        return self._half_width(world_size / max(median.world_size for median in self.medians))
+
+    def _half_width(self, factor: float) -> float:
+        """Split conformal: a quantile of errors at like factors, the job's own counted most."""
+        limit, seeds = next((top, errors) for top, errors in SEED_ERRORS if factor <= top)
+        own = [error for top, error in self._own_errors() if top == limit]
+        errors = sorted([*seeds, *(own * OWN_WEIGHT)])
+        place = math.ceil(COVERAGE * (len(errors) + 1)) - 1
+        return errors[min(place, len(errors) - 1)]
+
+    def _own_errors(self) -> list[tuple[float, float]]:
+        """What the law, fitted to earlier worlds, would have said of each later one."""
+        found = []
+        for i in range(1, len(self.medians)):
+            before, then = self.medians[:i], self.medians[i]
+            law = fit_law([median.row for median in before])
+            row = then.row
+            error = abs(math.log(law.seconds(row.nodes, row.world_size, row.batch) / row.seconds))
+            factor = row.world_size / max(median.world_size for median in before)
+            found.append((next(top for top, _ in SEED_ERRORS if factor <= top), error))
+        return found
 
 
 def fit(windows: Iterable[Throughput]) -> ThroughputModel | None:
@@ -89,30 +186,69 @@ def fit(windows: Iterable[Throughput]) -> ThroughputModel | None:
     Args:
         windows: in the order of time; those without a step are left out.
     """
-    medians = _medians([w for w in windows if w.step_seconds > 0 and w.world_size > 0])
+    used = [w for w in windows if w.step_seconds > 0 and w.world_size > 0]
+    medians = _medians(_since_change(used))
     if not medians:
         return None
-    times = np.array([seconds for _, seconds, _ in medians])
-    rows = np.array([_terms(world, batch) for world, _, batch in medians]) / times[:, None]
-    ridge = math.sqrt(len(medians)) * np.diag(RIDGE) / float(np.median(times))
-    # c1 multiplies samples while the others are seconds: its column is scaled, so that the
-    # solver's tolerance means the same for all four.
-    scale = np.array([1.0, float(np.median(times)) / float(np.median(rows[:, 1] * times)), 1, 1])
-    design = np.vstack([rows, ridge]) * scale
-    target = np.concatenate([np.ones(len(medians)), np.zeros(len(RIDGE))])
-    solution, _ = optimize.nnls(design, target)
-    c0, c1, r0, r2 = (float(value) for value in solution * scale)
-    return ThroughputModel((c0, c1, r0, r2), medians, _keeps_global_batch(medians))
+    law = fit_law([median.row for median in medians])
+    return ThroughputModel(law, medians, _keeps_global_batch(medians))
 
 
 def measured(windows: Sequence[Throughput]) -> float:
     """Median throughput of the newest windows; they must be of one world size, at least one."""
-    newest = windows[-WINDOWS_PER_WORLD:]
+    newest = _undisturbed(windows)[-WINDOWS_PER_WORLD:]
     return statistics.median(_batch_of(w) / w.step_seconds for w in newest)
 
 
-def _terms(world: int, batch: float) -> tuple[float, float, float, float]:
-    return 1.0, batch / world, 2.0 * (world - 1) / world, float(world - 1)
+def _since_change(windows: Sequence[Throughput]) -> Sequence[Throughput]:
+    """What was seen since the newest visit to a world whose step time is another than before."""
+    start = 0
+    for places in _by_place(windows):
+        newest, before = places[-CHANGED_WINDOWS:], places[:-CHANGED_WINDOWS][-WINDOWS_PER_WORLD:]
+        if len(newest) < CHANGED_WINDOWS or len(before) < CHANGED_WINDOWS:
+            continue
+        usual = statistics.median(windows[i].step_seconds for i in before)
+        off = [math.log(windows[i].step_seconds / usual) for i in newest]
+        if min(off) > CHANGED or max(off) < -CHANGED:
+            start = max(start, newest[0])
+    return windows[start:]
+
+
+def _medians(windows: Sequence[Throughput]) -> tuple[Median, ...]:
+    found = []
+    for places in _by_place(windows):
+        rows = _undisturbed([windows[i] for i in places])[-WINDOWS_PER_WORLD:]
+        found.append(
+            Median(
+                rows[0].nodes,
+                rows[0].world_size,
+                statistics.median(_batch_of(row) for row in rows),
+                statistics.median(row.step_seconds for row in rows),
+                windows[places[-1]].ended_at,
+                windows[places[0]].ended_at,
+            )
+        )
+    return tuple(sorted(found, key=lambda median: median.first_at))
+
+
+def _by_place(windows: Sequence[Throughput]) -> list[list[int]]:
+    """Indices of the windows of each world and batch."""
+    groups: dict[tuple[int, int], list[list[int]]] = {}
+    for i, window in enumerate(windows):
+        alike = groups.setdefault((window.nodes, window.world_size), [])
+        for places in alike:
+            if abs(math.log(_batch_of(window) / _batch_of(windows[places[0]]))) <= SAME_BATCH:
+                places.append(i)
+                break
+        else:
+            alike.append([i])
+    return [places for alike in groups.values() for places in alike]
+
+
+def _undisturbed(windows: Sequence[Throughput]) -> Sequence[Throughput]:
+    """Without windows that saves took much of; all, if there are only such."""
+    quiet = [w for w in windows if w.save_seconds <= SAVING * (w.ended_at - w.started_at)]
+    return quiet or windows
 
 
 def _batch_of(window: Throughput) -> float:
@@ -120,26 +256,8 @@ def _batch_of(window: Throughput) -> float:
     return window.global_batch or 1.0
 
 
-def _medians(windows: Sequence[Throughput]) -> tuple[tuple[int, float, float], ...]:
-    by_world: dict[int, list[Throughput]] = {}
-    for window in windows:
-        by_world.setdefault(window.world_size, []).append(window)
-    return tuple(
-        (
-            world,
-            statistics.median(w.step_seconds for w in rows[-WINDOWS_PER_WORLD:]),
-            statistics.median(_batch_of(w) for w in rows[-WINDOWS_PER_WORLD:]),
-        )
-        for world, rows in sorted(by_world.items())
-    )
-
-
-def _keeps_global_batch(medians: Sequence[tuple[int, float, float]]) -> bool:
+def _keeps_global_batch(medians: Sequence[Median]) -> bool:
     """Whichever varies less over the sizes seen: the whole batch, or a rank's."""
-    whole = [math.log(batch) for _, _, batch in medians]
-    each = [math.log(batch / world) for world, _, batch in medians]
+    whole = [math.log(median.global_batch) for median in medians]
+    each = [math.log(median.global_batch / median.world_size) for median in medians]
     return max(whole) - min(whole) <= max(each) - min(each)
-
-
-def _prediction(world: int, rate: float, width: float, *, measured: bool) -> Prediction:
-    return Prediction(world, rate, rate * math.exp(-width), rate * math.exp(width), measured)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from rover_kf.api.samples import StepReport, StepSample
-from rover_kf.metrics.windows import WARM_UP_STEPS, Windows
+from rover_kf.metrics.windows import MOST_WINDOWS, WARM_UP_STEPS, Windows
 
 
 def report(rank: int, step: int, seconds: float, *, round_number: int = 1) -> StepReport:
@@ -39,6 +39,20 @@ def test_change_drops_the_open_window():
     assert windows.observe(report(1, 9, 0.5)) == ()
     assert windows.closed == ()
     assert windows.samples_per_second == 0
+
+
+def test_what_another_size_showed_outlives_a_long_stay():
+    """Beyond the most that are kept, windows of the size with the most go, oldest first."""
+    windows = Windows(0.9)
+    for number, (nodes, steps) in enumerate([(1, 10), (2, 400)], start=1):
+        windows.begin(number, nodes=nodes, world_size=2)
+        for step in range(steps):
+            windows.observe(report(0, step, 0.5, round_number=number))
+            windows.observe(report(1, step, 0.5, round_number=number))
+    closed = windows.closed
+    assert len(closed) == MOST_WINDOWS
+    assert [window.nodes for window in closed[:4]] == [1, 1, 1, 2]
+    assert closed[-1].ended_at > closed[3].ended_at
 
 
 def test_step_needs_every_rank():

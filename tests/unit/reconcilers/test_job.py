@@ -45,7 +45,7 @@ def test_job_that_profits_is_scaled_once_and_verified(cluster, history):
     assert record is not None
     applied = [decision for decision in record.decisions if decision.applied]
     assert [(d.current, d.target) for d in applied] == [(2, 3)]
-    assert applied[0].predicted_gain == pytest.approx(1.5, rel=0.01)
+    assert applied[0].predicted_gain == pytest.approx(1.4, rel=0.01)
 
 
 def test_job_that_does_not_profit_is_rolled_back_and_left_alone(clock, history):
