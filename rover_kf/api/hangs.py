@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import dataclasses
 
-START, TRAINING, EVALUATION, CHECKPOINT, ENDED = (
+START, WAITING, TRAINING, EVALUATION, CHECKPOINT, ENDED = (
     "start",
+    "waiting",
     "training",
     "evaluation",
     "checkpoint",
     "ended",
 )
-"""What a training process is at, as its StepReports say; empty where nothing is known."""
+"""What a training process is at, as its StepReports say; empty where nothing is known. It waits
+where a stream has nothing new."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

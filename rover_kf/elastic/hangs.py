@@ -16,7 +16,7 @@ from collections.abc import Collection
 from rover_kf.api import hangs
 
 LATER_PAUSES = frozenset({hangs.EVALUATION, hangs.CHECKPOINT})
-PAUSES = LATER_PAUSES | {hangs.START}
+PAUSES = LATER_PAUSES | {hangs.START, hangs.WAITING}
 """What may take much longer than a step."""
 PATIENCE = 2.0
 """Times the longest pause that ended well: the next one may be longer."""
@@ -106,11 +106,12 @@ def stalled(
         now: the time.
 
     Returns:
-        None while all is well, or where nothing can be known: no rank tells of steps, or one has
-        ended already and the others may do what a script does after its last step.
+        None while all is well, or where nothing can be known: no rank tells of steps, one has
+        ended already and the others may do what a script does after its last step, or nobody has
+        anything to train on, as a stream brings nothing new.
     """
     phases = {one.phase for one in ranks if one.phase}
-    if limits.action == "off" or not phases or hangs.ENDED in phases:
+    if limits.action == "off" or not phases or phases & {hangs.ENDED, hangs.WAITING}:
         return None
     # Ranks make their first step together: with the first that tells of one it is behind all.
     starting = all(one.step is None for one in ranks)

@@ -123,6 +123,7 @@ class Checkpointer:
         if self._recovery is None:
             self._say_outside()
             return 0
+        self._phase.attend(state)
         self._begin()
         with without_collection():
             reply = self._bring_into(state, self._recovery)

@@ -45,19 +45,32 @@ class Exchange:
         """Give what this rank brings, get what all do, by rank. All ranks must call it."""
         if not dist.is_initialized():
             return [brought]
-        if not self._ready:
-            # Slots are numbers of the host's: a device would have to be waited for.
-            own = dist.get_backend() != "gloo"
-            self._group = dist.new_group(backend="gloo") if own else None
-            self._ready = True
         numbers = [brought.flag, brought.samples, len(brought.spans)]
         for span in brought.spans:
             numbers += (self._numbers[span.partition], span.begin, span.end)
         numbers += [0] * (3 + 3 * MOST_SPANS - len(numbers))
         mine = torch.tensor(numbers, dtype=torch.int64)
+        return [self._read(told.tolist()) for told in self._gathered(mine)]
+
+    def gather(self, text: str) -> list[str]:
+        """Give a text, get those of all ranks. All ranks must call it."""
+        if not dist.is_initialized():
+            return [text]
+        data = text.encode()
+        sizes = [int(told) for told in self._gathered(torch.tensor([len(data)]))]
+        padded = torch.tensor(list(data.ljust(max(sizes), b" ")), dtype=torch.uint8)
+        told = self._gathered(padded)
+        return [bytes(one.tolist()[:size]).decode() for one, size in zip(told, sizes, strict=True)]
+
+    def _gathered(self, mine: torch.Tensor) -> list[torch.Tensor]:
+        if not self._ready:
+            # Slots are numbers of the host's: a device would have to be waited for.
+            own = dist.get_backend() != "gloo"
+            self._group = dist.new_group(backend="gloo") if own else None
+            self._ready = True
         found = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._group))]
         dist.all_gather(found, mine, group=self._group)
-        return [self._read(told.tolist()) for told in found]
+        return found
 
     def _read(self, told: list[int]) -> Brought:
         flag, samples, count, *rest = told

@@ -11,10 +11,19 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator, Mapping
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from rover_kf.api import hangs
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """An entry of a state whose data come while training goes on."""
+
+    def is_waiting(self) -> bool:
+        """Whether no rank has anything to train on until more comes; from any thread."""
 
 
 class Phase:
@@ -24,6 +33,12 @@ class Phase:
         self._begun = self._stepped = self._ended = False
         self._saving = self._saves = 0
         self._modules: tuple[weakref.ref[torch.nn.Module], ...] = ()
+        self._streams: tuple[Stream, ...] = ()
+
+    def attend(self, state: Mapping[str, object]) -> None:
+        """Ask the streams of a state whether they have anything."""
+        values = (value for value in state.values() if not isinstance(value, type))
+        self._streams = tuple(value for value in values if isinstance(value, Stream))
 
     def begin(self) -> None:
         """A restore was asked for: steps will follow. A script that only saves tells of none."""
@@ -58,6 +73,8 @@ class Phase:
         """One of the words of ``rover_kf.api.hangs``, or nothing; from any thread."""
         if self._ended:
             return hangs.ENDED
+        if any(stream.is_waiting() for stream in self._streams):
+            return hangs.WAITING
         if not self._stepped:
             return hangs.START if self._begun and not self._saves else ""
         if self._saving:

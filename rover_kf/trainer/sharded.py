@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from rover_kf.trainer.sharded_loader import ShardedLoader
 
 _VERSION = 1
+_IDLE_SECONDS = 5.0
+"""Since no rank had anything; ranks tell each other again and again, unless one of them hangs."""
 
 
 class ShardedDataset(IterableDataset[Any]):
@@ -85,6 +88,8 @@ class ShardedDataset(IterableDataset[Any]):
         self._settings = settings or trainer_settings.read()
         self.union = Union()
         """What is used; of a shared ledger only by this process."""
+        self.idle_at = float("-inf")
+        """When no rank had anything to read; a steady clock's seconds."""
         self._leases: Leases | None = None
         self._desk: Counter | None = None
         if not isinstance(self.source, Resumable):
@@ -150,6 +155,10 @@ class ShardedDataset(IterableDataset[Any]):
             )
         return (sample for (sample,) in self.loader(1, collate_fn=list))
 
+    def is_waiting(self) -> bool:
+        """Whether no rank has had anything to read just now: what comes of a stream is used up."""
+        return time.monotonic() - self.idle_at < _IDLE_SECONDS
+
     # -- the checkpoint ---------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -159,6 +168,7 @@ class ShardedDataset(IterableDataset[Any]):
         progress = self.union.progress()
         if self.shared and self._desk is not None and self._settings.rank == 0:
             progress = self._desk.progress(self.name, self._settings.round)
+            self.union = Union.of([progress, self.union.progress()])
         return {
             "version": _VERSION,
             **self._identity(),

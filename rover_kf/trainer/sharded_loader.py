@@ -21,9 +21,11 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from rover_kf import errors
-from rover_kf.api.data import Span
+from rover_kf.api import codec
+from rover_kf.api.data import DataPlan, Progress, Span
 from rover_kf.sharding.holder import joined
 from rover_kf.sharding.source import Slot, Source
+from rover_kf.sharding.union import Union
 from rover_kf.trainer.exchange import HAS, MOST_SPANS, NONE_NOW, OVER, Brought, Exchange
 from rover_kf.trainer.leases import Leases
 from rover_kf.trainer.sharded import ShardedDataset
@@ -91,6 +93,7 @@ class ShardedLoader(DataLoader[Any]):
             options.setdefault("persistent_workers", True)
         self._ahead = batch_size * (workers * (options.get("prefetch_factor") or 2) + 2)
         self._exchange: Exchange | None = None
+        self._agreed_on: DataPlan | None = None
         self._last: Any = None
         self._good = self._bad = 0
         self._weight = 1.0
@@ -114,6 +117,7 @@ class ShardedLoader(DataLoader[Any]):
         """The rest of the epoch, as far as this rank takes it."""
         if self._data.epoch >= self._data.epochs:
             return
+        self._begin()
         leases = self._leases()
         leases.give_back()  # what an iteration that was left had read ahead
         for read in self._reads(leases):
@@ -122,11 +126,13 @@ class ShardedLoader(DataLoader[Any]):
                 break
             if not self._count(leases, told):
                 if read is None:
+                    self._data.idle_at = time.monotonic()
                     time.sleep(_IDLE_SECONDS)
                 continue
+            self._data.idle_at = float("-inf")
             if read is not None and read.samples:
                 self._last = read.batch
-            yield self._last if self._last is not None else self._stand_in()
+            yield self._last if self._last is not None else self._stand_in(told)
         self._data.union.turn()
         leases.turn()
 
@@ -151,17 +157,25 @@ class ShardedLoader(DataLoader[Any]):
 
     # -- one step ---------------------------------------------------------------------------------
 
+    def _begin(self) -> None:
+        """Where ranks have looked at a stream one after the other, agree on what is used."""
+        plan = self._data.plan
+        if self._data.shared or plan is self._agreed_on:
+            return
+        self._exchange = Exchange(tuple(sorted(p.name for p in plan.partitions)))
+        self._agreed_on = plan
+        if any(not partition.bounded for partition in plan.partitions):
+            own = codec.dumps(self._data.union.progress()).decode()
+            told = self._exchange.gather(own)
+            self._data.union = Union.of(codec.loads(Progress, text.encode()) for text in told)
+
     def _tell(self, leases: Leases, read: Read | None) -> list[Brought]:
         """What all ranks bring; this one first of all says what it does."""
         if read is not None:
             brought = Brought(HAS, joined(read.spans), read.samples)
         else:
             brought = Brought(OVER if leases.finished else NONE_NOW)
-        if self._data.shared:
-            return [brought]
-        if self._exchange is None:
-            self._exchange = Exchange(tuple(sorted(p.name for p in self._data.plan.partitions)))
-        return self._exchange.tell(brought)
+        return [brought] if self._exchange is None else self._exchange.tell(brought)
 
     def _count(self, leases: Leases, told: list[Brought]) -> bool:
         """Whether anybody's batch counts; all ranks find the same."""
@@ -175,11 +189,10 @@ class ShardedLoader(DataLoader[Any]):
         self._weight = sizes[own] * len(told) / total if total else 0.0
         return total > 0
 
-    def _stand_in(self) -> Any:
-        """Any sample, of a rank that has had none: it counts with weight 0."""
-        first = next(p for p in self._data.plan.partitions if p.end > p.begin or not p.bounded)
-        order = (self._data.epoch, (Span(first.name, first.begin, first.begin + 1),))
-        read: Read = self.dataset[order]
+    def _stand_in(self, told: list[Brought]) -> Any:
+        """A sample of those that others bring, for a rank that has had none: its weight is 0."""
+        brought = next(brought for brought in told if brought.samples)
+        read: Read = self.dataset[self._data.epoch, brought.spans]
         if read.broken is not None:
             raise errors.InputError(
                 f"a rank to which nothing could be lent cannot read a first sample: {read.reason}"

@@ -177,6 +177,17 @@ def test_nothing_is_known_of_scripts_that_say_nothing():
     assert world.wait(5000) == []
 
 
+def test_a_stream_that_brings_nothing_is_no_hang():
+    """However long; from the moment on that something came, a step may take what it may."""
+    world = World()
+    world.train(1, 3)
+    world.say(at.WAITING)
+    assert world.wait(5000) == []
+    world.say(at.TRAINING)
+    assert world.wait(290) == []
+    assert world.wait(20) == [Collect()]
+
+
 def test_off_and_report():
     """The policy's word goes."""
     world = World(HangLimits(action="off"))

@@ -42,6 +42,31 @@ def test_a_training():
     assert phase.now() == hangs.ENDED
 
 
+class Quiet:
+    """A stream."""
+
+    def __init__(self):
+        self.waiting = True
+
+    def is_waiting(self):
+        return self.waiting
+
+
+def test_a_stream_that_brings_nothing():
+    """Told from the restore on, before the first step, too; over as soon as something comes."""
+    quiet, phase = Quiet(), Phase()
+    phase.begin()
+    phase.attend({"data": quiet, "seen": 1})
+    assert phase.now() == hangs.WAITING
+    quiet.waiting = False
+    assert phase.now() == hangs.START
+    phase.stepped({}, last=False)
+    quiet.waiting = True
+    assert phase.now() == hangs.WAITING
+    phase.end()
+    assert phase.now() == hangs.ENDED
+
+
 def test_a_script_that_only_saves():
     """It restores and saves and never tells of a step: nothing is known of it."""
     phase = Phase()
