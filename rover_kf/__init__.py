@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rover_kf.readers.text import TextLines as TextLines
     from rover_kf.trainer.checkpointer import Checkpointer as Checkpointer
     from rover_kf.trainer.directory import DirectoryCheckpointer as DirectoryCheckpointer
+    from rover_kf.trainer.kafka.dataset import KafkaDataset as KafkaDataset
     from rover_kf.trainer.loader import ElasticDataLoader as ElasticDataLoader
     from rover_kf.trainer.sampler import ElasticSampler as ElasticSampler
     from rover_kf.trainer.sharded import ShardedDataset as ShardedDataset
@@ -35,6 +36,7 @@ _HOMES = {
     "ElasticDataLoader": "rover_kf.trainer.loader",
     "ElasticSampler": "rover_kf.trainer.sampler",
     "JobKey": "rover_kf.api.jobs",
+    "KafkaDataset": "rover_kf.trainer.kafka.dataset",
     "Quantity": "rover_kf.api.decisions",
     "Recommendation": "rover_kf.api.decisions",
     "RoverClient": "rover_kf.client",

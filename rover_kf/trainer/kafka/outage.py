@@ -28,6 +28,12 @@ class Outage:
         self.reason = ""
         """What the client said last."""
 
+    @property
+    def is_on(self) -> bool:
+        """Whether nothing has come for some time."""
+        since = self._since
+        return since is not None and self._now() - since > _FIRST_WARNING_SECONDS
+
     def waiting(self, what: str) -> None:
         """Nothing came; call it every now and then."""
         now = self._now()

@@ -181,6 +181,11 @@ class KafkaSource:
             return spec.for_timestamp(at)
         return spec.earliest() if at == EARLIEST else spec.latest()
 
+    def is_away(self) -> bool:
+        """Whether brokers do not answer this process; from any thread."""
+        clients = self._clients
+        return clients is not None and clients[0].outage.is_on
+
     # -- where data are read -----------------------------------------------------------------------
 
     def read(self, span: Span, epoch: int) -> Iterator[Any]:  # noqa: ARG002 - a stream has one

@@ -1,0 +1,235 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Real training on a real topic, with the broker killed, workers killed and the world scaled.
+
+The state has a count for every record, which goes back with a checkpoint as a weight does: what it
+says at the end is what the surviving model was trained on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import uuid
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from pods import Job, kill
+from tests_support import eventually
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.data import Progress
+from rover_kf.api.status import Acknowledged, ScaleRequest
+from rover_kf.inspection.place import locate
+from rover_kf.inspection.whole_state import open_state
+from rover_kf.trainer.kafka.beginnings import committed
+from rover_kf.trainer.kafka.connection import KafkaConnection
+from rover_kf.trainer.kafka.group_offsets import GroupOffsets
+
+MOST, HISTORY, REST, PARTITIONS = 20_000, 600, 60, 3
+
+TRAINING = """
+import json, os, sys, time
+import torch, torch.distributed as dist
+from rover_kf import Checkpointer, KafkaDataset
+
+brokers, topic, most, enough = sys.argv[1:]
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+data = KafkaDataset(brokers, topic, group=topic, decode=lambda r: int(r.value), shard_size=16)
+loader = data.loader(32, num_workers=1)
+counts = torch.zeros(int(most), dtype=torch.int32)
+torch.manual_seed(0)
+state = {"model": torch.nn.Linear(4, 4), "data": data, "counts": counts}
+checkpointer = Checkpointer()
+step = checkpointer.restore(state)
+for numbers in loader:
+    own = torch.zeros(len(counts) + 1, dtype=torch.int32)
+    if loader.weight:
+        own.index_add_(0, numbers, torch.ones(len(numbers), dtype=torch.int32))
+    if rank == 0 and os.path.exists(enough):
+        own[-1] = int(open(enough).read())
+    dist.all_reduce(own)
+    counts += own[:-1]
+    step += 1
+    time.sleep(0.01)
+    sys.stdout.write(f"step {step} rank {rank} of {world} pid {os.getpid()} "
+                     f"round {os.environ['ROVER_ROUND']} at {time.time()}\\n")
+    sys.stdout.flush()
+    checkpointer.step(step, state, samples=len(numbers))
+    if 0 < own[-1] <= counts.sum():
+        break
+checkpointer.save(step, state)
+if rank == 0:
+    assert checkpointer.wait(step)
+    data.close()
+    print("counts", json.dumps(counts.tolist()))
+checkpointer.close()
+dist.destroy_process_group()
+"""
+
+
+class Feed(threading.Thread):
+    """Produces numbers from 0 on, one a record, each once whatever happens to the broker."""
+
+    def __init__(self, address, topic):
+        super().__init__(daemon=True)
+        config = {"bootstrap.servers": address, "enable.idempotence": True, "log_level": 0}
+        self._producer, self._topic = Producer(config), topic
+        self.count = 0
+        self._end = threading.Event()
+
+    def append(self, count):
+        """So many more."""
+        for number in range(self.count, self.count + count):
+            self._producer.produce(self._topic, b"%d" % number, partition=number % PARTITIONS)
+            self._producer.poll(0)
+        self.count += count
+
+    def run(self):
+        """A few at a time, until it is told to end."""
+        while not self._end.wait(0.05) and self.count < MOST - REST:
+            self.append(4)
+
+    def end(self):
+        """No more by itself; waits until the broker has all."""
+        self._end.set()
+        self.join()
+        self.flush()
+
+    def flush(self):
+        """Wait until the broker has all."""
+        assert self._producer.flush(120) == 0
+
+
+class Lag(threading.Thread):
+    """Compares, again and again, what the group has committed with what is durable."""
+
+    def __init__(self, address, topic, storage):
+        super().__init__(daemon=True)
+        config = {"bootstrap.servers": address, "group.id": topic, "log_level": 0}
+        self._consumer, self._storage = Consumer(config), storage
+        self._partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        self._end = threading.Event()
+        self.seen, self.ahead, self.values = 0, [], set()
+
+    def run(self):
+        """Until it is told to end. What is committed is asked first: both only grow."""
+        while not self._end.wait(0.2):
+            with contextlib.suppress(KafkaException, errors.RoverError, OSError):
+                group = self.committed()
+                durable = self._durable()
+                late = {name: at for name, at in group.items() if at > durable.get(name, 0)}
+                self.ahead += [(late, durable)] if late else []
+                self.seen += 1
+                self.values.add(sum(group.values()))
+
+    def committed(self):
+        """Offsets of the group, those that it has."""
+        told = self._consumer.committed(self._partitions, timeout=5)
+        return {f"{at.topic}/{at.partition}": at.offset for at in told if at.offset >= 0}
+
+    def _durable(self):
+        place = locate(str(self._storage))
+        tree = open_state(place.storage, place.checkpoint()).tree()
+        return committed(codec.decode(Progress, tree["data"]["progress"]))
+
+    def end(self):
+        """Look no more."""
+        self._end.set()
+        self.join()
+
+
+def test_each_record_counts_once_in_the_model_that_survives(kafka):
+    """2 → 3 → 1 ranks, workers and the broker killed between: 0 lost, 0 counted twice, and the
+    group's offsets are never ahead of the newest durable checkpoint."""
+    topic = f"clicks-{uuid.uuid4().hex[:8]}"
+    kafka.create(topic, PARTITIONS)
+    feed = Feed(kafka.address, topic)
+    feed.append(HISTORY)
+    feed.flush()
+    with Job(2, max_nodes=3, restarts=20) as job:
+        lag = Lag(kafka.address, topic, job.folder / "storage" / "train")
+        enough = job.folder / "enough"
+        command = (job.script(TRAINING), kafka.address, topic, str(MOST), str(enough))
+        job.start(*command)
+        lag.start()
+        feed.start()
+        job.stepping(0, 1)
+        again = job.stepping(0, 1, after=_kill_one(job, 1))
+        kafka.stop()
+        kafka.start()
+        job.stepping(0, 1, after=max(again, time.time()))
+        job.add(2, *command)
+        assert _scale(job, 3)
+        job.stepping(0, 1, 2)
+        _kill_one(job, 2)
+        kafka.stop()
+        kafka.start()
+        job.stepping(0, 1, 2, after=time.time())
+        assert _scale(job, 1)
+        job.stepping(0, after=time.time())
+        feed.end()
+        (job.folder / "enough.part").write_text(str(feed.count + REST))
+        (job.folder / "enough.part").rename(enough)
+        feed.append(REST)
+        feed.flush()
+        assert job.pods[0].wait() == 0
+        lag.end()
+        text = job.pods[0].text()
+        steps = job.pods[0].steps()
+    counts = json.loads(text.partition("counts ")[2].partition("\n")[0])
+    lost, twice = counts[: feed.count].count(0), sum(count > 1 for count in counts)
+    again = len(steps) - len({step["step"] for step in steps})
+    print(
+        f"{feed.count} records, {lost} lost, {twice} counted twice; {len(steps)} steps, {again} of "
+        f"them done again; {lag.seen} looks at {len(lag.values)} committed offsets"
+    )
+    assert (lost, twice, sum(counts)) == (0, 0, feed.count)
+    assert {step["of"] for step in steps} == {1, 2, 3}
+    assert again > 0
+    assert lag.ahead == []
+    assert len(lag.values) > 1
+    assert sum(lag.committed().values()) == feed.count
+
+
+def test_a_group_commits_what_is_durable_and_no_more(kafka):
+    """Of the steps that were saved the newest durable one counts; the last look is at the end."""
+    topic = f"clicks-{uuid.uuid4().hex[:8]}"
+    kafka.create(topic, 1)
+    durable = [0]
+    group = GroupOffsets(KafkaConnection(kafka.address, topic), every=0.05)
+    consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": topic})
+
+    def offset():
+        (at,) = consumer.committed([TopicPartition(topic, 0)], timeout=10)
+        return at.offset
+
+    def save(step):
+        group.saved({(topic, 0): 10 * step}, lambda: durable[0] >= step)
+
+    for step in range(1, 40):
+        save(step)
+    durable[0] = 7
+    assert eventually(lambda: offset() == 70)
+    durable[0] = 38
+    assert eventually(lambda: offset() == 380)
+    durable[0] = 39
+    save(40)
+    group.close()
+    assert offset() == 390
+    consumer.close()
+
+
+def _kill_one(job: Job, pod: int) -> float:
+    """SIGKILL the pod's training process; its last step's time."""
+    last = job.pods[pod].steps()[-1]
+    kill(last["pid"])
+    return last["at"]
+
+
+def _scale(job: Job, count: int) -> bool:
+    eventually(lambda: job.status().step > 0, within=120)
+    return codec.loads(Acknowledged, job.ask(names.PATH_SCALE, ScaleRequest(count, "test"))).done
