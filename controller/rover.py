@@ -9,8 +9,10 @@ import logging
 import threading
 import time
 
+from controller import retention
+from controller.access import ClusterAccess
 from controller.defaults import PolicyDefaults
-from controller.servers import WebhookServer, health_app, served
+from controller.servers import WebhookServer, health_app, history_metrics, served
 from controller.settings import HOOK, WEBHOOK, ControllerSettings
 from controller.tls import CertificateSecret
 from rover_kf import errors
@@ -19,6 +21,7 @@ from rover_kf.cluster.kubernetes import KubernetesCluster
 from rover_kf.history.store import SqlHistory
 from rover_kf.reconcilers.job import Reconcilers
 from rover_kf.reconcilers.queue import KeyQueue
+from rover_kf.webhook.history import HistoryServer
 from rover_kf.webhook.server import make_app
 
 STOP_SECONDS = 10.0
@@ -45,6 +48,7 @@ class Rover:
         self._webhook: WebhookServer | None = None
         self._cluster: KubernetesCluster | None = None
         self._silent: set[str] = set()
+        self._history = SqlHistory(settings.history, shared=settings.history_shared)
 
     async def start(self) -> None:
         """Start everything; returns at once.
@@ -63,10 +67,12 @@ class Rover:
             hosts=told.webhook_hosts,
         )
         app = make_app(told.injection, PolicyDefaults(told.policy_defaults).read)
+        HistoryServer(self._history, ClusterAccess(cluster.api)).add_to(app)
         self._webhook = WebhookServer(app, secret, told.webhook_port)
         self._worker = threading.Thread(target=self._reconcile, args=(cluster,), name="reconcilers")
         self._worker.start()
-        for work in (self._webhook.run(), self._serve_health(), self._resync(cluster)):
+        retained = retention.keep(self._history, told.history_days, clock=time.time)
+        for work in (self._webhook.run(), self._serve_health(), self._resync(cluster), retained):
             self._tasks.append(asyncio.create_task(work))
 
     async def stop(self) -> None:
@@ -94,13 +100,18 @@ class Rover:
         """Whether the API server can have jobs reviewed."""
         return self._webhook is not None and self._webhook.ready
 
+    def metrics(self) -> str:
+        """What /metrics of the health port tells."""
+        return history_metrics(available=self._history.available, failures=self._history.failures)
+
     def _reconcile(self, cluster: KubernetesCluster) -> None:
-        with SqlHistory(self._settings.history) as history:
+        with self._history as history:
             reconcilers = Reconcilers(cluster, history, clock=time.time)
             self.queue.run(reconcilers.reconcile, self._stopping)
 
     async def _serve_health(self) -> None:
-        async with served(health_app(self.alive, self.ready), self._settings.health_port):
+        app = health_app(self.alive, self.ready, self.metrics)
+        async with served(app, self._settings.health_port):
             await asyncio.Event().wait()
 
     async def _resync(self, cluster: KubernetesCluster) -> None:

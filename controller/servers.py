@@ -79,8 +79,10 @@ async def served(
         await runner.cleanup()
 
 
-def health_app(alive: Callable[[], bool], ready: Callable[[], bool]) -> web.Application:
-    """/healthz (restart me if not) and /readyz (send me reviews)."""
+def health_app(
+    alive: Callable[[], bool], ready: Callable[[], bool], metrics: Callable[[], str] | None = None
+) -> web.Application:
+    """/healthz (restart me if not), /readyz (send me reviews) and /metrics, if there are any."""
 
     def answering(question: Callable[[], bool]) -> Handler:
         async def respond(_: web.Request) -> web.StreamResponse:
@@ -92,7 +94,26 @@ def health_app(alive: Callable[[], bool], ready: Callable[[], bool]) -> web.Appl
     app = web.Application()
     app.router.add_get("/healthz", answering(alive))
     app.router.add_get("/readyz", answering(ready))
+    if metrics is not None:
+        text = metrics
+
+        async def tell(_: web.Request) -> web.StreamResponse:
+            return web.Response(text=text())
+
+        app.router.add_get("/metrics", tell)
     return app
+
+
+def history_metrics(*, available: bool, failures: int) -> str:
+    """The history's state as Prometheus reads it."""
+    return (
+        "# HELP rover_kf_history_available Whether the history's last use went well.\n"
+        "# TYPE rover_kf_history_available gauge\n"
+        f"rover_kf_history_available {int(available)}\n"
+        "# HELP rover_kf_history_failures_total Uses of the history that did not go well.\n"
+        "# TYPE rover_kf_history_failures_total counter\n"
+        f"rover_kf_history_failures_total {failures}\n"
+    )
 
 
 def _load(context: ssl.SSLContext, certificates: Certificates) -> None:

@@ -9,6 +9,8 @@
 | ROVER_SIDECAR_IMAGE | image of init container and sidecar in injected pods | needed |
 | ROVER_SIDECAR_PULL_POLICY | their imagePullPolicy | IfNotPresent |
 | ROVER_HISTORY | SQLAlchemy URL of the history | sqlite:////var/lib/rover-kf/history.db |
+| ROVER_HISTORY_SHARED | namespaces whose runs others may learn from, by commas; ``*``: all | none |
+| ROVER_HISTORY_DAYS | how long runs that ended are kept; 0: for ever | 365 |
 | ROVER_POLICY_DEFAULTS | folder with one file for each policy key (a ConfigMap's mount) | none |
 | ROVER_TOKEN_FILE | token with audience rover-kf, shown to coordinators | /var/run/rover/token |
 | ROVER_RESYNC_SECONDS | how often every job is looked at though nothing changed | 60 |
@@ -41,6 +43,8 @@ class ControllerSettings:
     sidecar_image: str
     sidecar_pull_policy: str
     history: str
+    history_shared: tuple[str, ...]
+    history_days: float
     policy_defaults: pathlib.Path | None
     token_file: pathlib.Path
     resync_seconds: float
@@ -76,6 +80,12 @@ def read(environment: Mapping[str, str]) -> ControllerSettings:
         sidecar_image=_needed(environment, "ROVER_SIDECAR_IMAGE"),
         sidecar_pull_policy=environment.get("ROVER_SIDECAR_PULL_POLICY", "IfNotPresent"),
         history=environment.get("ROVER_HISTORY", "sqlite:////var/lib/rover-kf/history.db"),
+        history_shared=tuple(
+            name.strip()
+            for name in environment.get("ROVER_HISTORY_SHARED", "").split(",")
+            if name.strip()
+        ),
+        history_days=_number(environment, "ROVER_HISTORY_DAYS", 365),
         policy_defaults=pathlib.Path(defaults) if defaults else None,
         token_file=pathlib.Path(environment.get("ROVER_TOKEN_FILE", f"{names.TOKEN_HOME}/token")),
         resync_seconds=_number(environment, "ROVER_RESYNC_SECONDS", 60),

@@ -198,6 +198,8 @@ STATUS_COPY_WANTED = 428
 PATH_COORDINATOR = "/v1/coordinator"
 # controller to coordinator
 PATH_STATUS, PATH_SCALE, PATH_ABSENT = "/v1/status", "/v1/scale", "/v1/absent"
+PATH_HISTORY = "/v1/history"
+"""Of the controller, not of a coordinator."""
 PATH_PODS = "/v1/pods"
 # sidecar to sidecar: PATH_SLOTS/<place>/<step> gives a sealed slot's bytes; the place is a local
 # rank, REPLICA_PLACE<rank> or PARITY_PLACE<lane>
@@ -261,3 +263,4 @@ EVENT_NO_MORE_RESTARTS = "NoMoreRestarts"
 EVENT_FINISHED = "TrainingFinished"
 EVENT_SHARD_POISONED = "DataShardSetAside"
 EVENT_RECORDED = "RunRecorded"
+EVENT_HISTORY_UNAVAILABLE = "HistoryUnavailable"

@@ -1,10 +1,12 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""``rover-kf history``: what past runs showed."""
+"""``rover-kf history``: what past runs showed, and its files."""
 
 from __future__ import annotations
 
 import json
+import pathlib
+import time
 
 import click
 from rich.console import Console
@@ -13,11 +15,12 @@ from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.cli import show
 from rover_kf.cli.place import Place
+from rover_kf.history import transfer
 
 
 @click.group()
 def history() -> None:
-    """Look at recorded runs."""
+    """Look at recorded runs, write them to a file, add them from one."""
 
 
 @history.command("list")
@@ -45,6 +48,38 @@ def show_run(place: Place, run: str) -> None:
             "rover-kf history list"
         )
     click.echo(json.dumps(codec.encode(found[0]), indent=2))
+
+
+@history.command("export")
+@click.argument("file", type=click.Path(path_type=pathlib.Path))
+@click.option("-n", "--namespace", help="Only of this namespace.")
+@click.pass_obj
+def export(place: Place, file: pathlib.Path, namespace: str | None) -> None:
+    """Write runs to FILE: JSON lines (.jsonl) or Parquet (.parquet)."""
+    with place.embedded() as rover:
+        count = transfer.write(rover.history, file, namespace=namespace)
+    click.echo(f"{count} runs written to {file}")
+
+
+@history.command("import")
+@click.argument("file", type=click.Path(path_type=pathlib.Path))
+@click.option("-n", "--namespace", help="Only of this namespace.")
+@click.pass_obj
+def add(place: Place, file: pathlib.Path, namespace: str | None) -> None:
+    """Add the runs of FILE; one that is there already stays if it was written later."""
+    with place.embedded() as rover:
+        count = transfer.read(rover.history, file, namespace=namespace)
+    click.echo(f"{count} runs of {file} added")
+
+
+@history.command("prune")
+@click.option("--days", type=click.FloatRange(0, min_open=True), required=True, help="To keep.")
+@click.pass_obj
+def prune(place: Place, days: float) -> None:
+    """Forget runs that ended more than so many days ago."""
+    with place.embedded() as rover:
+        count = rover.history.retain(newer_than=time.time() - days * 86400)
+    click.echo(f"{count} runs forgotten")
 
 
 VERBS = (history,)

@@ -27,7 +27,7 @@ from rover_kf.client.reconciling import Background
 from rover_kf.client.rehearsing import DryRun, rehearse
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.protocol import Cluster
-from rover_kf.history.store import SqlHistory
+from rover_kf.history import opening
 from rover_kf.injection.inject import Injected, inject
 from rover_kf.injection.policy import RoverPolicy
 from rover_kf.recommender.constraints import Constraints
@@ -63,7 +63,7 @@ class RoverClient:
     ) -> None:
         self.settings = told or settings.read()
         self.cluster: Cluster = cluster or LocalCluster(self.settings.state)
-        self.history = SqlHistory(self.settings.history)
+        self.history = opening.at(self.settings.history)
         self._background: Background | None = None
 
     @classmethod

@@ -5,7 +5,7 @@
 | variable | meaning | default |
 |---|---|---|
 | ROVER_KF_STATE | folder of embedded jobs, their logs and claims | ``~/.rover-kf`` |
-| ROVER_KF_HISTORY | SQLAlchemy URL of the history | a SQLite file in the state folder |
+| ROVER_KF_HISTORY | SQLAlchemy URL, or a controller's https one | SQLite in the state folder |
 | ROVER_KF_ON | ``embedded`` or ``kubernetes``: where the CLI's verbs act | ``embedded`` |
 | ROVER_SIDECAR_IMAGE | image of init container and sidecar | ``rover-kf-sidecar:<version>`` |
 """

@@ -13,7 +13,7 @@ import logging
 import pathlib
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import sqlalchemy as sa
@@ -29,8 +29,14 @@ LOG = logging.getLogger(__name__)
 CANDIDATES = 500
 """Newest runs of a namespace among which similar ones are looked for."""
 
+MOST_ACCELERATORS = (1 << 31) - 1
+"""What the column holds."""
+
 MIGRATION_LOCK = 0x726F766572
 """Key of PostgreSQL's advisory lock around migrations."""
+
+ALL = "*"
+"""Shared by every namespace."""
 
 LOCK_SECONDS = 10.0
 """How long a SQLite writer waits for another one."""
@@ -43,12 +49,22 @@ class SqlHistory:
 
         with SqlHistory("sqlite:////var/lib/rover-kf/history.db") as history:
             history.upsert(record)
+
+    Args:
+        url: of SQLAlchemy.
+        shared: namespaces whose runs those of every other one may learn from; ``*`` is all. Without
+            it no run is seen from another namespace.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, shared: Collection[str] = ()) -> None:
         self._url = url
+        self._shared = frozenset(shared)
         self._lock = threading.Lock()
         self._engine: sa.Engine | None = None
+        self.available = True
+        """Whether the last use of it went well."""
+        self.failures = 0
+        """Uses that did not, since the start."""
 
     def __enter__(self) -> SqlHistory:  # noqa: PYI034 - Self is not in Python 3.10's typing
         return self
@@ -91,7 +107,9 @@ class SqlHistory:
         return found[0] if found else None
 
     def similar(self, signature: JobSignature, limit: int = 50) -> tuple[RunRecord, ...]:
-        """Runs of the same namespace and kind: same image and command first, then newest.
+        """Runs of the same kind and of the same namespace or one that shares its runs.
+
+        Same command, name, image and accelerators come first, then the own namespace, then newest.
 
         Raises:
             HistoryUnavailable: the database cannot be read.
@@ -99,11 +117,13 @@ class SqlHistory:
         runs = tables.RUNS
         query = (
             sa.select(runs.c.record)
-            .where(runs.c.namespace == signature.namespace, runs.c.kind == signature.kind)
+            .where(self._seen_from(signature.namespace), runs.c.kind == signature.kind)
             .order_by(
                 sa.case((runs.c.command == signature.command, 0), else_=1),
                 sa.case((runs.c.name == signature.name, 0), else_=1),
                 sa.case((runs.c.image == signature.image, 0), else_=1),
+                sa.case((runs.c.accelerators == signature.accelerators, 0), else_=1),
+                sa.case((runs.c.namespace == signature.namespace, 0), else_=1),
                 runs.c.started_at.desc(),
             )
             .limit(min(limit, CANDIDATES))
@@ -150,6 +170,12 @@ class SqlHistory:
         with self._transaction() as connection:
             return connection.execute(old).rowcount
 
+    def _seen_from(self, namespace: str) -> sa.ColumnElement[bool]:
+        """Which runs may be learned from in a namespace."""
+        if ALL in self._shared:
+            return sa.true()
+        return tables.RUNS.c.namespace.in_(sorted({namespace, *self._shared}))
+
     def _read(self, query: sa.Select[Any]) -> tuple[RunRecord, ...]:
         with self._transaction() as connection:
             documents = connection.execute(query).scalars().all()
@@ -164,8 +190,10 @@ class SqlHistory:
         try:
             with self._open().begin() as connection:
                 yield connection
+            self.available = True
         # ValueError: a stored document that is no JSON any more; OSError: no folder for the file.
         except (exc.SQLAlchemyError, OSError, ValueError, ImportError) as cause:
+            self.available, self.failures = False, self.failures + 1
             message = (
                 f"the history at {self._shown()} cannot be used: {cause}; "
                 "check that it is reachable, writable and not full"
@@ -240,4 +268,5 @@ def _row(record: RunRecord) -> dict[str, Any]:
         "started_at": record.started_at,
         "updated_at": record.updated_at,
         "record": codec.encode(record),
+        "accelerators": max(min(signature.accelerators, MOST_ACCELERATORS), 0),
     }

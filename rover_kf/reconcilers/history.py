@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rover_kf import errors
+from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.preflight import Preflight
@@ -39,10 +40,16 @@ class RunHistory:
 
     Args:
         store: where records are kept.
+        tell: puts an Event on a job; none by default.
     """
 
-    def __init__(self, store: HistoryStore) -> None:
+    def __init__(
+        self, store: HistoryStore, tell: Callable[[JobKey, Event], None] | None = None
+    ) -> None:
         self._store = store
+        self._tell = tell
+        self._away: set[JobKey] = set()
+        """Jobs that have been told that their run is not recorded now."""
         self._records: dict[JobKey, RunRecord] = {}
         """Newest record of a key, as it would be written."""
         self._fleets: dict[float, Fleet] = {}
@@ -67,7 +74,7 @@ class RunHistory:
         try:
             record = self._known(job)
         except errors.HistoryUnavailable as error:
-            LOG.warning("%s: its run is not recorded now: %s", job.key, error)
+            self._missed(job.key, error, now)
             return False
         except errors.InputError as error:
             LOG.warning("%s: its run cannot be recorded: %s", job.key, error)
@@ -88,7 +95,7 @@ class RunHistory:
         ended = record.outcome != recorder.RUNNING
         if written is not None and not ended and now - written.updated_at < every:
             return True
-        return self._write(job.key, recorder.at(record, now))
+        return self._write(job.key, recorder.at(record, now), now)
 
     def fleet(self, check: Preflight | None) -> Fleet:
         """What other checks of nodes showed, for one of a job; empty while it cannot be read."""
@@ -117,7 +124,7 @@ class RunHistory:
         record = self._records.get(job.key)
         if record is not None and record.uid == job.uid:
             return record
-        self.forget(job.key)
+        self._drop(job.key)
         found = self._store.get(job.uid)
         if found is not None:
             self._written[job.key] = found
@@ -140,17 +147,35 @@ class RunHistory:
         except errors.HistoryUnavailable as error:
             LOG.warning("%s: its deletion is not recorded: %s", key, error)
 
-    def _write(self, key: JobKey, record: RunRecord) -> bool:
+    def _write(self, key: JobKey, record: RunRecord, now: float) -> bool:
         try:
             self._store.upsert(record)
         except errors.HistoryUnavailable as error:
-            LOG.warning("%s: its run is not recorded now: %s", key, error)
+            self._missed(key, error, now)
             return False
         self._written[key] = record
+        self._away.discard(key)
         return True
+
+    def _missed(self, key: JobKey, error: errors.HistoryUnavailable, now: float) -> None:
+        """Say once for each time that it is away that the run goes on unrecorded."""
+        LOG.warning("%s: its run is not recorded now: %s", key, error)
+        if self._tell is None or key in self._away:
+            return
+        self._away.add(key)
+        message = f"the run goes on and is not recorded now: {error}"
+        event = Event(names.EVENT_HISTORY_UNAVAILABLE, message, warning=True, at=now)
+        try:
+            self._tell(key, event)
+        except errors.ClusterUnavailable as refusal:
+            LOG.warning("%s: that its run is not recorded could not be told: %s", key, refusal)
 
     def forget(self, key: JobKey) -> None:
         """Drop what is cached of the job."""
+        self._drop(key)
+        self._away.discard(key)
+
+    def _drop(self, key: JobKey) -> None:
         self._records.pop(key, None)
         self._written.pop(key, None)
 

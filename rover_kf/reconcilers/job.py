@@ -82,7 +82,7 @@ class Reconcilers:
     ) -> None:
         self._cluster = cluster
         self._executor = Executor(cluster)
-        self._history = RunHistory(history)
+        self._history = RunHistory(history, cluster.emit)
         self._policy_of = policy_of
         self._clock = clock
 

@@ -31,6 +31,7 @@ PROGRAMS = {
     "debootstrap": "debootstrap",
     "gcc": "gcc",
     "/usr/include/stdio.h": "libc6-dev",
+    "pg_ctlcluster": "postgresql",
     # a Kafka broker, for tests of streams
     "java": "openjdk-17-jre-headless",
     "mvn": "maven",

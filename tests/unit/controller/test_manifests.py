@@ -111,7 +111,8 @@ def test_the_environment_is_what_the_settings_read(rendered):
 
 
 def test_the_controller_may_do_what_it_does_and_no_more(rendered):
-    """No wildcard, nothing created but events and our Secret, nothing deleted but pods."""
+    """No wildcard, nothing created but events, our Secret and questions about a caller's rights,
+    nothing deleted but pods."""
     roles = [document for (kind, _), document in rendered.items() if kind.endswith("Role")]
     rules = [rule for role in roles for rule in role["rules"]]
     for rule in rules:
@@ -121,7 +122,7 @@ def test_the_controller_may_do_what_it_does_and_no_more(rendered):
     deleted = {resource for r in rules if "delete" in r["verbs"] for resource in r["resources"]}
     assert deleted == {"pods"}
     created = {resource for r in rules if "create" in r["verbs"] for resource in r["resources"]}
-    assert created == {"events", "secrets"}
+    assert created == {"events", "secrets", "tokenreviews", "subjectaccessreviews"}
     named = {n for rule in rules for n in rule.get("resourceNames", ())}
     assert named == {settings.WEBHOOK}
     assert tls.CertificateSecret

@@ -62,7 +62,7 @@ def calls_of_a_whole_life():
     """How many writes a scale-up with its verification makes, so that each can be the last."""
     cluster = MemoryCluster(Clock())
     look(cluster, _Nowhere(), times=8)
-    return cluster.calls
+    return cluster.calls - cluster.reasons().count(names.EVENT_HISTORY_UNAVAILABLE)
 
 
 class _Nowhere:
@@ -410,3 +410,38 @@ def test_a_labelled_job_that_was_not_injected_is_told_of_once(clock, history):
     plain.reachable = False
     look(plain, history, times=4)
     assert names.EVENT_NOT_INJECTED not in plain.reasons()
+
+
+def test_a_history_that_is_away_is_told_once(clock, history):
+    """One Event for the time that it is away, however many looks; another for the next time."""
+    away = _Switched(history)
+    cluster = MemoryCluster(clock)
+    reconcilers = controller(cluster, away)
+
+    def told():
+        return cluster.reasons().count(names.EVENT_HISTORY_UNAVAILABLE)
+
+    for _ in range(4):
+        cluster.train()
+        reconcilers.tick(KEY)
+    assert told() == 1
+    away.works = True
+    clock.now += 1000.0
+    cluster.train()
+    reconcilers.tick(KEY)
+    assert history.list()
+    away.works = False
+    clock.now += 1000.0
+    cluster.train()
+    reconcilers.tick(KEY)
+    assert told() == 2
+
+
+class _Switched(_Nowhere):
+    """A history that is away until it works."""
+
+    def __init__(self, history):
+        self.history, self.works = history, False
+
+    def __getattr__(self, name):
+        return getattr(self.history, name) if self.works else super().__getattr__(name)

@@ -1,0 +1,153 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A controller's history over HTTP, for pipeline steps and notebooks; satisfies HistoryStore.
+
+It is read only: records are written by the controller. Which namespaces are seen is the server's
+decision, by the caller's token.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.records import JobSignature, RunRecord
+
+TIMEOUT_SECONDS = 20.0
+SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "ROVER_KF_TOKEN", "ROVER_KF_TOKEN_FILE"
+AUTHORITY_VARIABLE = "ROVER_KF_HISTORY_CA"
+
+
+class RemoteHistory:
+    """A history behind a controller's URL; safe to share between threads.
+
+    Args:
+        url: such as ``https://rover-kf-webhook.rover-kf-system.svc``.
+        token: file with the caller's token; by default ROVER_KF_TOKEN_FILE, else the pod's own.
+        authority: file with the certificate that signed the server's; by default
+            ROVER_KF_HISTORY_CA, else the system's.
+    """
+
+    def __init__(
+        self, url: str, *, token: pathlib.Path | None = None, authority: pathlib.Path | None = None
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._token = token
+        self._authority = authority
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def upsert(self, record: RunRecord) -> None:
+        """Refused: the controller alone writes.
+
+        Raises:
+            HistoryUnavailable: always.
+        """
+        raise self._read_only(record.uid)
+
+    def get(self, uid: str) -> RunRecord | None:
+        """The record of that uid; None if there is none that the caller may see.
+
+        Raises:
+            HistoryUnavailable: the server does not answer, or refuses the token.
+        """
+        found = self._ask("GET", f"{names.PATH_HISTORY}/{urllib.parse.quote(uid, safe='')}")
+        return None if found is None else codec.decode(RunRecord, found)
+
+    def similar(self, signature: JobSignature, limit: int = 50) -> tuple[RunRecord, ...]:
+        """Runs of the same kind, most alike first, of namespaces that the caller may see.
+
+        Raises:
+            HistoryUnavailable: the server does not answer, or refuses.
+        """
+        path = f"{names.PATH_HISTORY}:similar?limit={limit}"
+        return self._records(self._ask("POST", path, codec.dumps(signature)))
+
+    def list(
+        self,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        outcome: str | None = None,
+        limit: int = 100,
+    ) -> tuple[RunRecord, ...]:
+        """Newest runs first, filtered by what is given.
+
+        Raises:
+            HistoryUnavailable: the server does not answer, or refuses.
+        """
+        wanted = {"namespace": namespace, "name": name, "outcome": outcome, "limit": str(limit)}
+        query = {key: value for key, value in wanted.items() if value is not None}
+        path = f"{names.PATH_HISTORY}?{urllib.parse.urlencode(query)}"
+        return self._records(self._ask("GET", path))
+
+    def delete(self, uid: str) -> bool:
+        """Refused: the controller alone writes.
+
+        Raises:
+            HistoryUnavailable: always.
+        """
+        raise self._read_only(uid)
+
+    def retain(self, *, newer_than: float) -> int:
+        """Refused: the controller alone writes.
+
+        Raises:
+            HistoryUnavailable: always.
+        """
+        raise self._read_only(f"what is older than {newer_than:g}")
+
+    def _records(self, found: Any) -> tuple[RunRecord, ...]:
+        return tuple(codec.decode(RunRecord, item) for item in (found or {}).get("runs", ()))
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
+        if not self._url.startswith(("http://", "https://")):
+            raise self._away(f"{self._url} is no URL")
+        request = urllib.request.Request(  # noqa: S310 - the scheme is checked
+            f"{self._url}{path}",
+            data=body,
+            method=method,
+            headers={"Authorization": f"Bearer {self._bearer()}"},
+        )
+        try:
+            context = self._context() if self._url.startswith("https://") else None
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=context) as reply:  # noqa: S310 - as above
+                return json.loads(reply.read())
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                if refusal.code == 404:  # noqa: PLR2004 - not found
+                    return None
+                said = refusal.read().decode(errors="replace")[:300]
+            raise self._away(f"it answered {refusal.code}: {said}") from refusal
+        except (OSError, ValueError) as cause:
+            raise self._away(str(cause)) from cause
+
+    def _bearer(self) -> str:
+        if TOKEN_VARIABLE in os.environ and self._token is None:
+            return os.environ[TOKEN_VARIABLE].strip()
+        path = self._token or pathlib.Path(os.environ.get(TOKEN_FILE_VARIABLE, SERVICE_ACCOUNT))
+        try:
+            return path.read_text(encoding="utf-8").strip()
+        except OSError as cause:
+            raise self._away(f"there is no token to show: {cause}; set {TOKEN_VARIABLE}") from cause
+
+    def _context(self) -> ssl.SSLContext:
+        stated = os.environ.get(AUTHORITY_VARIABLE)
+        authority = self._authority or (pathlib.Path(stated) if stated else None)
+        return ssl.create_default_context(cafile=str(authority) if authority else None)
+
+    def _away(self, why: str) -> errors.HistoryUnavailable:
+        return errors.HistoryUnavailable(f"the history at {self._url} cannot be used: {why}")
+
+    def _read_only(self, what: str) -> errors.HistoryUnavailable:
+        return self._away(f"{what} is not changed: it is read only, the controller writes")
