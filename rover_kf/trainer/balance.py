@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import logging
 import operator
 import time
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 from rover_kf import errors
 from rover_kf.sharding.batches import Batches, Part
 from rover_kf.trainer.own_time import OwnTime
+
+_log = logging.getLogger("rover_kf")
 
 _EVERY = 16
 """Steps between two exchanges; the first ones come after 2, 4 and 8."""
@@ -59,6 +62,8 @@ class Balance:
                 "batch; call torch.distributed.init_process_group before the loader is made. Ranks "
                 "that share a model (tensor or pipeline parallel) cannot be balanced"
             )
+        if any(parameter.is_cuda for parameter in model.parameters()):
+            _log.warning("balance: speeds are not measured on GPUs yet; all ranks take equal parts")
         self._model, self._whole = model, whole
         self._lag = ahead + 1
         self._group = _own_group()
