@@ -52,9 +52,9 @@ class LeaseRequest:
     number: int
     """Counts a worker's requests; the same one again gets the same answer again."""
     epoch: int
-    taken: int = 0
-    """Number of the newest answer of this ledger that has arrived: what a later one has lent never
-    came, and is lent anew."""
+    taken: str = ""
+    """The newest answer of a ledger that has arrived: what another one has lent since never came,
+    and is lent anew."""
     wanted: int = 0
     """Spans at most, up to MOST_AT_ONCE."""
     done: tuple[Span, ...] = ()
@@ -75,6 +75,8 @@ class LeaseReply:
     leases: tuple[Span, ...] = ()
     poison: dict[str, str] = dataclasses.field(default_factory=dict)
     """Slots of the epoch that were set aside, as Progress has them."""
+    answer: str = ""
+    """Its own name; no other answer of any coordinator has it."""
     refused: int = 0
     """Slots of this request's reports that count for nothing."""
 

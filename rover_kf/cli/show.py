@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rover_kf.api.jobs import Event, ObservedJob
+from rover_kf.api.leases import DataStatus
 from rover_kf.api.records import RunRecord
 from rover_kf.api.samples import Goodput
 from rover_kf.client import Progress
@@ -72,9 +73,19 @@ def progress_line(progress: Progress) -> str:
         f"in memory {_step(progress.sealed_step)}",
         f"durable {_step(progress.durable_step)}",
     ]
+    parts += [data_part(data) for data in progress.data]
     if progress.restarts:
         parts.append(f"restarts {progress.restarts}")
     return f"{progress.job}: " + ", ".join(parts)
+
+
+def data_part(data: DataStatus) -> str:
+    """How far a data set is read."""
+    whole = f" {data.done / data.slots:.0%}" if data.slots else ""
+    epoch = f" of epoch {data.epoch + 1}/{data.epochs}" if data.epochs > 1 else ""
+    left = "" if data.eta_seconds is None else f", {data.eta_seconds:.0f} s left"
+    aside = f", {data.poisoned} set aside" if data.poisoned else ""
+    return f"{data.name}{whole}{epoch} ({data.rate:.0f}/s{left}{aside})"
 
 
 def goodput_line(spent: Goodput) -> str:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from rover_kf.api.jobs import Event, ObservedJob, Pod
+from rover_kf.api.leases import DataStatus
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
 
@@ -38,6 +39,8 @@ class Progress:
     verdict: str = ""
     goodput: Goodput | None = None
     """What the job's seconds were spent on; None: the coordinator has not said."""
+    data: tuple[DataStatus, ...] = ()
+    """Data sets whose slots are leased."""
     events: tuple[Event, ...] = ()
     """New since the last look, oldest first."""
 
@@ -68,6 +71,7 @@ def progress_of(
         restarts=status.restarts if status else 0,
         verdict=status.verdict if status else "",
         goodput=status.goodput if status else None,
+        data=status.data if status else (),
     )
 
 

@@ -10,6 +10,7 @@ they have used and what they hold, it goes on as the one before. A round begins 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 from rover_kf import errors
 from rover_kf.api.data import MOST_AT_ONCE, DataPlan, Partition, Progress, Span
@@ -53,9 +54,13 @@ class Desk:
     Args:
         terms: on which slots of ledgers that are not shared are lent.
         shared: on which those of shared ones are.
+        name: that no other coordinator's desk has.
     """
 
-    def __init__(self, terms: Terms | None = None, shared: Terms | None = None) -> None:
+    def __init__(
+        self, terms: Terms | None = None, shared: Terms | None = None, name: str = ""
+    ) -> None:
+        self._name, self._answers = name, itertools.count(1)
         self._terms = terms or Terms()
         self._shared = shared or Terms(SHARED_LEASE_SECONDS)
         self.counters: dict[str, Counter] = {}
@@ -80,7 +85,7 @@ class Desk:
         all_here = counter.ledger is None and len(counter.ranks) == told.world_size
         if (told.rank == 0) if told.shared else all_here:
             self._open(counter, now)
-        elif counter.ledger is not None:
+        elif counter.ledger is not None and told.generation == counter.ledger.generation:
             counter.ledger.adopt(told.worker, told.held, now)
 
     def _counter(self, told: RegisterData) -> Counter:
@@ -102,17 +107,21 @@ class Desk:
     def _open(self, counter: Counter, now: float) -> None:
         """Make the ledger from what all states together have seen."""
         told = counter.ranks.values()
-        generation = max(rank.generation for rank in told) + 1
+        generation = max(1, *(rank.generation for rank in told))
         if counter.ledger is not None:
-            generation = max(generation, counter.ledger.generation + 1)
-        seen = counter.ranks[0].progress
-        if not counter.shared:
-            seen = Union.of(rank.progress for rank in told).progress()
+            generation = max(generation, counter.ledger.generation)
+        # A first rank that knows less has gone back to a checkpoint: what others have done since
+        # then is undone, and what they hold may be lent to others.
+        if counter.shared and counter.ranks[0].generation < generation:
+            generation += 1
+        states = [counter.ranks[0]] if counter.shared else told
+        seen = Union.of(rank.progress for rank in states).progress()
         terms = self._shared if counter.shared else self._terms
         counter.ledger = Ledger(counter.plan, seen, generation=generation, terms=terms)
         counter.answered.clear()
         for rank in told:
-            counter.ledger.adopt(rank.worker, rank.held, now)
+            if rank.generation in (0, generation):
+                counter.ledger.adopt(rank.worker, rank.held, now)
 
     # -- handing out ------------------------------------------------------------------------------
 
@@ -143,9 +152,11 @@ class Desk:
             return last
         if last is not None and request.number < last.number:
             raise errors.Conflict(f"{request.worker} has asked {last.number} meanwhile")
-        if last is not None and request.taken != last.number:
+        if last is not None and request.taken != last.answer:
             ledger.give_back(request.worker, last.leases)
-        reply = counter.answered[request.worker] = _served(ledger, request, now)
+        answer = f"{self._name}{next(self._answers)}"
+        reply = dataclasses.replace(_served(ledger, request, now), answer=answer)
+        counter.answered[request.worker] = reply
         return reply
 
     def progress(self, name: str, round_: int) -> Progress:
@@ -188,7 +199,7 @@ def _served(ledger: Ledger, request: LeaseRequest, now: float) -> LeaseReply:
         wanted = min(request.wanted, MOST_AT_ONCE)
         leases = ledger.lease(worker, generation, now, wanted) if wanted > 0 else ()
     state = GO if leases or not request.wanted else WAIT
-    return LeaseReply(state, request.number, generation, leases, poison, refused)
+    return LeaseReply(state, request.number, generation, leases, poison, refused=refused)
 
 
 def _compare(counter: Counter, told: RegisterData) -> None:

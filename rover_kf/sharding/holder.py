@@ -65,7 +65,7 @@ class Holder:
         self._unread: list[Unread] = []
         """Both to be told of."""
         self._asked: LeaseRequest | None = None
-        self._number, self._taken, self._generation, self._greatest = 0, 0, 0, 0
+        self._number, self._taken, self._generation = 0, "", 0
 
     # -- the loop's side --------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class Holder:
             progress,
             tuple(self._held()),
             self.shared,
-            self._greatest,
+            self._generation,
         )
 
     def _held(self) -> Iterable[Span]:
@@ -166,7 +166,7 @@ class Holder:
 
     def knows(self) -> None:
         """The coordinator has taken the registration."""
-        self.registered, self._generation = True, 0
+        self.registered = True
 
     def request(self, wanted: int, ends: Mapping[str, int] | None = None) -> LeaseRequest:
         """What to ask now: the same as before if that was not answered."""
@@ -197,20 +197,29 @@ class Holder:
         if reply.state == REGISTER or not reply.generation:
             self._forgotten(asked, reply)
             return
-        self._generation = self._greatest = reply.generation
-        self._taken = reply.number
+        self._generation, self._taken = reply.generation, reply.answer
         if asked.epoch == self.epoch:
-            self.queue.extend(reply.leases)
+            self._receive(reply.leases)
             self.poison = reply.poison
             self.finished = reply.state == FINISHED
         self.idle = bool(asked.wanted) and not reply.leases
+
+    def _receive(self, leases: Iterable[Span]) -> None:
+        # What expired and was lent to this process again it may still have.
+        known: dict[str, Ranges] = {}
+        for span in self._held():
+            known.setdefault(span.partition, Ranges()).add(span.begin, span.end)
+        for span in leases:
+            own = known.get(span.partition, Ranges())
+            gaps = own.gaps(span.begin, span.end)
+            self.queue.extend(Span(span.partition, begin, end) for begin, end in gaps)
 
     def _forgotten(self, asked: LeaseRequest, reply: LeaseReply) -> None:
         """There is no ledger that has heard the request, or none that knows this process."""
         self.registered, self.idle = reply.state != REGISTER, False
         if reply.generation:
             # Another ledger runs: what this one was lent is not its own any more.
-            self._generation = self._greatest = reply.generation
+            self._generation = reply.generation
             self.queue.clear()
             self._out.clear()
             self._done, self._unread = {}, []

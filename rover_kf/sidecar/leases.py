@@ -8,6 +8,7 @@ ranks register anew with it, and tell what they have used and hold.
 
 from __future__ import annotations
 
+import secrets
 import time
 
 from aiohttp import web
@@ -33,7 +34,7 @@ class Leases:
 
     def __init__(self, story: Story) -> None:
         self._story = story
-        self._desk = Desk()
+        self._desk = Desk(name=f"{secrets.token_hex(4)}.")
         self._pace = Pace(self._desk)
         self._told: dict[str, Poisoned] = {}
         """The newest of each data set."""

@@ -83,7 +83,7 @@ class OwnDesk:
             done=_inside(plan, told.progress.done),
             poison=_inside(plan, told.progress.poison),
         )
-        alone = dataclasses.replace(told, plan=plan, progress=progress, world_size=1)
+        alone = dataclasses.replace(told, plan=plan, progress=progress, world_size=1, shared=False)
         self._desk.register(alone, time.monotonic())
 
     def ask(self, request: LeaseRequest) -> LeaseReply:

@@ -159,10 +159,18 @@ class Leases:
             except (errors.SidecarUnavailable, errors.ClusterUnavailable) as reason:
                 self._wait_for(reason)
             except errors.RoverError as error:
-                with self._changed:
-                    self._error = error
-                    self._changed.notify_all()
+                self._end(error)
                 return
+            except Exception as cause:  # noqa: BLE001 - the loop must hear of it, not wait
+                mistake = errors.RoverError(f"a mistake in the lease thread: {cause!r}")
+                mistake.__cause__ = cause
+                self._end(mistake)
+                return
+
+    def _end(self, error: errors.RoverError) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
 
     def _rest(self) -> float:
         """Seconds until the next question."""

@@ -10,6 +10,7 @@ import os
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_data import SimulatedData
+from simulated_shared import SimulatedShared
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
 CALM = (
@@ -21,7 +22,15 @@ CALM = (
 WILD = (*CALM * 5, "crash", "lose_coordinator")
 
 
-def lives(names: tuple[str, ...], seconds: float | None, examples: int) -> collections.Counter[str]:
+SHARED = (*CALM * 5, "crash")
+
+
+def lives(
+    names: tuple[str, ...],
+    seconds: float | None,
+    examples: int,
+    kind: type[SimulatedData] = SimulatedData,
+) -> collections.Counter[str]:
     """Jobs to which this happens in any order; each is checked slot by slot at its end."""
     counts: collections.Counter[str] = collections.Counter()
 
@@ -34,7 +43,7 @@ def lives(names: tuple[str, ...], seconds: float | None, examples: int) -> colle
         st.binary(min_size=1600, max_size=1700),
     )
     def live(size: int, shard: int, epochs: int, batch: int, choices: bytes) -> None:
-        job = SimulatedData(size, shard, epochs, batch, seconds)
+        job = kind(size, shard, epochs, batch, seconds)
         for operation, number in zip(choices[::2], choices[1::2], strict=False):
             job.act(operation, number, names)
         if names is CALM and seconds is None:
@@ -68,3 +77,11 @@ def test_a_ledger_lends_nothing_twice():
     """Without any loss of processes the ranks' own judgement finds nothing to put right."""
     counts = lives(CALM, None, 20)
     assert counts["aside"] > 0
+
+
+def test_slots_of_a_shared_model_count_at_least_once():
+    """Of processes that do not wait for each other: none is lost, and no more count twice than
+    workers that crashed had been lent."""
+    counts = lives(SHARED, None, 20, SimulatedShared)
+    assert counts["crash"] > 50
+    assert 0 < counts["repeats"] <= counts["bound"]

@@ -61,7 +61,8 @@ class SimulatedData:
         self.plan = DataPlan("train", (Partition("", 0, size),), shard, epochs)
         self.batch, self.terms = batch, Terms(lease_seconds, retry_seconds=2.0)
         self.now, self.round, self.processes = 0.0, 0, 0
-        self.desk = Desk(self.terms)
+        self.desks = 0
+        self.lose_coordinator(0)
         self.weights: collections.Counter[tuple[int, int]] = collections.Counter()
         self.aside: set[tuple[int, int]] = set()
         """Epoch and slot of what was set aside, and reported as that."""
@@ -188,7 +189,8 @@ class SimulatedData:
 
     def lose_coordinator(self, _: int) -> None:
         """Another one takes its place, and knows nothing."""
-        self.desk = Desk(self.terms)
+        self.desks += 1
+        self.desk = Desk(self.terms, self.terms, name=f"{self.desks}.")
 
     def pass_time(self, number: int) -> None:
         """Leases may expire."""
@@ -206,7 +208,8 @@ class SimulatedData:
                 self._ask(rank, 2)
                 self.deliver(0)
                 self.deliver(0)
-            self.step()
+            for number in range(len(self.ranks)):
+                self.step(number)
             self.pass_time(1)
         raise AssertionError([vars(rank.holder) for rank in self.ranks])
 

@@ -1,0 +1,110 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The desk over HTTP: who is refused, what is set aside, and what a status and metrics tell."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+from aiohttp import test_utils
+
+from rover_kf import errors
+from rover_kf.api import codec, names, refusals
+from rover_kf.api.data import DataPlan, Partition, Progress, Span
+from rover_kf.api.leases import LeaseReply, ProgressRequest
+from rover_kf.api.status import Acknowledged
+from rover_kf.sharding.holder import Holder, Place
+from rover_kf.sidecar.leases import Leases
+from rover_kf.sidecar.story import Chronicle
+from rover_kf.sidecar.web import application
+
+PLAN = DataPlan("train", (Partition("", 0, 100),), 10)
+
+
+class Served:
+    """A desk, and ranks that ask it."""
+
+    def __init__(self, client: test_utils.TestClient) -> None:
+        self._client = client
+
+    async def post(self, path, message, reply):
+        answer = await self._client.post(path, data=codec.dumps(message))
+        body = await answer.read()
+        if answer.status != 200:
+            raise refusals.from_bytes(answer.status, body, unreadable=errors.RoverError)
+        return codec.loads(reply, body)
+
+    async def register(self, holder, plan=PLAN):
+        told = dataclasses.replace(holder.registration(Progress()), plan=plan)
+        assert await self.post(names.PATH_DATA_REGISTER, told, Acknowledged)
+        holder.knows()
+
+    async def lease(self, holder, count=2):
+        reply = await self.post(names.PATH_DATA_LEASE, holder.request(count), LeaseReply)
+        holder.absorb(reply)
+        return reply
+
+
+def serve(talk):
+    """Run a test's talk with a desk; what its status and its story are then."""
+
+    async def main():
+        story = Chronicle("train-worker-0")
+        leases = Leases(story)
+        async with test_utils.TestClient(
+            test_utils.TestServer(application(leases.routes(), None))
+        ) as client:
+            await talk(Served(client))
+        leases.tick(0.0)
+        return leases.status(), [event.message for event in story.after(0)]
+
+    return asyncio.run(main())
+
+
+def holder(rank, round_=1, world=2):
+    return Holder(PLAN, Place(round_, rank, world, "p"), shared=False)
+
+
+def test_ranks_wait_for_each_other_and_get_different_slots():
+    """The ledger begins when both have told what they have used."""
+
+    async def talk(served):
+        first, second = holder(0), holder(1)
+        assert (await served.lease(first)).state == "register"
+        await served.register(first)
+        assert (await served.lease(first)).state == "wait"
+        await served.register(second)
+        assert (await served.lease(first)).leases == (Span("", 0, 10), Span("", 10, 20))
+        assert (await served.lease(second)).leases == (Span("", 20, 30), Span("", 30, 40))
+        first.used([first.take(10)])
+        await served.lease(first, 0)
+
+    ((status,), story) = serve(talk)
+    assert (status.slots, status.done, status.outstanding) == (100, 10, 30)
+    assert [(w.worker, w.used, w.outstanding) for w in status.workers] == [
+        ("0/p", 10, 10),
+        ("1/p", 0, 20),
+    ]
+    assert story == []
+
+
+def test_rounds_that_are_over_and_other_data_are_refused():
+    """By what differs, and with what to do."""
+
+    async def talk(served):
+        await served.register(holder(0, round_=2))
+        with pytest.raises(errors.Conflict, match="round 1 is over"):
+            await served.register(holder(1))
+        with pytest.raises(errors.InputError, match="all ranks must read the same data"):
+            await served.register(
+                holder(1, round_=2), dataclasses.replace(PLAN, fingerprint="other")
+            )
+        empty = DataPlan("none", (Partition("", 0, 0),), 10)
+        with pytest.raises(errors.InputError, match="is empty"):
+            await served.register(holder(0), empty)
+        with pytest.raises(errors.Conflict, match="no ledger"):
+            await served.post(names.PATH_DATA_PROGRESS, ProgressRequest("train", 2), Progress)
+
+    assert serve(talk) == ((), [])
