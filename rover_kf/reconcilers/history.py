@@ -117,6 +117,10 @@ class RunHistory:
 
     def delete(self, key: JobKey, now: float) -> None:
         """Complete the records of a job that is no longer there."""
+        newest = self._records.get(key)
+        if newest is not None and newest.outcome == recorder.RUNNING:
+            # What was seen since it was written last: the job went before the next time.
+            self._write(key, recorder.at(newest, now), now)
         self.forget(key)
         self._close(key, "", now)
 

@@ -79,3 +79,18 @@ def test_history_tells_which_of_two_it_is(clock, history, mode):
     record = history.get("uid-1")
     assert record
     assert record.preflights == (cluster.found,)
+
+
+def test_a_check_is_kept_of_a_job_that_is_deleted_at_once(clock, history):
+    """Before the run's record was to be written the next time."""
+    cluster = Checked(clock, manifest(), None)
+    reconcilers = Reconcilers(cluster, history, clock=clock)
+    reconcilers.tick(KEY)
+    cluster.found = check(clock.now, (0, 1, 0.2))
+    clock.now += 1
+    reconcilers.tick(KEY)
+    assert history.get("uid-1").preflights == ()
+    cluster.manifest = None
+    reconcilers.tick(KEY)
+    record = history.get("uid-1")
+    assert (record.outcome, record.preflights) == ("deleted", (cluster.found,))
