@@ -25,7 +25,7 @@ def recommend_resources(  # noqa: PLR0917 - kfp passes by name
         summary: the same as a table, shown by the pipelines UI.
         place: kubernetes, or embedded on this machine.
         state: folder of embedded jobs; empty takes the default.
-        history: SQLAlchemy URL of the history; empty takes the default.
+        history: its SQLAlchemy URL or a controller's https one; empty takes the default.
 
     Returns:
         The recommendation as JSON.

@@ -9,9 +9,6 @@ costs records of that while and nothing else. Every failure is a HistoryUnavaila
 from __future__ import annotations
 
 import contextlib
-import logging
-import pathlib
-import sqlite3
 import threading
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -22,9 +19,7 @@ from sqlalchemy import exc
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.records import JobSignature, RunRecord
-from rover_kf.history import tables
-
-LOG = logging.getLogger(__name__)
+from rover_kf.history import engines, tables
 
 CANDIDATES = 500
 """Newest runs of a namespace among which similar ones are looked for."""
@@ -32,14 +27,8 @@ CANDIDATES = 500
 MOST_ACCELERATORS = (1 << 31) - 1
 """What the column holds."""
 
-MIGRATION_LOCK = 0x726F766572
-"""Key of PostgreSQL's advisory lock around migrations."""
-
 ALL = "*"
 """Shared by every namespace."""
-
-LOCK_SECONDS = 10.0
-"""How long a SQLite writer waits for another one."""
 
 
 class SqlHistory:
@@ -203,10 +192,10 @@ class SqlHistory:
     def _open(self) -> sa.Engine:
         with self._lock:
             if self._engine is None:
-                engine = _engine(self._url)
+                engine = engines.make(self._url)
                 try:
                     with engine.begin() as connection:
-                        _alone(connection)
+                        engines.alone(connection)
                         tables.migrate(connection)
                 except BaseException:
                     engine.dispose()
@@ -220,39 +209,6 @@ class SqlHistory:
             return sa.make_url(self._url).render_as_string(hide_password=True)
         except exc.ArgumentError:
             return "an address that is no URL"
-
-
-def _engine(url: str) -> sa.Engine:
-    parsed = sa.make_url(url)
-    if parsed.get_backend_name() != "sqlite":
-        return sa.create_engine(parsed, pool_pre_ping=True)
-    if parsed.database and parsed.database != ":memory:":
-        pathlib.Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = sa.create_engine(parsed, connect_args={"timeout": LOCK_SECONDS})
-    sa.event.listen(engine, "connect", _write_ahead)
-    return engine
-
-
-def _alone(connection: sa.Connection) -> None:
-    """Let one process at a time make or migrate the tables, until its transaction ends."""
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-    elif connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
-
-
-def _write_ahead(connection: Any, _: object) -> None:
-    """Readers and the one writer do not wait for each other; a killed writer loses nothing."""
-    cursor = connection.cursor()
-    try:
-        if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            cursor.execute("PRAGMA journal_mode=WAL")
-    except sqlite3.OperationalError:
-        # Another process is making the switch at this moment; either mode is safe.
-        LOG.info("the history's journal mode is being changed by another process")
-    finally:
-        cursor.execute("PRAGMA synchronous=NORMAL")
-        cursor.close()
 
 
 def _row(record: RunRecord) -> dict[str, Any]:
