@@ -55,7 +55,7 @@ def test_an_order_of_blocks_has_every_sample_once(sizes, over):
 @settings(EXAMPLES, max_examples=40)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=30), st.integers(6, 20), st.data())
 def test_batches_are_alike_at_every_size_of_the_world(sizes, batch, data):
-    """Also after a life with other ranks, other batches and workers: the order is the first's."""
+    """Also after lives with other ranks, other batches and lanes: the order is the first's."""
     alone = _loader(sizes, batch)
     whole = torch.cat(list(alone)).tolist()
     assert sorted(whole) == list(range(sum(sizes)))
@@ -64,8 +64,9 @@ def test_batches_are_alike_at_every_size_of_the_world(sizes, batch, data):
     while len(seen) < sum(sizes):
         world = data.draw(st.integers(1, 6))
         steps = data.draw(st.integers(1, 9))
-        now = data.draw(st.sampled_from([batch, batch + 3]))
-        loaders = [_loader(sizes, now, rank=r, world_size=world) for r in range(world)]
+        now = data.draw(st.sampled_from([batch, 3 * batch]))
+        over = {"world_size": world, "lanes": data.draw(st.sampled_from([8, 3]))}
+        loaders = [_loader(sizes, now, rank=rank, **over) for rank in range(world)]
         for loader in loaders:
             loader.load_state_dict(state)
         for parts in itertools.islice(zip(*loaders, strict=True), steps):
