@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv packages programs demo check test test-fast test-cluster images cluster-up cluster-down \
-  cluster-status test-gpu compat soak bench bench-checkpoint bench-rendezvous bench-sharding bench-recommendation bench-elastic \
+  cluster-status test-gpu compat soak bench bench-checkpoint bench-rendezvous bench-sharding bench-recommendation bench-scaling bench-elastic \
   clean
 
 PYTHON ?= python3
@@ -103,6 +103,10 @@ bench-recommendation: venv
 
 bench-sharding: venv
 	$(PY) benchmarks/sharding.py --out build/bench/sharding.json
+
+# The same, and workloads of a cluster (docs/scaling.md); about three minutes on one core.
+bench-scaling: venv
+	$(PY) benchmarks/scaling.py $(if $(TRACES),--traces $(TRACES)) --out build/bench/scaling.json
 
 bench-rendezvous: venv
 	$(PY) benchmarks/rendezvous.py --out build/bench/rendezvous.json

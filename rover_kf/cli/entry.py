@@ -11,7 +11,7 @@ import click
 
 import rover_kf
 from rover_kf import errors
-from rover_kf.cli import checkpoint, jobs, past, plan, recommend, run
+from rover_kf.cli import checkpoint, jobs, past, plan, recommend, run, simulate
 from rover_kf.cli.place import Place
 from rover_kf.client import settings
 
@@ -35,7 +35,7 @@ def cli(
     ctx.obj = Place(on=on, state=state, context=context)
 
 
-BEFORE = (*run.VERBS, *plan.VERBS, *recommend.VERBS)
+BEFORE = (*run.VERBS, *plan.VERBS, *recommend.VERBS, *simulate.VERBS)
 
 for verb in (*BEFORE, *jobs.VERBS, *past.VERBS, *checkpoint.VERBS):
     cli.add_command(verb)

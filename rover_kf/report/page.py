@@ -25,33 +25,48 @@ def render(
         now: Unix seconds, shown as the time of writing; the record's own by default.
         recommendation: for the next run of the job, if one was asked for.
     """
-    environment = jinja2.Environment(
+    parts = sections.goodput(record)
+    return (
+        environment()
+        .get_template("page.html.j2")
+        .render(
+            record=record,
+            written=record.updated_at if now is None else now,
+            start=sections.period(record)[0],
+            verdict=sections.verdict(record),
+            figures=sections.figures(record),
+            drawings=(
+                sections.world(record),
+                sections.throughput(record),
+                sections.checkpoints(record),
+            ),
+            goodput=parts,
+            goodput_bars=charts.stacked(parts),
+            recommendation=recommendation,
+            text=text,
+            **frame(),
+        )
+    )
+
+
+def environment() -> jinja2.Environment:
+    """Templates of this package; all that they show is escaped."""
+    return jinja2.Environment(
         loader=jinja2.PackageLoader("rover_kf", "report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    parts = sections.goodput(record)
-    return environment.get_template("page.html.j2").render(
-        record=record,
-        written=record.updated_at if now is None else now,
-        start=sections.period(record)[0],
-        verdict=sections.verdict(record),
-        figures=sections.figures(record),
-        drawings=(
-            sections.world(record),
-            sections.throughput(record),
-            sections.checkpoints(record),
-        ),
-        goodput=parts,
-        goodput_bars=charts.stacked(parts),
-        recommendation=recommendation,
-        text=text,
-        width=charts.WIDTH,
-        height=charts.HEIGHT,
-        ground=charts.HEIGHT - charts.BOTTOM,
-        left=charts.LEFT,
-        right=charts.WIDTH - charts.RIGHT,
-        top=charts.TOP,
-    )
+
+
+def frame() -> dict[str, int]:
+    """Edges of a drawing, as the template of drawings calls them."""
+    return {
+        "width": charts.WIDTH,
+        "height": charts.HEIGHT,
+        "ground": charts.HEIGHT - charts.BOTTOM,
+        "left": charts.LEFT,
+        "right": charts.WIDTH - charts.RIGHT,
+        "top": charts.TOP,
+    }

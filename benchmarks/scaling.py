@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""How well jobs are sized while they run, and how well their throughput is foretold.
+
+``make bench-scaling TRACES=DIR`` writes build/bench/scaling.json. DIR holds measured tables at any
+depth (rover_kf/simulation/traces.py says which); of any models and any hardware. What decides is
+production's: rover_kf.scaling.decide, its throughput model, and its allocator for a cluster.
+docs/scaling.md says what is compared with what.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rover_kf.simulation import suite, traces
+from rover_kf.simulation.cluster import FleetOutcome
+from rover_kf.simulation.extrapolation import step_time_errors
+from rover_kf.simulation.fleet_policies import FLEET_POLICIES
+from rover_kf.simulation.policies import POLICIES
+from rover_kf.simulation.traces import Traces
+
+RIVALS = ("optimus", "tiresias", "pollux")
+"""Whose completion times ours are set against, with intervals."""
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--traces", type=pathlib.Path, default=pathlib.Path("../shared/data"))
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("build/bench/scaling.json")
+    )
+    parser.add_argument("--seeds", type=int, default=200, help="splits for the model's error")
+    arguments = parser.parse_args()
+    found = traces.read(arguments.traces)
+    started = time.process_time()
+    mape = _mape(found, arguments.seeds)
+    result = {
+        "cost_over_oracle": _single_jobs(found),
+        "mape_4x": {model: errors["4"] for model, errors in mape.items() if "4" in errors},
+        "mape": mape,
+        "fleet": _fleet(found),
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"{arguments.out}: {time.process_time() - started:.0f} s of processor time")
+
+
+def _mape(found: Traces, seeds: int) -> dict[str, dict[str, float]]:
+    errors = {}
+    print(f"\nstep time, median over {seeds} splits of the mean relative error, by factor")
+    for model, table in found.tables.items():
+        by_factor = step_time_errors(table, range(seeds))
+        errors[model] = {str(factor): error for factor, error in by_factor.items()}
+        cells = "  ".join(f"{factor}x {error:6.1%}" for factor, error in by_factor.items())
+        print(f"  {model:14s} {cells}", flush=True)
+    return errors
+
+
+def _single_jobs(found: Traces) -> dict[str, dict[str, Any]]:
+    results: dict[str, dict[str, Any]] = {}
+    for restart, hours in suite.HOURS.items():
+        jobs = suite.cases(found.tables.values(), restart, hours)
+        print(f"\n{len(jobs)} jobs alone, a restart of {restart:.0f} s: cost over the oracle's")
+        results[f"{restart:.0f}"] = row = {}
+        for policy in POLICIES:
+            summary = suite.single_jobs(policy, jobs)
+            row[policy] = dataclasses.asdict(summary)
+            cells = "  ".join(f"{name} {value:6.3f}" for name, value in row[policy].items())
+            print(f"  {policy:9s} {cells}", flush=True)
+    return results
+
+
+def _fleet(found: Traces) -> dict[str, dict[str, list[float]]]:
+    workloads = suite.runnable(found)
+    if not workloads:
+        print("\nno workloads: nothing to run on a cluster")
+        return {}
+    shape = suite.shape_for(found)
+    print(f"\n{len(workloads)} workloads on {shape.nodes} nodes of {shape.per_node}")
+    outcomes = suite.fleet(found, shape, workloads, FLEET_POLICIES)
+    for policy, runs in outcomes.items():
+        averages = "  ".join(f"{outcome.average_seconds:6.0f}" for outcome in runs)
+        print(f"  {policy:9s} average completion s  {averages}", flush=True)
+    for rival in RIVALS:
+        _tell_savings(rival, workloads, outcomes)
+    return {policy: _columns(runs) for policy, runs in outcomes.items()}
+
+
+def _tell_savings(
+    rival: str, workloads: Sequence[str], outcomes: Mapping[str, Sequence[FleetOutcome]]
+) -> None:
+    print(f"  rover's average completion is shorter than {rival}'s by (95 % by bootstrap of jobs):")
+    for name, ours, theirs in zip(workloads, outcomes["rover"], outcomes[rival], strict=True):
+        mean, low, high = suite.interval_of_saving(ours, theirs)
+        print(f"    {name:12s} {mean:6.0f} s  ({low:.0f} to {high:.0f})")
+
+
+def _columns(runs: Sequence[FleetOutcome]) -> dict[str, list[float]]:
+    return {
+        "average_s": [outcome.average_seconds for outcome in runs],
+        "p99_s": [outcome.p99_seconds for outcome in runs],
+        "makespan_s": [outcome.makespan_seconds for outcome in runs],
+        "gpu_hours": [outcome.replica_hours for outcome in runs],
+    }
+
+
+if __name__ == "__main__":
+    main()

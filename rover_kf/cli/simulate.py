@@ -1,0 +1,116 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""``rover-kf simulate``: how policies would share a cluster, on measured tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from rover_kf import errors
+from rover_kf.report import charts, comparison, text
+from rover_kf.report.charts import Chart, Span, Words
+from rover_kf.report.comparison import Comparison
+from rover_kf.simulation import suite, traces
+from rover_kf.simulation.cluster import FleetOutcome
+from rover_kf.simulation.fleet_policies import FLEET_POLICIES
+
+COLUMNS = (
+    "policy",
+    "average completion",
+    "p99 completion",
+    "last job ended",
+    "replica-hours",
+    "restarts a job",
+)
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=pathlib.Path))
+@click.option("--workload", help="One of the folder's [default: its first].")
+@click.option("--policies", default="rover,static,tiresias,optimus", show_default=True)
+@click.option("--nodes", default=16, show_default=True, type=click.IntRange(min=1))
+@click.option("--restart", default=30.0, show_default=True, help="Seconds that a change costs.")
+@click.option("--failures", default=0.0, show_default=True, help="Of a node, a day.")
+@click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="HTML to write.")
+def simulate(  # noqa: PLR0917 - click passes them by name
+    folder: pathlib.Path,
+    workload: str | None,
+    policies: str,
+    nodes: int,
+    restart: float,
+    failures: float,
+    output: pathlib.Path | None,
+) -> None:
+    """Run a workload of jobs under several policies, by measured step times.
+
+    FOLDER holds a model's placements.csv and validation-*.csv a folder, and workloads/*.csv;
+    docs/scaling.md says what is in them.
+    """
+    found = traces.read(folder)
+    names = _known(policies.split(","), list(FLEET_POLICIES), "policy")
+    loads = suite.runnable(found)
+    if not loads:
+        raise errors.InputError(
+            f"{folder} holds no workload all of whose models have tables and work; allowed: "
+            "workloads/*.csv that name folders with placements.csv and validation-*.csv"
+        )
+    (name,) = _known([workload or loads[0]], loads, "workload")
+    shape = dataclasses.replace(
+        suite.shape_for(found, restart, nodes), node_failures_a_day=failures
+    )
+    outcomes = {
+        policy: runs[0] for policy, runs in suite.fleet(found, shape, [name], names).items()
+    }
+    rows = tuple(_row(policy, outcome) for policy, outcome in outcomes.items())
+    table = Table(*COLUMNS)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+    if output is not None:
+        about = (
+            f"{len(found.workloads[name])} jobs of {name} on {nodes} nodes of {shape.per_node} "
+            f"replicas; a change costs {text.seconds(restart)}, a node fails {failures:g} times a "
+            "day."
+        )
+        drawings = tuple(_drawing(policy, outcome) for policy, outcome in outcomes.items())
+        page = Comparison(f"{name}: policies compared", about, COLUMNS, rows, drawings)
+        output.write_text(comparison.render(page), encoding="utf-8")
+
+
+def _known(wanted: list[str], allowed: list[str], kind: str) -> list[str]:
+    unknown = [name for name in wanted if name not in allowed]
+    if unknown:
+        raise errors.InputError(f"no {kind} {unknown[0]!r}; allowed: {', '.join(allowed)}")
+    return wanted
+
+
+def _row(policy: str, outcome: FleetOutcome) -> tuple[str, ...]:
+    return (
+        policy,
+        text.seconds(outcome.average_seconds),
+        text.seconds(outcome.p99_seconds),
+        text.seconds(outcome.makespan_seconds),
+        f"{outcome.replica_hours:.0f}",
+        f"{outcome.restarts:.1f}",
+    )
+
+
+def _drawing(policy: str, outcome: FleetOutcome) -> Chart:
+    spans = [
+        Span(start, end, count, "node", f"{count} replicas") for start, end, count in outcome.in_use
+    ]
+    words = Words(
+        f"in-use-{policy}",
+        f"{policy}: replicas in use",
+        "Replicas that jobs had, from the first arrival to the last end.",
+        (("node", "replicas"),),
+    )
+    return charts.draw(words, spans, (), period=(0.0, outcome.makespan_seconds))
+
+
+VERBS = (simulate,)

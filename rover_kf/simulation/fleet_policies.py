@@ -1,0 +1,265 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Policies for a cluster: ours, and those that it is compared with.
+
+Ours learns each program's throughput from the windows of its runs, as production does. Optimus and
+Pollux are given the true tables instead of what they would fit, which makes them stronger.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import heapq
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from rover_kf.scaling.fleet import Claim, allocate
+from rover_kf.simulation.cluster import FleetJob, FleetPolicy, Shape
+from rover_kf.simulation.learning import Learning
+
+PACE = 300.0
+"""Seconds between two changes by a policy that looks at jobs one by one."""
+
+
+def sizes_of(job: FleetJob, capacity: int) -> list[int]:
+    """Replicas that a job may have: up to a node any number, then whole nodes."""
+    most, node = min(job.most, capacity, job.table.most_ranks), job.table.per_host
+    small = range(1, min(node, most) + 1)
+    return [*small, *range(2 * node, most + 1, node)]
+
+
+class Static:
+    """What users ask for, in the order of arrival where there is room; nobody is preempted."""
+
+    packs = True
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+
+    def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:  # noqa: ARG002 - as the protocol has it
+        """Keep who runs; start who fits."""
+        sizes = {job.name: job.replicas for job in jobs}
+        free = self._shape.capacity - sum(sizes.values())
+        for job in jobs:
+            wanted = self.start(job)
+            if not sizes[job.name] and wanted <= free:
+                sizes[job.name] = wanted
+                free -= wanted
+        return sizes
+
+    def start(self, job: FleetJob) -> int:
+        """Replicas to begin with."""
+        return min(job.arrival.replicas, self._shape.capacity)
+
+
+class Growing(Static):
+    """Starts as static, then looks at each job every PACE seconds and lets it grow into room."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self._looked: dict[str, float] = {}
+
+    def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:
+        """As static, and growth where there is room."""
+        sizes = dict(super().allocate(jobs, now))
+        free = self._shape.capacity - sum(sizes.values())
+        for job in jobs:
+            looked = self._looked.setdefault(job.name, now)
+            if job.replicas and now - looked >= PACE:
+                self._looked[job.name] = now
+                fits = [k for k in sizes_of(job, self._shape.capacity) if k <= self.wanted(job)]
+                size = max((k for k in fits if k - job.replicas <= free), default=job.replicas)
+                if size > job.replicas:
+                    free -= size - job.replicas
+                    sizes[job.name] = size
+        return sizes
+
+    def wanted(self, job: FleetJob) -> int:
+        """Replicas that the job should grow to."""
+        raise NotImplementedError
+
+
+class Utilisation(Growing):
+    """A HorizontalPodAutoscaler a job, target 80 % of a utilisation that reads 100 %."""
+
+    def start(self, job: FleetJob) -> int:  # noqa: ARG002 - as the others have it
+        """One."""
+        return 1
+
+    def wanted(self, job: FleetJob) -> int:
+        """The next size that is not below ceil(current / 0.8)."""
+        least = math.ceil(job.replicas / 0.8)
+        sizes = sizes_of(job, self._shape.capacity)
+        return next((size for size in sizes if size >= least), sizes[-1])
+
+
+class SpeedRatio(Growing):
+    """DLRover's heuristics: from what the user asks for, grow while it brings a fifth."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self._before: dict[str, tuple[int, float]] = {}
+
+    def wanted(self, job: FleetJob) -> int:
+        """At most 8 more or twice as many, unless the last growth brought too little."""
+        rate, present = 1.0 / job.step_seconds(job.placement), job.replicas
+        replicas, old = self._before.get(job.name, (present, rate))
+        if present > replicas and (rate - old) / (present - replicas) / (old / replicas) < 0.2:  # noqa: PLR2004 - DLRover's
+            return present
+        self._before[job.name] = (present, rate)
+        return min(2 * present, present + 8)
+
+
+class Tiresias:
+    """Two queues by attained service (16 GPU-hours), users' replicas, preemption."""
+
+    packs = False
+    LIMIT = 16 * 3600.0
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._second: dict[str, None] = {}
+        self._served: collections.Counter[str] = collections.Counter()
+        self._running: set[str] = set()
+        self._last = 0.0
+
+    def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:
+        """First queue first, each in order; who does not fit waits, later ones may pass."""
+        asked = {job.name: job.arrival.replicas for job in jobs}
+        for name in self._running & asked.keys():
+            self._served[name] += int((now - self._last) * asked[name])
+            if self._served[name] >= self.LIMIT:
+                self._second.setdefault(name)
+        first = [name for name in asked if name not in self._second]
+        second = [name for name in self._second if name in asked]
+        free, sizes = self._shape.capacity, dict.fromkeys(asked, 0)
+        for name in (*first, *second):
+            if asked[name] <= free:
+                sizes[name] = asked[name]
+                free -= asked[name]
+        self._running, self._last = {name for name, size in sizes.items() if size}, now
+        return sizes
+
+
+class Optimus:
+    """Optimus with the true tables and the true work left: the greatest gain of time per replica.
+
+    It may give any number of replicas, and does not reckon with restarts.
+    """
+
+    packs = False
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+
+    def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:  # noqa: ARG002 - as the protocol has it
+        """One each, then one by one."""
+        started = jobs[: self._shape.capacity]
+        sizes = {job.name: 0 for job in jobs} | {job.name: 1 for job in started}
+        free = self._shape.capacity - len(started)
+        steps = [(-self._gain(job, 1), i, 1) for i, job in enumerate(started)]
+        heapq.heapify(steps)
+        while free and steps and steps[0][0] < 0:
+            _, i, size = heapq.heappop(steps)
+            sizes[started[i].name] = size + 1
+            free -= 1
+            heapq.heappush(steps, (-self._gain(started[i], size + 1), i, size + 1))
+        return sizes
+
+    def _gain(self, job: FleetJob, size: int) -> float:
+        if size + 1 > min(job.most, self._shape.capacity):
+            return 0.0
+        return (job.packed_seconds(size) - job.packed_seconds(size + 1)) * job.steps_left
+
+
+@dataclasses.dataclass(frozen=True)
+class _SpeedupClaim(Claim):
+    """Pollux' fitness: the power mean -1 of speed-ups, a changed job's discounted by restarts."""
+
+    discount: float = 1.0
+    """Of the speed-up at any size but the present."""
+
+    def worth(self, replicas: int) -> float:
+        """Minus the inverse of the speed-up; nothing at all is worst."""
+        if not replicas:
+            return -1e6
+        speedup = self.rates[replicas] / self.rates[self.fewest]
+        changed = self.present and replicas != self.present
+        return -1.0 / max(speedup * (self.discount if changed else 1.0), 1e-3)
+
+
+class Pollux:
+    """Pollux-like at a fixed batch, with the true tables and a greedy search, not a genetic one."""
+
+    packs = True
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+
+    def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:
+        """The greatest fitness per replica, up to twice the largest size that a job had."""
+        return allocate([self._claim(job, now) for job in jobs], self._shape.capacity)
+
+    def _claim(self, job: FleetJob, now: float) -> Claim:
+        delay, age = self._shape.restart_seconds, now - job.arrival.at
+        discount = max(age - max(job.restarts, 0) * delay, 0.0) / (age + delay)
+        reach = max(2 * job.replicas, 1)
+        rates = {
+            k: 1.0 / job.packed_seconds(k)
+            for k in sizes_of(job, self._shape.capacity)
+            if k <= reach
+        }
+        return _SpeedupClaim(job.name, rates, job.steps_left, job.replicas, discount=discount)
+
+
+class Rover:
+    """The allocator of rover_kf.scaling.fleet with throughput that was learned from windows."""
+
+    packs = True
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._learning = Learning(shape.interval_seconds, seed=shape.seed)
+
+    def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:
+        """Measure who trains, then share."""
+        for job in jobs:
+            self._learning.measure(job, now)
+        return allocate([self._claim(job) for job in jobs], self._shape.capacity)
+
+    def _claim(self, job: FleetJob) -> Claim:
+        sizes = sizes_of(job, self._shape.capacity)
+        return Claim(
+            job.name,
+            self.rates(job, sizes),
+            job.steps_left,
+            job.replicas,
+            restart_seconds=self._shape.restart_seconds,
+            waited=job.waited,
+        )
+
+    def rates(self, job: FleetJob, sizes: Sequence[int]) -> Mapping[int, float]:
+        """Steps a second at each size within reach, by what runs alike have shown."""
+        return self._learning.rates(job, sizes)
+
+
+class Oracle(Rover):
+    """The same allocator with the true tables."""
+
+    def rates(self, job: FleetJob, sizes: Sequence[int]) -> Mapping[int, float]:
+        """True steps a second."""
+        return {size: 1.0 / job.packed_seconds(size) for size in sizes}
+
+
+FLEET_POLICIES: dict[str, Callable[[Shape], FleetPolicy]] = {
+    "rover": Rover,
+    "static": Static,
+    "hpa": Utilisation,
+    "dlrover": SpeedRatio,
+    "optimus": Optimus,
+    "pollux": Pollux,
+    "tiresias": Tiresias,
+    "oracle": Oracle,
+}
+"""By the names that results go by."""
