@@ -117,7 +117,7 @@ class Lag(threading.Thread):
 
     def run(self):
         """Until it is told to end. What is committed is asked first: both only grow."""
-        while not self._end.wait(0.2):
+        while not self._end.wait(0.5):
             with contextlib.suppress(KafkaException, errors.RoverError, OSError):
                 group = self.committed()
                 durable = self._durable()

@@ -13,7 +13,7 @@ import uuid
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from rover_kf import errors
+from rover_kf import KafkaDataset, errors
 from rover_kf.api.data import DataPlan, Progress
 from rover_kf.sharding.ledger import Ledger
 from rover_kf.sharding.source import Resumable, Slot, Source
@@ -168,6 +168,8 @@ def test_what_cannot_be_read_is_told_before_training(kafka, topic):
     """A topic that is missing, an address where nobody is, settings that cannot be."""
     with pytest.raises(errors.InputError, match=r"no topic 'clikcs'; create it"):
         Reading(made(kafka, "clikcs"))
+    with pytest.raises(errors.InputError, match=r"no topic 'clikcs'; create it"):
+        KafkaDataset(kafka.address, ["clikcs"], group="readers")
     nobody = KafkaConnection("127.0.0.1:1", "readers")
     with pytest.raises(errors.StreamBroken, match=r"no broker of 127\.0\.0\.1:1 answers"):
         Reading(KafkaSource(nobody, topic, patience_seconds=0.1))

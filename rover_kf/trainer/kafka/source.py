@@ -96,6 +96,8 @@ class KafkaSource:
     def fingerprint(self) -> str:
         """The topics' own numbers: one that was made anew under its old name has other records."""
         if not self._fingerprint:
+            for topic in self.topics:
+                self._partitions(topic)  # a missing one is told as that
             client = self._client()
             ask = functools.partial(client.ids, self.topics)
             found = client.patient(f"the topics {self.topics}", ask, self._patience)
