@@ -27,6 +27,8 @@ POLICY = {
     "rover-kf.io/straggler.hold-seconds": "1",
     "rover-kf.io/straggler.replacements": "1",
 }
+LOSS = 0.15
+"""Of packets between two nodes, either way."""
 CORES = 0.1
 """What is left of a processor to a container that is slow."""
 
@@ -40,6 +42,13 @@ def may_cordon(cluster):
     for node in cluster.nodes:
         cluster.kubectl("uncordon", node.name)
     cluster.kubectl("delete", "-f", str(component))
+
+
+@pytest.fixture
+def at_length(request):
+    """Only where all faults are asked for."""
+    if request.config.getoption("--chaos") != "all":
+        pytest.skip("takes a minute; with --chaos all")
 
 
 @pytest.fixture
@@ -155,3 +164,24 @@ def test_slow_nodes_are_left(cluster, submit, checkpoints, faults, node_faults):
     assert all(line.step >= sealed for line in found)
     assert job.status()["restarts"] == 0
     print(f"{message}\nthree train again {newest(checkpoints)[0] - at:.1f} s after it was slowed")
+
+
+@pytest.mark.usefixtures("at_length")
+def test_of_two_nodes_the_history_tells(cluster, submit, checkpoints, node_faults):
+    """A job of three finds the node whose network is bad, and is told that its controller may not
+    cordon it. A job of two on that node and another cannot tell them apart: what the first one's
+    check has left in the history does."""
+    bad, other, third = (node.name for node in cluster.nodes)
+    with node_faults.lossy(bad, LOSS, peers=[other, third]):
+        for name, nodes, told in (
+            ("three", [bad, other, third], f" on {bad} is "),
+            ("pair", [bad, other], "as other jobs show"),
+        ):
+            (checkpoints / f"{name}-worker-0").touch()
+            job = submit(name, nodes=nodes)
+            unfit = eventually_told(job, "NodeUnfit", told, within=120)
+            assert f" on {bad} is " in unfit
+            eventually_told(job, "NodeAvoided", f"{bad} is left out of this job")
+            eventually_told(job, "NodeNotCordoned", "the component `cordon` of the manifests")
+            print(f"\n{unfit}")
+            cluster.kubectl("-n", job.namespace, "delete", "pytorchjob", name, "--wait=false")
