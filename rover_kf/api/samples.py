@@ -46,6 +46,12 @@ class StepReport:
     says only this."""
     sent_at: float = 0.0
     """By the clock that the samples are of; 0: it does not say."""
+    memory: int = 0
+    """Bytes that the process and its loaders' workers hold of no file; 0: it does not say."""
+    shared_memory: int = 0
+    """Bytes that ranks of one container hold once: libraries, and the launcher's own."""
+    cores: float = 0.0
+    """Kept busy by the process and its loaders' workers."""
 
     def heard(self, now: float) -> StepReport:
         """The same by the clock of who hears it, where that differs by more than the way takes.

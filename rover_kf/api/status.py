@@ -93,6 +93,10 @@ class CoordinatorStatus:
     awaited: tuple[int, ...] = ()
     """Node ranks that the next round waits for and that are not here, at most 64; none while a
     round runs."""
+    memory_peak: float = 0.0
+    """Bytes that a trainer's container took at its worst, arena left out; 0: not told yet."""
+    cpu_peak: float = 0.0
+    """Cores that it kept busy over a few seconds, at most."""
     slow: tuple[SlowPod, ...] = ()
     """Pods that the others wait for, at most 8."""
     data: tuple[DataStatus, ...] = ()

@@ -110,6 +110,7 @@ def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
         record,
         windows=_thinned((*record.windows, *fresh), MAX_WINDOWS) if fresh else record.windows,
         steps=max(record.steps, status.step),
+        peak=_with_peak(record.peak, status),
         total_steps=record.total_steps if status.total_steps is None else status.total_steps,
         snapshot_bytes=max(record.snapshot_bytes, status.snapshot_bytes),
         replicated=record.replicated if status.replicated is None else status.replicated,
@@ -120,6 +121,13 @@ def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
         hangs=_with_hangs(record.hangs, status.hangs),
         preflights=_with_check(record.preflights, status.preflight),
     )
+
+
+def _with_peak(kept: dict[str, float], status: CoordinatorStatus) -> dict[str, float]:
+    """Worst of all looks; what nobody has told of is left out."""
+    told = {"memory": status.memory_peak, "cpu": status.cpu_peak}
+    worst = {name: max(kept.get(name, 0.0), value) for name, value in told.items() if value}
+    return {**kept, **worst}
 
 
 def _with_check(kept: tuple[Preflight, ...], new: Preflight | None) -> tuple[Preflight, ...]:

@@ -17,7 +17,7 @@ from rover_kf.recommender.sources import GIB, MIB, Sources, counted, line, singl
 
 DEFAULT = 2 * GIB
 PROFILE_MARGIN = 1.25
-DRY_MARGIN, DRY_LOWER, DRY_UPPER = 1.20, 0.92, 1.45
+DRY_MARGIN, DRY_LOWER, DRY_UPPER = 1.27, 0.92, 1.45
 LAUNCHER = 130 * MIB
 """Own memory of the process that starts the ranks; it has torch loaded."""
 GROUP = 24 * MIB

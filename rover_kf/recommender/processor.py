@@ -20,10 +20,10 @@ def cpu(sources: Sources) -> Quantity:
     """Cores of the trainer container."""
     used = neighbours.samples(sources.succeeded(), lambda run: run.peak.get("cpu"))
     if used:
-        target = MARGIN * neighbours.quantile(used, 0.9)
+        target = round(max(LEAST, MARGIN * neighbours.quantile(used, 0.9)), 2)
         low, high = neighbours.interval(used, target)
         why = f"nine in ten of {len(used)} runs alike used at most that, less 15 %"
-        return counted("cpu", round(target, 2), (min(low, round(target, 2)), high), used, why)
+        return counted("cpu", target, (low, high), used, why)
     if sources.own_trial() is not None:
         return _tried(sources)
     if sources.profile is not None and sources.profile.cores:

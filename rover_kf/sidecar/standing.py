@@ -60,6 +60,8 @@ def standing(
         snapshot_bytes=commits.seals.snapshot_bytes,
         replicated=commits.seals.replicated,
         awaited=world.missing[:_MOST_AWAITED],
+        memory_peak=telemetry.usage.memory,
+        cpu_peak=telemetry.usage.cores,
     )
 
 

@@ -23,6 +23,7 @@ from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.checkpoint.control import Seal
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.settings import TrainerSettings
+from rover_kf.trainer.usage import UsageMeter
 
 _log = logging.getLogger("rover_kf")
 
@@ -49,6 +50,7 @@ class Reporter:
         self._settings, self._link, self._phase = settings, link, phase
         self._told_phase, self._told_at = "", 0.0
         self._clock = SteadyClock()
+        self._usage = UsageMeter()
         self._samples: collections.deque[StepSample] = collections.deque(maxlen=_MOST_SAMPLES)
         self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_SAMPLES)
         self._total_steps: int | None = None
@@ -138,6 +140,7 @@ class Reporter:
 
     def _report(self, samples: list[StepSample]) -> None:
         settings = self._settings
+        usage = self._usage.look()
         message = StepReport(
             rank=settings.rank,
             world_size=settings.world_size,
@@ -146,6 +149,9 @@ class Reporter:
             sent_at=self._clock.now(),
             total_steps=self._total_steps,
             phase=self._phase(),
+            memory=usage.own,
+            shared_memory=usage.shared,
+            cores=usage.cores,
         )
         try:
             self._link.ask(names.PATH_SAMPLES, message, Acknowledged, timeout=_TIMEOUT_SECONDS)

@@ -159,3 +159,14 @@ def test_record_is_bounded():
     assert len(found.windows) <= recorder.MAX_WINDOWS
     assert len(found.events) <= recorder.MAX_EVENTS
     assert (found.windows[0], found.windows[-1]) == (window(0), window(5999))
+
+
+def test_peaks_of_use_only_grow():
+    """The worst that any look told, of memory and cores; nothing where nobody tells."""
+    assert recorder.advance(begun(), JOB, status()).peak == {}
+    first = recorder.advance(begun(), JOB, status(memory_peak=3e9, cpu_peak=1.5))
+    assert first.peak == {"memory": 3e9, "cpu": 1.5}
+    assert recorder.advance(first, JOB, status(memory_peak=1e9, cpu_peak=2.5)).peak == {
+        "memory": 3e9,
+        "cpu": 2.5,
+    }

@@ -1,0 +1,37 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What pods' training processes took at their worst, put together from what ranks report."""
+
+from __future__ import annotations
+
+import collections
+
+from rover_kf.api.samples import StepReport
+
+
+class Usage:
+    """One a coordinator; peaks only grow."""
+
+    def __init__(self) -> None:
+        self.memory = 0.0
+        """Bytes of the trainer's container, the worst pod's at the worst moment."""
+        self.cores = 0.0
+        self._nodes, self._world = 1, 1
+        self._pods: dict[int, dict[int, StepReport]] = collections.defaultdict(dict)
+        """By pod and rank, the newest."""
+
+    def begin(self, nodes: int, world_size: int) -> None:
+        """A round begins: what ranks of the last one took is no part of it."""
+        self._nodes, self._world = max(nodes, 1), max(world_size, 1)
+        self._pods.clear()
+
+    def heard(self, report: StepReport) -> None:
+        """Take what a rank of the current round takes."""
+        if not report.memory and not report.cores:
+            return
+        ranks = self._pods[report.rank * self._nodes // self._world]
+        ranks[report.rank] = report
+        shared = max(one.shared_memory for one in ranks.values())
+        memory = sum(one.memory for one in ranks.values()) + shared
+        self.memory = max(self.memory, float(memory))
+        self.cores = max(self.cores, sum(one.cores for one in ranks.values()))

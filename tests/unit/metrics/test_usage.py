@@ -1,0 +1,62 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks take, put together by pod, and how a process sees what it takes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from rover_kf.api.samples import StepReport
+from rover_kf.metrics.usage import Usage
+from rover_kf.trainer.usage import UsageMeter
+
+MIB = 1 << 20
+HOLD = "import sys; x = bytearray(b'1') * (64 << 20); print(flush=True); sys.stdin.read()"
+
+
+def report(rank, memory, shared=0, cores=0.0):
+    return StepReport(rank, 4, 1, (), memory=memory, shared_memory=shared, cores=cores)
+
+
+def test_the_worst_pod_counts():
+    """Ranks of a pod are summed, what they share once; peaks stay over smaller worlds."""
+    usage = Usage()
+    usage.begin(2, 4)
+    for rank, memory, shared, cores in ((0, 10, 5, 1.0), (1, 20, 7, 0.5), (2, 40, 3, 0.25)):
+        usage.heard(report(rank, memory, shared, cores))
+    assert (usage.memory, usage.cores) == (43, 1.5)
+    usage.heard(report(3, 1, 3))
+    assert usage.memory == 44
+    usage.heard(report(3, 0))
+    usage.begin(1, 1)
+    usage.heard(report(0, 30))
+    assert (usage.memory, usage.cores) == (44, 1.5)
+
+
+def test_a_process_sees_what_it_takes():
+    """Its own memory, a child's beside it, and what its parents hold among what is shared."""
+    before = UsageMeter().look()
+    assert before.own > 10 * MIB
+    assert before.shared > 0
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with child:
+        child.stdout.readline()
+        more = UsageMeter().look().own - before.own
+        child.stdin.close()
+    assert 60 * MIB < more < 160 * MIB
+
+
+def test_cores_are_those_between_two_looks():
+    """A process that computes keeps busy what it was given; asked again at once, the same."""
+    meter = UsageMeter()
+    first = os.times()
+    while os.times().elapsed - first.elapsed < 2.2:
+        sum(range(1000))
+    spent = sum(os.times()[:2]) - sum(first[:2])
+    seen = meter.look()
+    assert seen.cores > 0.5 * spent / (os.times().elapsed - first.elapsed)
+    assert meter.look() is seen
