@@ -163,7 +163,7 @@ rooms = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     facts=facts,
     rows=st.lists(runs, max_size=3),
