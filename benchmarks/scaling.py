@@ -69,7 +69,7 @@ def _single_jobs(found: Traces) -> dict[str, dict[str, Any]]:
         jobs = suite.cases(found.tables.values(), restart, hours)
         print(f"\n{len(jobs)} jobs alone, a restart of {restart:.0f} s: cost over the oracle's")
         results[f"{restart:.0f}"] = row = {}
-        for policy in POLICIES:
+        for policy in POLICIES if jobs else ():
             summary = suite.single_jobs(policy, jobs)
             row[policy] = dataclasses.asdict(summary)
             cells = "  ".join(f"{name} {value:6.3f}" for name, value in row[policy].items())

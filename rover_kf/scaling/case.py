@@ -8,7 +8,7 @@ import dataclasses
 
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.samples import Throughput
-from rover_kf.scaling import throughput
+from rover_kf.scaling import medians
 from rover_kf.scaling.policy import WatchPolicy
 from rover_kf.scaling.state import Observation, ScalingState
 
@@ -40,7 +40,7 @@ class Case:
     @property
     def rate(self) -> float:
         """Samples per second now; 0 if not measured."""
-        return throughput.measured(self.windows) if self.windows else 0.0
+        return medians.measured(self.windows) if self.windows else 0.0
 
     @property
     def restart(self) -> float:

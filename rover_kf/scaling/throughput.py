@@ -14,25 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 
 from rover_kf.api.samples import Throughput
-from rover_kf.scaling.step_law import StepLaw, StepRow, fit_law
-
-WINDOWS_PER_WORLD = 5
-"""Newest windows of each world and batch that count: older ones may be of other data."""
-
-CHANGED = 0.3
-"""Log ratio of two step times of one world that noise does not explain."""
-CHANGED_WINDOWS = 2
-"""In a row have to show it: one may be a straggler."""
-
-SAVING = 0.2
-"""Share of a window in saves from which on it says little of steps."""
-
-SAME_BATCH = 0.05
-"""Log ratio up to which two global batches are the same: an epoch's last one is smaller."""
+from rover_kf.scaling import medians
+from rover_kf.scaling.medians import SAME_BATCH, Median
+from rover_kf.scaling.step_law import StepLaw, fit_law
 
 SEED_ERRORS = (
     (1.0, (0.02, 0.05, 0.08, 0.12, 0.20)),
@@ -59,24 +46,6 @@ class Prediction:
     upper: float
     measured: bool
     """Whether it is the median of windows at that very size and not the model's word."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Median:
-    """What the newest windows of a world and batch say."""
-
-    nodes: int
-    world_size: int
-    global_batch: float
-    seconds: float
-    ended_at: float
-    first_at: float
-
-    @property
-    def row(self) -> StepRow:
-        """As the law sees it."""
-        each = self.global_batch / self.world_size
-        return StepRow(self.nodes, self.world_size, each, self.seconds)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -187,73 +156,11 @@ def fit(windows: Iterable[Throughput]) -> ThroughputModel | None:
         windows: in the order of time; those without a step are left out.
     """
     used = [w for w in windows if w.step_seconds > 0 and w.world_size > 0]
-    medians = _medians(_since_change(used))
-    if not medians:
+    found = medians.medians(medians.since_change(used))
+    if not found:
         return None
-    law = fit_law([median.row for median in medians])
-    return ThroughputModel(law, medians, _keeps_global_batch(medians))
-
-
-def measured(windows: Sequence[Throughput]) -> float:
-    """Median throughput of the newest windows; they must be of one world size, at least one."""
-    newest = _undisturbed(windows)[-WINDOWS_PER_WORLD:]
-    return statistics.median(_batch_of(w) / w.step_seconds for w in newest)
-
-
-def _since_change(windows: Sequence[Throughput]) -> Sequence[Throughput]:
-    """What was seen since the newest visit to a world whose step time is another than before."""
-    start = 0
-    for places in _by_place(windows):
-        newest, before = places[-CHANGED_WINDOWS:], places[:-CHANGED_WINDOWS][-WINDOWS_PER_WORLD:]
-        if len(newest) < CHANGED_WINDOWS or len(before) < CHANGED_WINDOWS:
-            continue
-        usual = statistics.median(windows[i].step_seconds for i in before)
-        off = [math.log(windows[i].step_seconds / usual) for i in newest]
-        if min(off) > CHANGED or max(off) < -CHANGED:
-            start = max(start, newest[0])
-    return windows[start:]
-
-
-def _medians(windows: Sequence[Throughput]) -> tuple[Median, ...]:
-    found = []
-    for places in _by_place(windows):
-        rows = _undisturbed([windows[i] for i in places])[-WINDOWS_PER_WORLD:]
-        found.append(
-            Median(
-                rows[0].nodes,
-                rows[0].world_size,
-                statistics.median(_batch_of(row) for row in rows),
-                statistics.median(row.step_seconds for row in rows),
-                windows[places[-1]].ended_at,
-                windows[places[0]].ended_at,
-            )
-        )
-    return tuple(sorted(found, key=lambda median: median.first_at))
-
-
-def _by_place(windows: Sequence[Throughput]) -> list[list[int]]:
-    """Indices of the windows of each world and batch."""
-    groups: dict[tuple[int, int], list[list[int]]] = {}
-    for i, window in enumerate(windows):
-        alike = groups.setdefault((window.nodes, window.world_size), [])
-        for places in alike:
-            if abs(math.log(_batch_of(window) / _batch_of(windows[places[0]]))) <= SAME_BATCH:
-                places.append(i)
-                break
-        else:
-            alike.append([i])
-    return [places for alike in groups.values() for places in alike]
-
-
-def _undisturbed(windows: Sequence[Throughput]) -> Sequence[Throughput]:
-    """Without windows that saves took much of; all, if there are only such."""
-    quiet = [w for w in windows if w.save_seconds <= SAVING * (w.ended_at - w.started_at)]
-    return quiet or windows
-
-
-def _batch_of(window: Throughput) -> float:
-    # A trainer that does not tell its samples is reckoned in steps, with its global batch fixed.
-    return window.global_batch or 1.0
+    law = fit_law([median.row for median in found])
+    return ThroughputModel(law, found, _keeps_global_batch(found))
 
 
 def _keeps_global_batch(medians: Sequence[Median]) -> bool:

@@ -60,7 +60,7 @@ def _rows_at(table: StepTable, base: int, factor: int) -> list[Row]:
 
 
 def _some(rows: Sequence[Row], count: int, chance: np.random.Generator) -> list[Row]:
-    places = chance.choice(len(rows), min(count, len(rows)), replace=False)
+    places = chance.permutation(len(rows))[:count]
     return [rows[place] for place in places]
 
 

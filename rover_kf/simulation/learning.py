@@ -12,6 +12,7 @@ from rover_kf.api.samples import Throughput
 from rover_kf.metrics.windows import without_excess
 from rover_kf.scaling import throughput
 from rover_kf.scaling.case import UNKNOWN_WORK_SECONDS
+from rover_kf.scaling.medians import WINDOWS_PER_WORLD
 from rover_kf.scaling.step_law import FIXED_SHARE
 from rover_kf.scaling.throughput import ThroughputModel
 from rover_kf.simulation.cluster import FleetJob
@@ -42,7 +43,7 @@ class Learning:
         known = self._windows.setdefault(key, [])
         nodes, ranks = len(job.hosts), job.replicas
         alike = sum(1 for w in known if (w.nodes, w.world_size) == (nodes, ranks))
-        if alike >= throughput.WINDOWS_PER_WORLD:
+        if alike >= WINDOWS_PER_WORLD:
             return
         seconds = job.step_seconds(job.placement)
         seconds *= max(0.5, 1 + NOISE * self._noise.standard_normal())

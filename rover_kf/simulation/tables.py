@@ -103,7 +103,12 @@ class StepTable:
         return tuple(k for k, (low, high) in pairs if low <= global_batch / k <= high)
 
     def global_batches(self, count: int) -> tuple[int, ...]:
-        """Batches from what four ranks can hardly split to what a quarter of all can just hold."""
+        """Batches from what four ranks can hardly split to what a quarter of all can just hold.
+
+        None if no size was measured packed.
+        """
+        if not self.sizes:
+            return ()
         largest = max(self.sizes)
         low, high = 4 * self.batches[0], largest * self.sizes[largest][1] / 4
         return tuple(round(float(batch)) for batch in np.geomspace(low, max(low, high), count))
