@@ -22,6 +22,8 @@ from torch.utils.data import Dataset
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "sharding_parts"))
 
+import leases
+import ledgers
 import overhead
 import straggler
 
@@ -30,6 +32,7 @@ from rover_kf.sharding.permutation import Permutation
 
 BATCH, RANKS = 256, 4
 SIZES = (10**6, 10**9, 10**12)
+PARTS = ("loader_overhead", "orders", "ledgers", "leases", "straggler")
 
 
 class Counted(Dataset[int]):
@@ -50,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=60, help="of the loader's overhead")
     parser.add_argument("--epochs", type=int, default=3, help="of the slow rank, each system")
-    parser.add_argument("--parts", default="loader_overhead,orders,straggler", help="to measure")
+    parser.add_argument("--parts", default=",".join(PARTS), help="to measure")
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("build/bench/sharding.json")
     )
@@ -61,6 +64,8 @@ def main() -> None:
             "loader_overhead": {str(n): overhead.measure(n, given.rounds) for n in (0, 2)}
         },
         "orders": lambda: {"orders": {f"{size:.0e}": order(size) for size in SIZES}},
+        "ledgers": ledgers.measure,
+        "leases": leases.measure,
         "straggler": lambda: straggler.measure(given.epochs),
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)

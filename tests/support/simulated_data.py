@@ -59,7 +59,7 @@ class SimulatedData:
         self, size: int, shard: int, epochs: int, batch: int, lease_seconds: float | None
     ) -> None:
         self.plan = DataPlan("train", (Partition("", 0, size),), shard, epochs)
-        self.batch, self.terms = batch, Terms(lease_seconds, retry_seconds=2.0)
+        self.batch, self.terms = batch, Terms(lease_seconds, tries=2, retry_seconds=1.0)
         self.now, self.round, self.processes = 0.0, 0, 0
         self.desks = 0
         self.lose_coordinator(0)
@@ -113,6 +113,10 @@ class SimulatedData:
         """A message arrives, some time, in any order."""
         if self.in_flight:
             self._arrive(*self.in_flight.pop(number % len(self.in_flight)))
+
+    def deliver_next(self, _: int) -> None:
+        """Messages arrive in their order."""
+        self.deliver(0)
 
     def double(self, number: int) -> None:
         """A message arrives, and again later."""
@@ -191,6 +195,11 @@ class SimulatedData:
         """Another one takes its place, and knows nothing."""
         self.desks += 1
         self.desk = Desk(self.terms, self.terms, name=f"{self.desks}.")
+
+    def replace_coordinator(self, _: int) -> None:
+        """The same, and what was under way breaks off."""
+        self.in_flight.clear()
+        self.lose_coordinator(0)
 
     def pass_time(self, number: int) -> None:
         """Leases may expire."""
