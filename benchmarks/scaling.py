@@ -32,7 +32,9 @@ RIVALS = ("optimus", "tiresias", "pollux")
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--traces", type=pathlib.Path, default=pathlib.Path("../shared/data"))
+    parser.add_argument(
+        "--traces", type=pathlib.Path, required=True, help="folder; docs/scaling.md says of what"
+    )
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("build/bench/scaling.json")
     )
