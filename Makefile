@@ -79,7 +79,7 @@ cluster-down: venv
 cluster-status: venv
 	cd tests/cluster && $(PY) -m testcluster status
 
-
+# Not in `make test`: they need a GPU, other versions, an hour, or a quiet machine.
 test-gpu: venv
 	$(PY) -m pytest tests/gpu
 
