@@ -4,6 +4,7 @@
 
     pytest tests/cluster                     starts a cluster (or uses the one of `make cluster-up`)
     pytest tests/cluster --keep-cluster      leaves it running afterwards
+    pytest tests/cluster --chaos all         with every fault, and with tests that take minutes
     pytest tests/cluster --kubeconfig FILE   uses that cluster, which has the Training Operator; of
         its images and its storage it is told by --trainer-image, --toolbox-image, --images and
         --storage-class; tests that break nodes are skipped
@@ -60,6 +61,10 @@ def pytest_collection_modifyitems(config, items):
             given = item.get_closest_marker("timeout")
             seconds = given.args[0] if given else float(config.getini("timeout"))
             item.add_marker(pytest.mark.timeout(seconds, func_only=True), append=False)
+    if config.getoption("--chaos", default=None) != "all":
+        long = [item for item in items if item.get_closest_marker("at_length")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -17,7 +17,9 @@ from tests_support import eventually
 
 from rover_kf.reconcilers import affinity
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("controller")]
+pytestmark = [
+    pytest.mark.timeout(600), pytest.mark.usefixtures("controller"), pytest.mark.at_length
+]  # fmt: skip
 
 POLICY = {
     "rover-kf.io/preflight.mode": "exclude",
@@ -42,13 +44,6 @@ def may_cordon(cluster):
     for node in cluster.nodes:
         cluster.kubectl("uncordon", node.name)
     cluster.kubectl("delete", "-f", str(component))
-
-
-@pytest.fixture
-def at_length(request):
-    """Only where all faults are asked for."""
-    if request.config.getoption("--chaos") != "all":
-        pytest.skip("takes a minute; with --chaos all")
 
 
 @pytest.fixture
@@ -166,7 +161,6 @@ def test_slow_nodes_are_left(cluster, submit, checkpoints, faults, node_faults):
     print(f"{message}\nthree train again {newest(checkpoints)[0] - at:.1f} s after it was slowed")
 
 
-@pytest.mark.usefixtures("at_length")
 def test_of_two_nodes_the_history_tells(cluster, submit, checkpoints, node_faults):
     """A job of three finds the node whose network is bad, and is told that its controller may not
     cordon it. A job of two on that node and another cannot tell them apart: what the first one's
