@@ -31,8 +31,8 @@ POLICY = {
 }
 LOSS = 0.15
 """Of packets between two nodes, either way."""
-CORES = 0.1
-"""What is left of a processor to a container that is slow."""
+CORES, FEW_CORES = 0.1, 0.05
+"""What is left of a processor to a container that is slow: from its start, and while it trains."""
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_slow_nodes_are_left(cluster, submit, checkpoints, faults, node_faults):
     slow = f"{job.name}-worker-1"
     uid = job.pods()[slow]["metadata"]["uid"]
     at, _ = newest(checkpoints)
-    node_faults.throttle(job.namespace, slow, container="pytorch", cores=CORES)
+    node_faults.throttle(job.namespace, slow, container="pytorch", cores=FEW_CORES)
     message = eventually_told(job, "StragglerReplaced", f"{slow} on ")
     sealed = job.status()["sealed_step"]
     eventually(
