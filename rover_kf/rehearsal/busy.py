@@ -5,10 +5,9 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import time
 
-_CHILDREN = pathlib.Path("/proc/self/task")
+from rover_kf.api import proc_files
 
 
 class Busy:
@@ -34,21 +33,5 @@ class Busy:
 
 
 def _used() -> float:
-    return time.process_time() + sum(_of(child) for child in _children())
-
-
-def _children() -> list[str]:
-    try:
-        lists = [(task / "children").read_text().split() for task in _CHILDREN.iterdir()]
-    except OSError:  # no such file in this kernel, or a thread that ended: its children are unknown
-        return []
-    return [pid for pids in lists for pid in pids]
-
-
-def _of(pid: str) -> float:
-    try:
-        text = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:  # it ended
-        return 0.0
-    fields = text.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    children = proc_files.children(os.getpid())
+    return time.process_time() + sum(map(proc_files.cpu_seconds, children))

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import pathlib
 import time
 
-_PROC = pathlib.Path("/proc")
-_KIB = 1024
+from rover_kf.api import proc_files
+
 _EVERY_SECONDS = 2.0
 _LEAST_SECONDS = 1.0
 """Over which CPU time says something."""
@@ -49,10 +48,10 @@ class UsageMeter:
 
     def _measure(self, now: float) -> Usage:
         members = self._members()
-        each = [_status(pid) for pid in members]
+        each = [proc_files.sizes(pid) for pid in members]
         own = sum(one.get("RssAnon", 0) for one in each)
         files = max((one.get("RssFile", 0) for one in each), default=0)
-        launcher = sum(_status(pid).get("RssAnon", 0) for pid in _ancestors())
+        launcher = sum(proc_files.sizes(pid).get("RssAnon", 0) for pid in _ancestors())
         cores, used, spent = self._last.cores, self._cpu_seconds(members), now - self._used_at
         if spent >= _LEAST_SECONDS:
             cores = max(0.0, used - self._used) / spent
@@ -60,50 +59,16 @@ class UsageMeter:
         return Usage(own, files + launcher, cores)
 
     def _members(self) -> list[int]:
-        return [os.getpid(), *_children(os.getpid())]
+        return [os.getpid(), *proc_files.children(os.getpid())]
 
     def _cpu_seconds(self, members: list[int]) -> float:
-        return sum(_cpu(pid) for pid in members)
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        tasks = list((_PROC / str(pid) / "task").iterdir())
-        return [int(word) for task in tasks for word in (task / "children").read_text().split()]
-    except OSError:  # a thread that ended, or a kernel without such files
-        return []
+        return sum(proc_files.cpu_seconds(pid) for pid in members)
 
 
 def _ancestors() -> list[int]:
     found: list[int] = []
-    pid = os.getppid()
-    while pid > 1 and len(found) < _LAUNCHERS:
+    pid: int | None = os.getppid()
+    while pid is not None and pid > 1 and len(found) < _LAUNCHERS:
         found.append(pid)
-        pid = _parent(pid)
+        pid = proc_files.parent(pid)
     return found
-
-
-def _parent(pid: int) -> int:
-    fields = _stat(pid)
-    return int(fields[1]) if fields else 0
-
-
-def _cpu(pid: int) -> float:
-    fields = _stat(pid)
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
-
-
-def _stat(pid: int) -> list[str]:
-    try:
-        return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _status(pid: int) -> dict[str, int]:
-    try:
-        text = (_PROC / str(pid) / "status").read_text(errors="replace")
-    except OSError:
-        return {}
-    words = (line.split() for line in text.splitlines() if line.endswith(" kB"))
-    return {name.rstrip(":"): int(count) * _KIB for name, count, _ in words}
