@@ -197,7 +197,7 @@ class SqlHistory:
                     with engine.begin() as connection:
                         engines.alone(connection)
                         tables.migrate(connection)
-                except BaseException:
+                except BaseException:  # whatever it is: nobody else knows of its connections
                     engine.dispose()
                     raise
                 self._engine = engine

@@ -9,7 +9,6 @@ the work is thrown away.
 
 from __future__ import annotations
 
-import functools
 import logging
 import mmap
 import threading
@@ -59,15 +58,14 @@ class Anticipation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self.wait()
+        self._settle()
         if self._loading is not None:
             self._loading.drop()
         self._hands.close()
         if self._used is not None:
             # Takes the kernel tens of milliseconds a gigabyte; nobody need wait for it.
-            letting_go = functools.partial(_let_go, self._used)
-            threading.Thread(target=letting_go, name="rover-unmapping", daemon=True).start()
+            kept = (self._used,)
+            threading.Thread(target=_let_go, args=kept, name="rover-unmapping", daemon=True).start()
 
     @property
     def is_ready(self) -> bool:
@@ -89,8 +87,7 @@ class Anticipation:
             TornSnapshot: the slot no longer holds that step.
             CheckpointError: the snapshot lacks something that the state has.
         """
-        self._is_over.set()
-        self.wait()
+        self._settle()
         with opened(reply, self._seen) as (found, buffer):
             loading, self._loading = self._loading, None
             if loading is not None and (self._seen is None or buffer is not self._seen.buffer):
@@ -100,6 +97,11 @@ class Anticipation:
                 loading = self._loaded(found, buffer)
             loading.finish()
         self._used = buffer
+
+    def _settle(self) -> None:
+        """Look no further ahead."""
+        self._is_over.set()
+        self.wait()
 
     def _look(self) -> None:
         seen = glimpse(self._settings)

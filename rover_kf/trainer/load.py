@@ -84,7 +84,7 @@ class Loading:
         try:
             with torch.no_grad():
                 self._place = _dict(state, tree, _Parts(tensors, shards, self._copies), "")
-        except BaseException:
+        except BaseException:  # whatever it is: nobody else can end what was begun
             self._copies.drop()
             raise
 

@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import pathlib
+from collections.abc import AsyncIterator
 
 import checkpoint_pod
 import pytest
@@ -36,38 +39,51 @@ def test_the_others_are_all_pods_that_there_may_be(tmp_path, pod, masters, most,
     assert others(embedded) == []
 
 
-def test_a_pod_that_is_reached_late_is_told_too(tmp_path):
-    """One that answers at once hears it once; one whose name comes up later hears it then."""
-    told: list[tuple[str, str, str]] = []
+Told = list[tuple[str, str, str]]
+"""Which pod, the first one's address, and the path."""
+
+
+@contextlib.asynccontextmanager
+async def heralded(
+    folder: pathlib.Path, told: Told, *, pods: int
+) -> AsyncIterator[tuple[Herald, SidecarPeers]]:
+    """A first pod, and a server on 127.0.0.1 that is whatever other pod is looked for there."""
 
     async def hear(request: web.Request) -> web.Response:
         message = codec.loads(Whereabouts, await request.read())
         told.append((request.host.partition(":")[0], message.address, request.path))
         return web.Response(body=codec.dumps(Acknowledged()), content_type="application/json")
 
+    port = checkpoint_pod.free_port()
+    changes = {"port": port, "max_nodes": pods, "address": "127.0.0.7"}
+    changes["coordinator_host"] = "demo-worker-0"
+    settings = checkpoint_pod.settings_of(folder, **changes)
+    (folder / "token").write_text("a token")
+    application = web.Application()
+    application.router.add_post(names.PATH_COORDINATOR, hear)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    peers = SidecarPeers(settings)
+    await peers.start()
+    herald = Herald(settings, peers)
+    yield herald, peers
+    await asyncio.to_thread(functools.partial(eventually, herald._task.done, within=60))
+    await herald.stop()
+    await peers.stop()
+    await runner.cleanup()
+
+
+def test_a_pod_that_is_reached_late_is_told_too(tmp_path):
+    """One that answers at once hears it once; one whose name comes up later hears it then."""
+    told: Told = []
+
     async def scenario() -> None:
-        port = checkpoint_pod.free_port()
-        changes = {"port": port, "max_nodes": 3, "address": "127.0.0.7"}
-        changes["coordinator_host"] = "demo-worker-0"
-        settings = checkpoint_pod.settings_of(tmp_path, **changes)
-        (tmp_path / "token").write_text("a token")
-        application = web.Application()
-        application.router.add_post(names.PATH_COORDINATOR, hear)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        peers = SidecarPeers(settings)
-        await peers.start()
-        peers._names.prefer("demo-worker-1", "127.0.0.1")
-        herald = Herald(settings, peers)
-        herald.begin()
-        await asyncio.to_thread(eventually, lambda: told)
-        peers._names.prefer("demo-worker-2", "127.0.0.1")
-        done = functools.partial(eventually, herald._task.done, within=60)
-        await asyncio.to_thread(done)
-        await herald.stop()
-        await peers.stop()
-        await runner.cleanup()
+        async with heralded(tmp_path, told, pods=3) as (herald, peers):
+            peers._names.prefer("demo-worker-1", "127.0.0.1")
+            herald.begin()
+            await asyncio.to_thread(eventually, lambda: told)
+            peers._names.prefer("demo-worker-2", "127.0.0.1")
 
     asyncio.run(scenario())
     expected = [(f"demo-worker-{at}", "127.0.0.7", names.PATH_COORDINATOR) for at in (1, 2)]
@@ -77,34 +93,15 @@ def test_a_pod_that_is_reached_late_is_told_too(tmp_path):
 def test_the_controller_says_where_pods_are(tmp_path):
     """A pod whose name leads to another place is told at the address that the controller knows,
     at once; of pods that are none of the job's, and of what is no address, nothing is believed."""
-    told: list[str] = []
-
-    async def hear(request: web.Request) -> web.Response:
-        told.append(request.host.partition(":")[0])
-        return web.Response(body=codec.dumps(Acknowledged()), content_type="application/json")
+    told: Told = []
 
     async def scenario() -> None:
-        port = checkpoint_pod.free_port()
-        changes = {"port": port, "max_nodes": 2, "coordinator_host": "demo-worker-0"}
-        settings = checkpoint_pod.settings_of(tmp_path, **changes)
-        (tmp_path / "token").write_text("a token")
-        application = web.Application()
-        application.router.add_post(names.PATH_COORDINATOR, hear)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        peers = SidecarPeers(settings)
-        await peers.start()
-        peers._names.prefer("demo-worker-1", "127.0.0.2")  # where nobody listens
-        herald = Herald(settings, peers)
-        herald.begin()
-        herald.locate({"demo-worker-1": "nowhere", "other-worker-1": "127.0.0.1"})
-        assert not herald._news.is_set()
-        herald.locate({"demo-worker-1": "127.0.0.1"})
-        await asyncio.to_thread(functools.partial(eventually, herald._task.done, within=60))
-        await herald.stop()
-        await peers.stop()
-        await runner.cleanup()
+        async with heralded(tmp_path, told, pods=2) as (herald, peers):
+            peers._names.prefer("demo-worker-1", "127.0.0.2")  # where nobody listens
+            herald.begin()
+            herald.locate({"demo-worker-1": "nowhere", "other-worker-1": "127.0.0.1"})
+            assert not herald._news.is_set()
+            herald.locate({"demo-worker-1": "127.0.0.1"})
 
     asyncio.run(scenario())
-    assert told == ["demo-worker-1"]
+    assert [pod for pod, *_ in told] == ["demo-worker-1"]
