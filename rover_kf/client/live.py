@@ -1,0 +1,144 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that run: looked at, waited for, scaled, deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.jobs import Event, JobKey, ObservedJob
+from rover_kf.api.status import CoordinatorStatus, ScaleRequest
+from rover_kf.client import admission
+from rover_kf.client.abode import key_of
+from rover_kf.client.progress import Progress, carried, progress_of
+from rover_kf.client.runs import Runs
+
+POLL_SECONDS = 0.2
+NO_EVENTS = 1 << 62
+"""A sequence that no event has: asks for a status without any."""
+
+
+class LiveJobs(Runs):
+    """What a client does with jobs that are there."""
+
+    def get(self, key: JobKey | str) -> ObservedJob:
+        """Read one job; a name alone is a PyTorchJob in the namespace ``default``."""
+        return self.cluster.get_job(key_of(key))
+
+    def list(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
+        """Labelled jobs of a namespace, or of all."""
+        return self.cluster.list_jobs(namespace)
+
+    def wait(
+        self, key: JobKey | str, until: str = "Succeeded", timeout: float | None = None
+    ) -> ObservedJob:
+        """Wait until the job's phase is ``until``.
+
+        Raises:
+            JobFailed: it ended otherwise; the message holds the verdict.
+            StillRunning: it did not get there in ``timeout`` seconds; it goes on.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            job = self.get(key)
+            if job.phase == until:
+                self._settle(job)
+                return job
+            if job.finished:
+                self._settle(job)
+                raise errors.JobFailed(f"{job.key} is {job.phase}: {self.verdict(job.key)}")
+            if deadline is not None and time.monotonic() > deadline:
+                raise errors.StillRunning(
+                    f"{job.key} is {job.phase or 'new'}, not {until}, after {timeout} s; it goes on"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def status(self, key: JobKey | str, *, after: int = 0) -> CoordinatorStatus:
+        """What the job's coordinator knows; events with a sequence above ``after``.
+
+        Raises:
+            ClusterUnavailable: it does not answer (not started yet, ended, being replaced).
+        """
+        path = f"{names.PATH_STATUS}?after={after}"
+        answer = self.cluster.call_coordinator(key_of(key), "GET", path)
+        return codec.loads(CoordinatorStatus, answer)
+
+    def progress(self, key: JobKey | str) -> Progress:
+        """Where the job stands; never fails because the coordinator is silent."""
+        try:
+            status = self.status(key, after=NO_EVENTS)
+        except errors.ClusterUnavailable:
+            status = None
+        job = self.get(key)
+        return progress_of(job, self.cluster.list_pods(job.key), status)
+
+    def watch(self, key: JobKey | str, *, every: float = 0.5) -> Iterator[Progress]:
+        """Progress every so many seconds, with what was told meanwhile, until the job's end."""
+        seen: set[Event] = set()
+        last: Progress | None = None
+        while True:
+            progress = self.progress(key)
+            if progress.finished:
+                self._settle(self.get(key))
+            fresh = tuple(event for event in self.events(key) if event not in seen)
+            seen.update(fresh)
+            # The coordinator goes before the job does: what it said last still stands.
+            last = dataclasses.replace(carried(progress, last), events=fresh)
+            yield last
+            if last.finished:
+                return
+            time.sleep(every)
+
+    def events(self, key: JobKey | str) -> tuple[Event, ...]:
+        """Events of the job, oldest first."""
+        return self.cluster.list_events(key_of(key))
+
+    def logs(
+        self,
+        key: JobKey | str,
+        pod: str | None = None,
+        *,
+        container: str = names.PYTORCH_CONTAINER,
+        tail: int | None = None,
+    ) -> str:
+        """What a container of a pod (the first by default) printed so far.
+
+        Raises:
+            JobNotFound: there is no such pod.
+        """
+        pods = self.cluster.list_pods(self.get(key).key)
+        if pod is None and not pods:
+            raise errors.JobNotFound(f"{key} has no pod yet")
+        return self.cluster.read_log(key_of(key), pod or pods[0].name, container, tail=tail)
+
+    def scale(self, key: JobKey | str, workers: int) -> ObservedJob:
+        """Set Worker replicas; the world re-forms.
+
+        No step is lost where one ends within seconds: a pod that goes lets the world drain first.
+
+        Raises:
+            InputError: outside of what the job allows.
+        """
+        job = self.get(key)
+        low, high = admission.bounds(job.manifest)
+        if not low <= workers <= high:
+            raise errors.InputError(
+                f"{job.key}: {workers} worker replicas; allowed: {low} to {high} "
+                "(scaling.min and scaling.max, else spec.elasticPolicy)"
+            )
+        request = ScaleRequest(job.nodes - job.replicas.get("worker", 0) + workers, "by hand")
+        with contextlib.suppress(errors.ClusterUnavailable):
+            # Not running yet, or not to be reached from here: then it sees who comes and goes.
+            self.cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, request)
+        patch = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": workers}}}}
+        # Whatever else changes on the job meanwhile, this is what its owner wants.
+        return self.cluster.patch_job(job.key, patch)
+
+    def delete(self, key: JobKey | str) -> None:
+        """Delete the job with its pods; checkpoints on claims stay."""
+        self.cluster.delete_job(key_of(key))
