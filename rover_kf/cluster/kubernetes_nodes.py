@@ -8,8 +8,12 @@ from collections.abc import Collection
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.api.jobs import Manifest
+from rover_kf.api.surroundings import Objects
 from rover_kf.cluster import kubernetes_objects as objects
-from rover_kf.cluster.kubernetes_api import MERGE_PATCH, Api
+from rover_kf.cluster.kubernetes_api import MERGE_PATCH, Api, Query
+
+_ALIVE = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 
 class KubernetesNodes:
@@ -47,6 +51,29 @@ class KubernetesNodes:
         body = {"metadata": why, "spec": {"unschedulable": True}}
         path, what = f"/api/v1/nodes/{name}", f"node {name}"
         self._api.request("PATCH", path, what=what, body=body, content_type=MERGE_PATCH)
+
+    def surroundings(self, namespace: str) -> Objects:
+        """Nodes with the pods on them, and the namespace's quotas and autoscalers."""
+        unread: list[str] = []
+
+        def read(what: str, path: str, query: Query | None = None) -> tuple[Manifest, ...] | None:
+            try:
+                return tuple(self._api.items(path, what=what, query=query))
+            except (errors.InputError, errors.ClusterUnavailable) as refusal:
+                unread.append(f"{what} could not be read and bound nothing: {refusal}")
+                return None
+
+        place = f"namespaces/{namespace}"
+        nodes = read("nodes", "/api/v1/nodes")
+        pods = read("pods of all namespaces", "/api/v1/pods", _ALIVE) if nodes else ()
+        scaled = f"/apis/autoscaling/v2/{place}/horizontalpodautoscalers"
+        return Objects(
+            nodes if pods is not None else None,
+            pods or (),
+            read(f"quotas of {namespace}", f"/api/v1/{place}/resourcequotas") or (),
+            read(f"autoscalers of {namespace}", scaled) or (),
+            tuple(unread),
+        )
 
     def node_memory(self) -> tuple[str, ...]:
         """What schedulable nodes have for pods, as quantities, each amount once."""

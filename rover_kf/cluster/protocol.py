@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
+from rover_kf.api.surroundings import Objects
 
 
 class Jobs(Protocol):
@@ -44,6 +45,9 @@ class Jobs(Protocol):
             JobNotFound: there is none.
             Conflict: resource_version is given and is not the current one.
         """
+
+    def try_patch(self, key: JobKey, patch: Mapping[str, Any]) -> str:
+        """Why a merge patch of the job would be refused; empty if it would not. Changes nothing."""
 
     def delete_job(self, key: JobKey) -> None:
         """Delete the job; its pods end after it. Deleting a job that is not there is no error."""
@@ -81,6 +85,9 @@ class Pods(Protocol):
 
     def node_memory(self) -> tuple[str, ...]:
         """What the nodes have for pods, as quantities, each amount once; empty: no bound."""
+
+    def surroundings(self, namespace: str) -> Objects:
+        """What bounds jobs of a namespace; what may not be read is named, and bounds nothing."""
 
     def resizes_pods(self) -> bool:
         """Whether a pod's resources can be changed while it runs."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey, Pod
+from rover_kf.api.surroundings import Objects
 
 
 class OneMachine:
@@ -22,6 +23,16 @@ class OneMachine:
     def node_memory(self) -> tuple[str, ...]:
         """Nothing: limits are not enforced here."""
         return ()
+
+    def surroundings(self, namespace: str) -> Objects:
+        """Nothing: replicas here share one machine, and no limit is enforced."""
+        del namespace
+        return Objects()
+
+    def try_patch(self, key: JobKey, patch: Mapping[str, Any]) -> str:
+        """Nothing: the patch itself is checked."""
+        del key, patch
+        return ""
 
     def cordon_node(self, name: str, reason: str) -> None:
         """Refused: nothing could run anywhere else.

@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What stands around a job in its cluster: room on nodes, quotas, other autoscalers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from rover_kf.api.jobs import Manifest
+
+Amounts = Mapping[str, float]
+"""By resource: cores of ``cpu``, bytes of ``memory``, count of ``nvidia.com/gpu``, ``pods``, …"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Objects:
+    """The same as a cluster has it, as plain objects."""
+
+    nodes: tuple[Manifest, ...] | None = None
+    """All; None: not known, no bound."""
+    pods: tuple[Manifest, ...] = ()
+    """Of every namespace, that have not ended."""
+    quotas: tuple[Manifest, ...] = ()
+    """ResourceQuotas of the job's namespace."""
+    autoscalers: tuple[Manifest, ...] = ()
+    """HorizontalPodAutoscalers of the job's namespace."""
+    unread: tuple[str, ...] = ()
+    """One sentence for each kind that could not be read."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Taint:
+    """What keeps pods away that do not tolerate it."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeRoom:
+    """What is left of a node for further pods."""
+
+    name: str
+    free: Amounts
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QuotaRoom:
+    """What a ResourceQuota leaves, by its own keys (``requests.cpu``, ``pods``, …)."""
+
+    name: str
+    left: Amounts
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Autoscaler:
+    """A HorizontalPodAutoscaler of the namespace, as KEDA makes them too."""
+
+    name: str
+    kind: str
+    """Of what it scales."""
+    target: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What bounds a change of a job's size, beside the job itself."""
+
+    nodes: tuple[NodeRoom, ...] | None = None
+    """That take pods now; None: not known, no bound."""
+    quotas: tuple[QuotaRoom, ...] = ()
+    """Of the job's namespace."""
+    autoscalers: tuple[Autoscaler, ...] = ()
+    """Of the job's namespace."""
+    unread: tuple[str, ...] = ()
+    """One sentence for each kind of bound that could not be read."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodNeed:
+    """What one more pod of a job asks for, and where it may go."""
+
+    requests: Amounts
+    limits: Amounts = dataclasses.field(default_factory=dict)
+    selector: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Labels that its node must have."""
+    tolerated: tuple[tuple[str, str, str], ...] = ()
+    """Key, value, effect; an empty one stands for any."""
+    left_out: frozenset[str] = frozenset()
+    """Nodes that it may not go to."""
