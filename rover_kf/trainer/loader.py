@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from rover_kf import errors
-from rover_kf.sharding.batches import Batches, Part
-from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.balance import Balance
-from rover_kf.trainer.block_order import Lanes
-from rover_kf.trainer.course import Course
+from rover_kf.sharding.batches import Part
+from rover_kf.trainer.balance import Balance, known
 from rover_kf.trainer.drawing import drawn
+from rover_kf.trainer.route import Cut, route
 
 
 class ElasticDataLoader(DataLoader[Any]):
@@ -82,25 +80,29 @@ class ElasticDataLoader(DataLoader[Any]):
     ) -> None:
         if options.get("in_order") is False:
             raise errors.InputError("in_order=False: batches must come in order to be counted")
-        given, workers = trainer_settings.read(), max(options.get("num_workers", 0), 1)
-        # Batches go to workers in turn: each then reads lanes of its own.
-        over = Lanes(lanes * workers, max(batch_size // lanes, 1)) if lanes else None
-        self._course = Course(
-            dataset, seed=seed, shuffle=shuffle, fingerprint=fingerprint, lanes=over
-        )
-        self._whole = Batches(
-            samples=self._course.samples,
-            done=0,
-            batch=batch_size,
-            rank=given.rank if rank is None else rank,
-            world_size=given.world_size if world_size is None else world_size,
-            most=micro_batch_size or batch_size,
+        cut = Cut(
+            batch_size,
+            micro_batch_size,
             drop_last=drop_last,
             alike=Balance.parts_alike(balance),
+            lanes=lanes,
+            workers=options.get("num_workers", 0),
         )
+        self._route = route(
+            dataset,
+            cut,
+            seed=seed,
+            shuffle=shuffle,
+            fingerprint=fingerprint,
+            rank=rank,
+            world_size=world_size,
+        )
+        self._course, self._whole = self._route.course, self._route.whole
         self._part: Part | None = None
-        self._ahead: collections.deque[tuple[Part, int]] = collections.deque()
-        """Parts that were asked for and have not come yet, with what is done after their step."""
+        self._ahead: collections.deque[_Asked] = collections.deque()
+        """Parts that were asked for and have not come yet."""
+        self._costs: tuple[int, ...] = ()
+        """By which the last whole step was cut, or the one of which the checkpoint is."""
         super().__init__(dataset, batch_sampler=_Cuts(self), **options)
         self._balance: Balance | None = None
         if balance is not None and self._whole.world_size > 1:
@@ -142,10 +144,10 @@ class ElasticDataLoader(DataLoader[Any]):
     def _counted(self) -> Iterator[Any]:
         self._ahead.clear()
         for batch in super().__iter__():
-            self._part, done = self._ahead.popleft()
+            self._part, done, costs = self._ahead.popleft()
             if self._part.last:
                 # Before the loop's body runs: a checkpoint at its end has this step.
-                self._course.done = done
+                self._course.done, self._costs = done, costs
             yield batch
         self._course.turn()
 
@@ -157,8 +159,8 @@ class ElasticDataLoader(DataLoader[Any]):
         return found + len(whole.parts_of(whole.samples % whole.batch)) if rest else found
 
     def state_dict(self) -> dict[str, Any]:
-        """The place after the last whole step; the same on all ranks."""
-        return self._course.state_dict()
+        """The place after the last whole step, and what samples cost; the same on all ranks."""
+        return {**self._course.state_dict(), "costs": list(self._costs)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at a place; the next iteration begins there.
@@ -168,23 +170,35 @@ class ElasticDataLoader(DataLoader[Any]):
         """
         self._course.load_state_dict(state)
         self._part = None
-        if not self._rest().steps:
+        # Earlier versions kept no costs.
+        self._costs = known(state.get("costs", ()), self._whole.world_size)
+        if self._balance is not None:
+            self._balance.recall(self._costs)
+        if not self._route.rest().steps:
             self._course.turn()
 
     def _fetched_ahead(self) -> int:
         """Parts that workers are given before they are asked for."""
         return self.num_workers * (self.prefetch_factor or 0)
 
-    def _rest(self) -> Batches:
-        return self._whole.rest(self.done)
-
     def ordered(self) -> Iterator[list[int]]:
         """Indices into the data set, a part after the other, from the place on."""
-        batches, balance = self._rest(), self._balance
+        batches, balance = self._route.rest(), self._balance
         cut_by = (lambda _: ((), batches.steps)) if balance is None else balance.at
         for part, done, indices in drawn(batches, self._course.order(), cut_by):
-            self._ahead.append((part, done))
+            costs = () if balance is None else balance.costs
+            self._ahead.append(_Asked(part, done, costs))
             yield indices
+
+
+class _Asked(NamedTuple):
+    """A part that is being read."""
+
+    part: Part
+    done: int
+    """Samples of the epoch that are used after its step, over all ranks."""
+    costs: tuple[int, ...]
+    """By which its step was cut."""
 
 
 class _Cuts:

@@ -14,11 +14,8 @@ from typing import Any
 from torch.utils.data import Sampler
 
 from rover_kf import errors
-from rover_kf.sharding.batches import Batches
-from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.block_order import Lanes
-from rover_kf.trainer.course import Course
 from rover_kf.trainer.drawing import Drawn, drawn
+from rover_kf.trainer.route import Cut, Route, route
 
 
 class ElasticSampler(Sampler[int]):
@@ -67,20 +64,16 @@ class ElasticSampler(Sampler[int]):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        given = trainer_settings.read()
-        over = Lanes(lanes, max(batch_size // lanes, 1)) if lanes else None
-        self._course = Course(
-            dataset, seed=seed, shuffle=shuffle, fingerprint=fingerprint, lanes=over
+        self._route = route(
+            dataset,
+            Cut(batch_size, drop_last=drop_last, lanes=lanes),
+            seed=seed,
+            shuffle=shuffle,
+            fingerprint=fingerprint,
+            rank=rank,
+            world_size=world_size,
         )
-        self._whole = Batches(
-            samples=self._course.samples,
-            done=0,
-            batch=batch_size,
-            rank=given.rank if rank is None else rank,
-            world_size=given.world_size if world_size is None else world_size,
-            most=max(batch_size, 1),
-            drop_last=drop_last,
-        )
+        self._course, self._whole = self._route.course, self._route.whole
         if batch_size % self._whole.world_size:
             raise errors.InputError(
                 f"a batch of {batch_size} samples for {self._whole.world_size} processes has no "
@@ -107,7 +100,7 @@ class ElasticSampler(Sampler[int]):
 
     def advance(self, steps: int = 1) -> None:
         """Steps were trained on; after the last of an epoch the next one is the next."""
-        rest = self._whole.rest(self._course.done)
+        rest = self._route.rest()
         if steps >= rest.steps:
             self._course.turn()
         else:
@@ -115,11 +108,11 @@ class ElasticSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         """This rank's samples of the rest of the epoch."""
-        return _Indices(copy.copy(self._course), self._whole)
+        return _Indices(Route(copy.copy(self._course), self._whole))
 
     def __len__(self) -> int:
         """Samples of this rank in the rest of the epoch."""
-        rest = self._whole.rest(self._course.done)
+        rest = self._route.rest()
         found = rest.full * self.own
         if rest.steps > rest.full:
             last = self._course.samples - rest.begin_of(rest.full)
@@ -142,12 +135,12 @@ class ElasticSampler(Sampler[int]):
 class _Indices(Iterator[int]):
     """One after the other; its state is what was drawn, which StatefulDataLoader asks for."""
 
-    def __init__(self, course: Course, whole: Batches) -> None:
-        self._course, self._whole = course, whole
+    def __init__(self, own: Route) -> None:
+        self._route, self._course = own, own.course
         self._begin()
 
     def _begin(self) -> None:
-        rest = self._whole.rest(self._course.done)
+        rest = self._route.rest()
         self._parts = drawn(rest, self._course.order(), lambda _: ((), rest.steps))
         self._now = Drawn(rest.parts_of(rest.batch)[0], self._course.done, [])
         self._at = 0

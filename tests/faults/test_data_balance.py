@@ -32,17 +32,23 @@ def ranks():
 
 
 def test_a_slow_rank_takes_less_of_the_same_steps(ranks, tmp_path):
-    """Four ranks, one four times slower, then two with workers that fetch ahead, then three."""
-    first = _train(ranks, tmp_path / "4", [QUICK, SLOW, QUICK, QUICK], 30, micro_batch_size=3)
-    shares = [len(step) for step in first[1]["steps"]]
+    """Four ranks, one four times slower; new processes of them, who know that from the checkpoint;
+    then two with workers that fetch ahead, then three."""
+    four = [QUICK, SLOW, QUICK, QUICK]
+    first = _train(ranks, tmp_path / "4", four, 24, micro_batch_size=3)
+    again = _train(ranks, tmp_path / "4b", four, 6, after=tmp_path / "4", micro_batch_size=3)
+    shares = [len(step) for step in first[1]["steps"] + again[1]["steps"]]
     print("the slow rank's samples:", shares)
     assert shares[0] == BATCH // 4
-    assert sorted(shares[-10:])[5] < BATCH // 5
-    second = _train(ranks, tmp_path / "2", [QUICK, QUICK], 10, after=tmp_path / "4", num_workers=2)
+    assert sorted(shares[14:24])[5] < BATCH // 5
+    assert shares[24] < BATCH // 4, "its first step"
+    two = [QUICK, QUICK]
+    second = _train(ranks, tmp_path / "2", two, 10, after=tmp_path / "4b", num_workers=2)
+    assert [len(of_rank["steps"][0]) for of_rank in second] == [BATCH // 2] * 2
     third = _train(ranks, tmp_path / "3", [QUICK, QUICK, SLOW], STEPS, after=tmp_path / "2")
     assert all(of_rank["state"]["epoch"] == 1 for of_rank in third)
     order = Permutation(SAMPLES, SEED, 0)
-    seen = [sample for world in (first, second, third) for sample in _in_order(world)]
+    seen = [sample for world in (first, again, second, third) for sample in _in_order(world)]
     assert seen == [order.at(place) for place in range(SAMPLES)]
     ended = torch.load(tmp_path / "3" / "0.pt")
     for name, value in _alone(order).items():
