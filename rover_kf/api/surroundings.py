@@ -15,16 +15,12 @@ Amounts = Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Objects:
-    """The same as a cluster has it, as plain objects."""
+    """What bounds a namespace, as plain objects."""
 
-    nodes: tuple[Manifest, ...] | None = None
-    """All; None: not known, no bound."""
-    pods: tuple[Manifest, ...] = ()
-    """Of every namespace, that have not ended."""
     quotas: tuple[Manifest, ...] = ()
-    """ResourceQuotas of the job's namespace."""
+    """ResourceQuotas."""
     autoscalers: tuple[Manifest, ...] = ()
-    """HorizontalPodAutoscalers of the job's namespace."""
+    """HorizontalPodAutoscalers."""
     unread: tuple[str, ...] = ()
     """One sentence for each kind that could not be read."""
 

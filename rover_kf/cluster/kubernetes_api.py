@@ -87,16 +87,21 @@ class Api:
             response.release_conn()
 
     def items(self, path: str, *, what: str, query: Query | None = None) -> list[dict[str, Any]]:
-        """All items of a collection, page by page."""
-        found: list[dict[str, Any]] = []
+        """All items of a collection."""
+        return list(self.pages(path, what=what, query=query))
+
+    def pages(
+        self, path: str, *, what: str, query: Query | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The same one after another, page by page: a large collection is never held whole."""
         page = ""
         while True:
             asked = {**(query or {}), "limit": _PAGE, **({"continue": page} if page else {})}
             reply = self.request("GET", path, what=what, query=asked)
-            found += reply.get("items") or []
+            yield from reply.get("items") or ()
             page = (reply.get("metadata") or {}).get("continue") or ""
             if not page:
-                return found
+                return
 
     def watch(self, path: str, *, what: str, query: Query, seconds: float) -> Iterator[Any]:
         """Changes of a collection: ``{"type": …, "object": …}``; ends when the server ends it.

@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.api.surroundings import Objects
 from rover_kf.cluster import kubernetes_objects as objects
-from rover_kf.cluster.kubernetes_api import MERGE_PATCH, Api, Query
+from rover_kf.cluster.kubernetes_api import MERGE_PATCH, Api
 
 _ALIVE = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
@@ -53,27 +53,36 @@ class KubernetesNodes:
         self._api.request("PATCH", path, what=what, body=body, content_type=MERGE_PATCH)
 
     def surroundings(self, namespace: str) -> Objects:
-        """Nodes with the pods on them, and the namespace's quotas and autoscalers."""
+        """The namespace's quotas and autoscalers."""
         unread: list[str] = []
 
-        def read(what: str, path: str, query: Query | None = None) -> tuple[Manifest, ...] | None:
+        def read(what: str, path: str) -> tuple[Manifest, ...]:
             try:
-                return tuple(self._api.items(path, what=what, query=query))
+                return tuple(self._api.items(path, what=what))
             except (errors.InputError, errors.ClusterUnavailable) as refusal:
                 unread.append(f"{what} could not be read and bound nothing: {refusal}")
-                return None
+                return ()
 
         place = f"namespaces/{namespace}"
-        nodes = read("nodes", "/api/v1/nodes")
-        pods = read("pods of all namespaces", "/api/v1/pods", _ALIVE) if nodes else ()
-        scaled = f"/apis/autoscaling/v2/{place}/horizontalpodautoscalers"
-        return Objects(
-            nodes if pods is not None else None,
-            pods or (),
-            read(f"quotas of {namespace}", f"/api/v1/{place}/resourcequotas") or (),
-            read(f"autoscalers of {namespace}", scaled) or (),
-            tuple(unread),
-        )
+        quotas = read(f"quotas of {namespace}", f"/api/v1/{place}/resourcequotas")
+        scalers = f"/apis/autoscaling/v2/{place}/horizontalpodautoscalers"
+        return Objects(quotas, read(f"autoscalers of {namespace}", scalers), tuple(unread))
+
+    def list_nodes(self) -> tuple[Manifest, ...] | None:
+        """All nodes as plain objects.
+
+        Raises:
+            InputError: the caller may not.
+        """
+        return tuple(self._api.items("/api/v1/nodes", what="nodes"))
+
+    def every_pod(self) -> Iterator[Manifest]:
+        """Pods of all namespaces that have not ended, page by page.
+
+        Raises:
+            InputError: the caller may not.
+        """
+        return self._api.pages("/api/v1/pods", what="pods of all namespaces", query=_ALIVE)
 
     def node_memory(self) -> tuple[str, ...]:
         """What schedulable nodes have for pods, as quantities, each amount once."""

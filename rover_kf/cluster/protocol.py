@@ -89,6 +89,20 @@ class Pods(Protocol):
     def surroundings(self, namespace: str) -> Objects:
         """What bounds jobs of a namespace; what may not be read is named, and bounds nothing."""
 
+    def list_nodes(self) -> tuple[Manifest, ...] | None:
+        """All nodes as plain objects; None where there is nothing that they would bound.
+
+        Raises:
+            InputError: the caller may not.
+        """
+
+    def every_pod(self) -> Iterator[Manifest]:
+        """Pods of all namespaces that have not ended, as plain objects, page by page.
+
+        Raises:
+            InputError: the caller may not.
+        """
+
     def resizes_pods(self) -> bool:
         """Whether a pod's resources can be changed while it runs."""
 

@@ -25,13 +25,12 @@ _SCOPES_OF_TRAINING = ("NotTerminating", "NotBestEffort")
 """Of a quota: pods without a deadline that ask for something, as training pods do."""
 
 
-def of(found: Objects) -> Surroundings:
-    """What the objects of a cluster leave for a job.
+def of(found: Objects, nodes: tuple[NodeRoom, ...] | None) -> Surroundings:
+    """What is left for jobs of a namespace.
 
     Raises:
         ValueError: an amount is no quantity.
     """
-    nodes = None if found.nodes is None else node_rooms(found.nodes, found.pods)
     return Surroundings(
         nodes, quota_rooms(found.quotas), autoscalers(found.autoscalers), found.unread
     )

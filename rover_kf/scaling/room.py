@@ -41,13 +41,13 @@ def quota_room(need: PodNeed, quota: QuotaRoom) -> Extra:
     counts = [
         (_times(left, asked), key)
         for key, left in quota.left.items()
-        if (asked := _asked(need, key)) > 0
+        if (asked := counted(need, key)) > 0
     ]
     count, key = min(counts, default=(math.inf, ""))
     left = quota.left.get(key, 0.0)
     why = (
         f"ResourceQuota {quota.name} leaves {_amount(left)} of {key}, and a pod asks for "
-        f"{_amount(_asked(need, key))}"
+        f"{_amount(counted(need, key))}"
     )
     return Extra(count, why if key else "")
 
@@ -92,7 +92,7 @@ def _tolerates(need: PodNeed, taint: Taint) -> bool:
     )
 
 
-def _asked(need: PodNeed, key: str) -> float:
+def counted(need: PodNeed, key: str) -> float:
     """What one pod counts for a key of a quota."""
     if key in _PODS:
         return 1.0

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.api.jobs import JobKey, Pod
+from rover_kf.api.jobs import JobKey, Manifest, Pod
 from rover_kf.api.surroundings import Objects
 
 
@@ -28,6 +28,14 @@ class OneMachine:
         """Nothing: replicas here share one machine, and no limit is enforced."""
         del namespace
         return Objects()
+
+    def list_nodes(self) -> tuple[Manifest, ...] | None:
+        """None: see surroundings."""
+        return None
+
+    def every_pod(self) -> Iterator[Manifest]:
+        """None."""
+        return iter(())
 
     def try_patch(self, key: JobKey, patch: Mapping[str, Any]) -> str:
         """Nothing: the patch itself is checked."""

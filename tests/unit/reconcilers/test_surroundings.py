@@ -32,14 +32,14 @@ def test_what_pods_ask_for_is_no_longer_free():
         a_pod("m", container("2")),
         a_pod("", container("1")),
     )
-    (room,) = surroundings.of(Objects((a_node(),), pods)).nodes
+    (room,) = surroundings.node_rooms((a_node(),), pods)
     assert (room.free["cpu"], room.free["pods"]) == (2.5, 9.0)
 
 
 @pytest.mark.parametrize("node", [a_node(ready="Unknown"), a_node(unschedulable=True)])
 def test_nodes_that_take_no_pods_have_no_room(node):
     """Silent and cordoned ones."""
-    assert surroundings.of(Objects((node,))).nodes == ()
+    assert surroundings.node_rooms((node,), ()) == ()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_quotas_leave_what_is_not_used():
         quota("long", scopes=["NotTerminating"]),
         quota("first", scopeSelector={"matchExpressions": []}),
     )
-    found = surroundings.of(Objects(quotas=given)).quotas
+    found = surroundings.of(Objects(quotas=given), None).quotas
     assert [(room.name, room.left) for room in found] == [
         ("team", {"requests.cpu": 2.5}),
         ("long", {"requests.cpu": 2.5}),
@@ -84,6 +84,6 @@ def test_autoscalers_name_what_they_scale():
     """An HPA's target, whoever made it."""
     target = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "digits"}
     item = {"metadata": {"name": "keda-hpa-digits"}, "spec": {"scaleTargetRef": target}}
-    found = surroundings.of(Objects(autoscalers=(item,)))
+    found = surroundings.of(Objects(autoscalers=(item,)), None)
     assert found.autoscalers == (Autoscaler("keda-hpa-digits", "PyTorchJob", "digits"),)
     assert found.nodes is None
