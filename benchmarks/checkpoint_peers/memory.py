@@ -1,6 +1,10 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a process and its children, shared pages counted once."""
+"""Memory of a process and its children, and the machine's shared memory, each page once.
+
+What processes map together is not taken from their proportional sizes: while it is mapped anew
+between looks at two of them it would be counted twice, and while nobody maps it not at all.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,9 @@ import pathlib
 import threading
 
 
-def of_tree(pid: int) -> float:
-    """Proportional set size of a process and all below it, in MiB."""
-    found = _pss(pid)
-    for child in _children(pid):
-        found += of_tree(child)
-    return found
+def used(pid: int) -> float:
+    """Of a process and all below it, and of all shared memory of the machine, in MiB."""
+    return _own(pid) + _figure(pathlib.Path("/proc/meminfo"), "Shmem")
 
 
 def give_back(mebibytes: int) -> None:
@@ -52,7 +53,7 @@ class Watch:
 
     def _run(self) -> None:
         while True:
-            self.mebibytes = max(self.mebibytes, of_tree(self._pid))
+            self.mebibytes = max(self.mebibytes, used(self._pid))
             if self._ended.wait(0.1):
                 return
 
@@ -67,10 +68,16 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _pss(pid: int) -> float:
+def _own(pid: int) -> float:
+    rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup")
     try:
-        text = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
+        found = _figure(rollup, "Pss_Anon") + _figure(rollup, "Pss_File")
     except OSError:  # the process has ended
         return 0.0
-    line = next((line for line in text.splitlines() if line.startswith("Pss:")), "Pss: 0 kB")
-    return int(line.split()[1]) / 1024
+    return found + sum(_own(child) for child in _children(pid))
+
+
+def _figure(path: pathlib.Path, name: str) -> float:
+    """A line's kilobytes, in MiB; 0 where a process without memory has no such line."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return next((int(words[1]) / 1024 for words in lines if words[0] == f"{name}:"), 0.0)

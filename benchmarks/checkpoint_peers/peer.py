@@ -110,7 +110,7 @@ class Worker:
         """
         self._size = (mebibytes, tensors)
         self._loop = Loop(*self._size, seed=1)
-        own = memory.of_tree(os.getpid())
+        own = memory.used(os.getpid())
         path = pathlib.Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         self._peer.open(self._loop, path)

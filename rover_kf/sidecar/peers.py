@@ -22,6 +22,7 @@ import aiohttp
 from rover_kf import errors
 from rover_kf.api import codec, names, refusals
 from rover_kf.api.coordinator_state import CoordinatorState
+from rover_kf.sidecar import connection
 from rover_kf.sidecar.last_known import LastKnown
 from rover_kf.sidecar.seams import Stream
 from rover_kf.sidecar.settings import SidecarSettings
@@ -81,7 +82,9 @@ class SidecarPeers:
         self._names = LastKnown(aiohttp.ThreadedResolver())
         if not self._asks_early:
             self._names.hold(HOLD_SECONDS)
-        connector = aiohttp.TCPConnector(limit=0, use_dns_cache=False, resolver=self._names)
+        connector = aiohttp.TCPConnector(
+            limit=0, use_dns_cache=False, resolver=self._names, socket_factory=connection.made
+        )
         self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
 
     async def stop(self) -> None:

@@ -159,9 +159,9 @@ def _overcome(scene: Scene, scenario: Scenario) -> tuple[Cost, list[str]]:
     def trains() -> Cost | None:
         return verdict.cost(struck, scene.lines(), RANKS, (), moves=scenario.moves)
 
-    def told() -> tuple[str, ...]:
+    def told(wanted: frozenset[str]) -> tuple[str, ...]:
         new = {reason for reason, count in _events(scene).items() if count > known.get(reason, 0)}
-        return tuple(sorted(new & scenario.told))
+        return tuple(sorted(new & wanted))
 
     with scenario.fault(scene):
         if scenario.lasts:
@@ -172,17 +172,18 @@ def _overcome(scene: Scene, scenario: Scenario) -> tuple[Cost, list[str]]:
         else:
             eventually(trains, within=scenario.within, every=0.1, what=f"after {struck}: steps")
         if scenario.told and not scenario.moves:
-            _told_or_nothing(told)  # nothing else shows that it was felt
+            _told_or_nothing(told, scenario.told)  # nothing else shows that it was felt
     found = eventually(trains, within=scenario.within, every=0.1, what=f"after {struck}: steps")
-    told_by = _told_or_nothing(told) if scenario.told else ()
+    wanted = scenario.told or (scenarios.EXPLAINS if found.resumed is not None else frozenset())
+    told_by = _told_or_nothing(told, wanted) if wanted else ()
     _settled(scene, time.monotonic(), durable=struck.step)
     final = Cost(found.name, found.seconds, found.resumed, found.steps_lost, found.source, told_by)
-    return final, verdict.broken(struck, final, scenario.told)
+    return final, verdict.broken(struck, final, wanted)
 
 
-def _told_or_nothing(told) -> tuple[str, ...]:
+def _told_or_nothing(told, wanted: frozenset[str]) -> tuple[str, ...]:
     try:
-        return eventually(told, within=60, every=0.5)
+        return eventually(lambda: told(wanted), within=60, every=0.5)
     except AssertionError:
         return ()  # what is missing is judged with the rest
 

@@ -20,6 +20,8 @@ _DIED = frozenset({names.EVENT_PROCESS_FAILED, names.EVENT_MEMBER_LOST})
 _POD_WENT = frozenset({*_DIED, names.EVENT_MEMBER_LEFT, names.EVENT_POD_LOST})
 _FIRST_WENT = frozenset({*_POD_WENT, names.EVENT_WORLD_FORMED, names.EVENT_RESTORED})
 """The first pod takes its story with it: its successor tells what it began."""
+EXPLAINS = frozenset({*_POD_WENT, names.EVENT_WORLD_FORMED})
+"""Any of them says why a round ended."""
 _NOT_WRITTEN = frozenset({names.EVENT_CHECKPOINT_WARNING})
 _HOUR = 3600
 
@@ -33,7 +35,8 @@ class Scenario:
     noticed_by: str
     """Who detects it, and how; for the matrix."""
     told: frozenset[str] = frozenset()
-    """Events one of which has to tell of it; none: nothing need have happened."""
+    """Events one of which has to tell of it; none: nothing need have happened. Where a new round
+    began all the same, one of ``EXPLAINS`` has to tell why."""
     moves: bool = True
     """Training goes on in a new round; else it need only go on."""
     lasts: float = 0.0
