@@ -105,6 +105,16 @@ class ScaleDecision:
     """Cost of the change that was reckoned with."""
     applied: bool = False
     """Whether replicas were patched (mode auto)."""
+    windows: int = 0
+    """That were measured at the present size and decided."""
+    seconds_left: float = 0.0
+    """Of work at the present throughput, as far as the trainer tells; else an assumption."""
+    allowed: str = ""
+    """Sizes that the policy allows, such as ``1-4`` or ``1,2,4``."""
+    banned: str = ""
+    """Sizes that have disappointed and are not tried now."""
+    bound: str = ""
+    """What the cluster let the job have no more of, by name; empty: nothing."""
 
     @property
     def predicted_gain(self) -> float:

@@ -121,6 +121,15 @@ class ScalingPolicy(Section):
         default=300.0, ge=0, description="seconds (300) or a duration (5s, 2m), 0 or more"
     )
     """Least time between two changes of replicas."""
+    value_of_time: float = Field(default=2.0, ge=0, description="a number, 0 or more")
+    """What an hour less is worth, in replica-hours: 0 minds cost alone, 8 minds time."""
+    deadline: Seconds | None = Field(
+        default=None, gt=0, description="seconds (86400) or a duration (30m, 6h) above 0"
+    )
+    """From the job's creation on; sizes that are predicted to meet it go before cheaper ones."""
+    weight: float = Field(default=1.0, gt=0, description="a number above 0")
+    """What the job counts beside others that share a cluster or a quota: a replica goes where the
+    weighted gain is greatest."""
 
     @pydantic.model_validator(mode="after")
     def _ordered(self) -> ScalingPolicy:

@@ -32,6 +32,7 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
     adapter = adapters.adapter_for(job.manifest, source=str(job.key))
     low, high = sizing.worker_bounds(job.manifest, policy, adapter)
     replaces = policy.straggler.action == "replace"
+    deadline = policy.scaling.deadline
     return WatchPolicy(
         mode=policy.scaling.mode,
         min=low,
@@ -40,6 +41,9 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
         window_seconds=policy.scaling.window,
         cooldown_seconds=policy.scaling.cooldown,
         restart_prior_seconds=restart_prior_seconds,
+        value_of_time=policy.scaling.value_of_time,
+        deadline=None if deadline is None else job.created_at + deadline,
+        weight=policy.scaling.weight,
         node_grace_seconds=policy.failures.node_grace,
         node_avoid_seconds=policy.failures.node_avoid,
         excludes_unfit=policy.preflight.mode == "exclude",

@@ -20,6 +20,9 @@ LAST_SHARE = 0.1
 UNKNOWN_WORK_SECONDS = 3600.0
 """Time left that is assumed when the trainer does not say how many steps there will be."""
 
+LATE_PRICE = 1000.0
+"""Replica-seconds that a second after the deadline costs: whatever helps to meet it pays."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
@@ -56,9 +59,13 @@ class Case:
         return steps * self.windows[-1].step_seconds
 
     def cost(self, replicas: int, rate: float) -> float:
-        """J: replica-seconds for the rest of the work, with the price of waiting."""
+        """J: replica-seconds for the work left, with the price of waiting and lateness."""
         nodes = replicas + self.seen.masters
-        return self.seconds_left * self.rate / rate * (nodes + self.policy.value_of_time)
+        seconds = self.seconds_left * self.rate / rate
+        late = 0.0
+        if self.policy.deadline is not None:
+            late = max(0.0, self.now + seconds - self.policy.deadline)
+        return seconds * (nodes + self.policy.value_of_time) + late * LATE_PRICE
 
     def change_cost(self, replicas: int) -> float:
         """Replica-seconds that going to the size takes."""
@@ -79,6 +86,10 @@ class Case:
             measured=self.rate,
             predicted=predicted,
             restart_seconds=self.restart,
+            windows=len(self.windows),
+            seconds_left=round(self.seconds_left, 1),
+            allowed=self.policy.allowed_text(),
+            banned=",".join(map(str, sorted(self.state.banned(self.now)))),
         )
 
     @property

@@ -119,7 +119,7 @@ def _roll_back(case: Case, move: Move, why: str) -> tuple[ScaleDecision, Scaling
     offer = _better_between(case, home)
     if offer is not None:
         reason = f"{offer.size} replicas promise more than going back to {home.size}: {why}"
-        return _move(case, offer.size, offer.rate, home=home, reason=reason)
+        return go(case, offer.size, offer.rate, home=home, reason=reason)
     reason = f"going back to {home.size} replicas: {why}"
     decision = case.decision(ROLL_BACK, home.size, reason, home.rate)
     back = Move(
@@ -153,7 +153,7 @@ def _into_bounds(case: Case) -> tuple[ScaleDecision, ScalingState]:
     rate = case.rate
     if model is not None:
         rate = model.predict(case.world(target)).samples_per_second
-    return _move(case, target, rate, home=None, reason=reason)
+    return go(case, target, rate, home=None, reason=reason)
 
 
 def _optimise(case: Case) -> tuple[ScaleDecision, ScalingState]:
@@ -202,17 +202,25 @@ def _vote(case: Case, size: int, rate: float, numbers: str) -> tuple[ScaleDecisi
     if case.state.direction == -direction and votes < 2:  # noqa: PLR2004 - two votes, as said
         return case.stay(f"{numbers}; a change of direction waits for a second window"), state
     case = dataclasses.replace(case, state=state)
-    return _move(case, size, rate, home=Home(case.seen.replicas, case.rate), reason=numbers)
+    return go(case, size, rate, home=Home(case.seen.replicas, case.rate), reason=numbers)
 
 
 def _no_vote(case: Case, reason: str) -> tuple[ScaleDecision, ScalingState]:
     return case.stay(reason), dataclasses.replace(case.state, votes=0, voted=0)
 
 
-def _move(
+def go(
     case: Case, target: int, rate: float, *, home: Home | None, reason: str
 ) -> tuple[ScaleDecision, ScalingState]:
-    """Go to the target; it needs to be no dearer than home, if there is one."""
+    """Go to the target; it needs to be no dearer than home, if there is one.
+
+    Args:
+        case: as it is.
+        target: Worker replicas.
+        rate: samples per second that are predicted there.
+        home: what is gone back to if the target disappoints; None: it is gone to for other reasons.
+        reason: one sentence.
+    """
     needed = 0.0
     if home is not None:
         extra = case.seen.masters + case.policy.value_of_time

@@ -30,7 +30,11 @@ class WatchPolicy:
     restart_prior_seconds: float = 60.0
     """Cost of a change until the job has shown its own; Sia saw 25 to 250 s on clusters."""
     value_of_time: float = 2.0
-    """What an hour less is worth, in replica-hours: 2 minds cost, 8 minds a deadline."""
+    """What an hour less is worth, in replica-hours: 0 minds cost alone, 8 minds time."""
+    deadline: float | None = None
+    """Unix seconds by which the work shall be done; None: whenever it is."""
+    weight: float = 1.0
+    """What the job counts beside others where they share what there is not enough of."""
     hysteresis: float = 0.03
     """Share of the present cost that a change has to save beyond its own."""
     ban_seconds: float = 1800.0
@@ -60,3 +64,9 @@ class WatchPolicy:
         """Sizes that may be chosen, ascending; empty if the bounds contradict the sizes."""
         listed = self.sizes or range(self.min, self.max + 1)
         return tuple(size for size in sorted(set(listed)) if self.min <= size <= self.max)
+
+    def allowed_text(self) -> str:
+        """The same for a person."""
+        if self.sizes:
+            return ",".join(map(str, self.allowed()))
+        return f"{self.min}-{self.max}" if self.min < self.max else str(self.min)

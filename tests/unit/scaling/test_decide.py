@@ -10,7 +10,9 @@ import pytest
 
 from rover_kf.api import codec
 from rover_kf.api.samples import Throughput
+from rover_kf.scaling.competition import Share
 from rover_kf.scaling.decide import decide
+from rover_kf.scaling.giving_way import give_way
 from rover_kf.scaling.policy import WatchPolicy
 from rover_kf.scaling.state import Observation, ScalingState
 
@@ -261,3 +263,55 @@ def test_state_survives_the_codec():
     """The whole state is JSON and back, bit for bit."""
     _, state = moved(1.05)
     assert codec.loads(ScalingState, codec.dumps(state)) == state
+
+
+def test_value_of_time_moves_between_cost_and_speed():
+    """Of the same measurements a job that minds cost alone stays, one that minds time grows."""
+    seen = look(windows=(*windows(1, 1.6, until=900.0), *windows(2, 1.0)))
+    frugal = dataclasses.replace(POLICY, value_of_time=0.0)
+    hurried = dataclasses.replace(POLICY, value_of_time=8.0)
+    assert decide(seen, frugal, ScalingState(), now=1000)[0].target < 2
+    assert decide(seen, hurried, ScalingState(), now=1000)[0].target > 2
+
+
+def test_a_deadline_goes_before_cost():
+    """What would be too dear is paid for where the deadline is missed without it, and only then;
+    a smaller size that would miss it is not gone to."""
+    seen = look(windows=(*windows(1, 1.6, until=900.0), *windows(2, 1.0)))
+    left = 9_900.0
+    frugal = dataclasses.replace(POLICY, value_of_time=0.0)
+    late = dataclasses.replace(frugal, deadline=1000 + 0.9 * left)
+    just = dataclasses.replace(frugal, deadline=1000 + 1.2 * left)
+    ample = dataclasses.replace(frugal, deadline=1000 + 3 * left)
+    assert decide(seen, late, ScalingState(), now=1000)[0].target > 2
+    assert decide(seen, just, ScalingState(), now=1000)[0].target == 2
+    assert decide(seen, ample, ScalingState(), now=1000)[0].target == 1
+
+
+def test_a_decision_tells_what_it_reckoned_with():
+    """Windows, work left, allowed and banned sizes."""
+    state = ScalingState().with_ban(4, 1800, 1000)
+    told, _ = decide(look(), POLICY, state, now=1000)
+    assert (told.windows, told.seconds_left, told.allowed, told.banned) == (3, 9900.0, "1-8", "4")
+    listed = dataclasses.replace(POLICY, sizes=(1, 2, 8))
+    assert decide(look(), listed, ScalingState(), now=1000)[0].allowed == "1,2,8"
+
+
+def test_giving_way_is_no_try():
+    """Down to the share's largest allowed size, once; nothing is verified, and a job that is not
+    whole, is changing, or has no more than its share is left alone."""
+    listed = dataclasses.replace(POLICY, sizes=(1, 2, 4))
+    seen, some = look(4), Share(3.0, "team/b lacks room and gains more by it")
+    found = give_way(seen, listed, ScalingState(), some, now=1000)
+    assert found is not None
+    decision, state = found
+    assert (decision.action, decision.target) == ("scale", 2)
+    assert decision.reason.startswith("gives 2 of 4 replicas: team/b lacks room")
+    assert state.move is not None
+    assert state.move.needed == 0.0
+    kept = decide(look(2), listed, state.with_change(960), now=1000)
+    assert "verified" in kept[0].reason
+    assert give_way(seen, listed, state, some, now=1001) is None
+    assert give_way(look(2), listed, ScalingState(), some, now=1000) is None
+    assert give_way(look(4, steady=False), listed, ScalingState(), some, now=1000) is None
+    assert give_way(seen, listed, ScalingState(), Share(0.0), now=1000) is None
