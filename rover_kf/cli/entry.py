@@ -11,7 +11,7 @@ import click
 
 import rover_kf
 from rover_kf import errors
-from rover_kf.cli import checkpoint, jobs, past, plan, recommend, run, simulate
+from rover_kf.cli import checkpoint, doctor, jobs, past, plan, recommend, run, simulate
 from rover_kf.cli.place import Place
 from rover_kf.client import settings
 
@@ -37,7 +37,7 @@ def cli(
 
 BEFORE = (*run.VERBS, *plan.VERBS, *recommend.VERBS, *simulate.VERBS)
 
-for verb in (*BEFORE, *jobs.VERBS, *past.VERBS, *checkpoint.VERBS):
+for verb in (*BEFORE, *jobs.VERBS, *past.VERBS, *checkpoint.VERBS, *doctor.VERBS):
     cli.add_command(verb)
 
 

@@ -39,3 +39,12 @@ class Place:
         """
         state = str(self.state) if self.state else ""
         return RoverClient.at(self.on or "", state=state, context=self.context or "")
+
+    def kubernetes(self) -> RoverClient:
+        """A client of a Kubernetes cluster, whatever ``--on`` says.
+
+        Raises:
+            ClusterUnavailable: there is no such cluster.
+        """
+        state = str(self.state) if self.state else ""
+        return RoverClient.at("kubernetes", state=state, context=self.context or "")

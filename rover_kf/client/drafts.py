@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import pathlib
 
+from rover_kf import errors
 from rover_kf.api.decisions import Recommendation
 from rover_kf.api.jobs import Manifest, ObservedJob
 from rover_kf.client import admission, bounds, manifests
 from rover_kf.client.abode import Abode
 from rover_kf.client.rehearsing import DryRun, rehearse
 from rover_kf.cluster.local import LocalCluster
+from rover_kf.doctor import Diagnosis, examine
 from rover_kf.injection.inject import Injected, inject
 from rover_kf.injection.policy import RoverPolicy
 from rover_kf.recommender.constraints import Constraints
@@ -90,6 +92,25 @@ class Drafts(Abode):
         if inject and isinstance(self.cluster, LocalCluster):
             self.look_after(job.key)
         return job
+
+    def diagnose(self, namespace: str = "default", given: Manifest | None = None) -> Diagnosis:
+        """What the cluster lacks for jobs of a namespace, and how to mend it; creates nothing.
+
+        Args:
+            namespace: that jobs go to.
+            given: a job that is to be tried; None tries a small example.
+
+        Raises:
+            InputError: jobs are embedded: there is no cluster to look at; or the job is wrong.
+            ClusterUnavailable: the API server does not answer at all.
+        """
+        api = getattr(self.cluster, "api", None)
+        if api is None:
+            raise errors.InputError(
+                "jobs are embedded, there is no cluster to look at; allowed: --on kubernetes, or "
+                'RoverClient.at("kubernetes")'
+            )
+        return examine(api, namespace, given, settings=self.settings.injection)
 
     def _inject(self, source: manifests.Source) -> Injected:
         embedded = isinstance(self.cluster, LocalCluster)

@@ -1,0 +1,141 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""All of it: looked at, judged, in the order in which to mend."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Manifest
+from rover_kf.doctor import (
+    admission,
+    claims,
+    controller,
+    images,
+    pods,
+    rights,
+    training_operator,
+    trials,
+    versions,
+)
+from rover_kf.doctor.admission import Admission
+from rover_kf.doctor.answer import Answer, Api, ask, try_out
+from rover_kf.doctor.claims import Claims
+from rover_kf.doctor.controller import Controller
+from rover_kf.doctor.finding import Finding
+from rover_kf.doctor.images import Images
+from rover_kf.doctor.pods import Pods
+from rover_kf.doctor.rights import Rights
+from rover_kf.doctor.training_operator import TrainingOperator
+from rover_kf.doctor.versions import Versions
+from rover_kf.injection.inject import inject, remove
+from rover_kf.injection.settings import InjectionSettings
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that was looked at; nothing of it is judged yet."""
+
+    namespace: str
+    now: float
+    own: bool
+    """Whether the job is the caller's own."""
+    versions: Versions
+    operator: TrainingOperator
+    admission: Admission
+    controller: Controller
+    rights: Rights
+    pods: Pods
+    claims: Claims
+    images: Images
+    place: Answer
+    """The namespace."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was found, in the order in which to mend."""
+
+    namespace: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def broken(self) -> tuple[Finding, ...]:
+        """What keeps jobs from running as they should."""
+        return tuple(finding for finding in self.findings if finding.verdict == "broken")
+
+
+def examine(
+    api: Api,
+    namespace: str,
+    job: Manifest | None = None,
+    *,
+    settings: InjectionSettings,
+    now: float | None = None,
+) -> Diagnosis:
+    """Find what is missing; creates nothing.
+
+    Args:
+        api: of the cluster, with the caller's credentials.
+        namespace: that jobs go to.
+        job: the caller's own, as a plain manifest; None tries a small example.
+        settings: what a patch by the caller's own hand would inject.
+        now: Unix seconds; None is the clock's.
+
+    Raises:
+        ClusterUnavailable: the API server does not answer at all.
+        InputError: the job cannot be injected.
+    """
+    facts = look(api, namespace, job, settings, time.time() if now is None else now)
+    return Diagnosis(namespace, tuple(judge(facts)))
+
+
+def look(
+    api: Api, namespace: str, job: Manifest | None, settings: InjectionSettings, now: float
+) -> Facts:
+    """All requests."""
+    plain = trials.example(namespace) if job is None else remove(job)
+    patched = inject(trials.unlabelled(plain, namespace), settings=settings).manifest
+    seen = versions.look(api)
+    group = f"/apis/{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
+    path = f"{group}/namespaces/{namespace}/{names.PYTORCHJOBS}"
+    by_hand = try_out(api, path, "an injected job", trials.unlabelled(patched, namespace))
+    labelled = try_out(api, path, "a labelled job", trials.labelled(plain, namespace))
+    place = ask(api, f"/api/v1/namespaces/{namespace}", f"namespace {namespace}")
+    asked = admission.look(api, place, labelled)
+    admitted = labelled.found is not None and images.sidecar_of(labelled.found)
+    whole = labelled.found if labelled.found is not None and admitted else patched
+    return Facts(
+        namespace,
+        now,
+        job is not None,
+        seen,
+        training_operator.look(api, namespace, by_hand),
+        asked,
+        controller.look(api, asked.namespace),
+        rights.of_caller(api, namespace),
+        pods.look(api, namespace, trials.pods(whole, namespace), seen.nodes),
+        claims.look(api, namespace, plain),
+        images.look(api, namespace, seen.nodes, whole),
+        place,
+    )
+
+
+def judge(facts: Facts) -> Iterator[Finding]:
+    """What is said of it, pure."""
+    there = facts.place.found is not None or bool(facts.place.refusal)
+    if not there:
+        what = f"there is no namespace {facts.namespace}"
+        yield Finding("namespace", "broken", what, f"kubectl create namespace {facts.namespace}")
+    yield from versions.judge(facts.versions)
+    yield from rights.judge(facts.rights, facts.namespace)
+    yield from training_operator.judge(facts.operator, facts.now)
+    yield from controller.judge(facts.controller)
+    yield from admission.judge(facts.admission, facts.now)
+    if there:
+        yield from pods.judge(facts.pods, own=facts.own)
+        yield from claims.judge(facts.claims)
+        yield from images.judge(facts.images)

@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job, and the pod that the Training Operator would make of it, for dry runs; pure."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from typing import Any
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Manifest
+
+Object = dict[str, Any]
+
+_IMAGE = "python:3.12-slim"
+
+
+def example(namespace: str) -> Object:
+    """A small job that fits the restricted profile, for who names none of their own."""
+    container = {
+        "name": names.PYTORCH_CONTAINER,
+        "image": _IMAGE,
+        "command": ["torchrun", "train.py"],
+        "resources": {
+            "requests": {"cpu": "100m", "memory": "256Mi"},
+            "limits": {"memory": "256Mi"},
+        },
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    user = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+    pod = {"containers": [container], "securityContext": user}
+    worker = {"replicas": 1, "restartPolicy": "OnFailure", "template": {"spec": pod}}
+    return {
+        "apiVersion": f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}",
+        "kind": names.PYTORCHJOB,
+        "metadata": {"name": "example", "namespace": namespace},
+        "spec": {
+            "elasticPolicy": {"minReplicas": 1, "maxReplicas": 2},
+            "pytorchReplicaSpecs": {"Worker": worker},
+        },
+    }
+
+
+def labelled(job: Manifest, namespace: str) -> Object:
+    """The job as its owner would submit it: with the label, under a name that nobody has."""
+    return _named(job, namespace, {names.INJECT_LABEL: "true"})
+
+
+def unlabelled(job: Manifest, namespace: str) -> Object:
+    """The job without the label, so that our webhook stays out of it."""
+    return _named(job, namespace, {})
+
+
+def _named(job: Manifest, namespace: str, label: dict[str, str]) -> Object:
+    made = copy.deepcopy(dict(job))
+    given = made["metadata"].get("labels") or {}
+    kept = {key: value for key, value in given.items() if key != names.INJECT_LABEL}
+    made["metadata"] = {
+        "name": f"rover-kf-doctor-{uuid.uuid4().hex[:8]}",
+        "namespace": namespace,
+        "labels": {**kept, **label},
+        "annotations": dict(made["metadata"].get("annotations") or {}),
+    }
+    return made
+
+
+def pods(job: Manifest, namespace: str) -> dict[str, Object]:
+    """The first pod of each replica type, by its type."""
+    return {
+        kind: _pod(job, namespace, kind, spec)
+        for kind, spec in job["spec"]["pytorchReplicaSpecs"].items()
+    }
+
+
+def _pod(job: Manifest, namespace: str, kind: str, spec: Manifest) -> Object:
+    template, name = copy.deepcopy(dict(spec["template"])), job["metadata"]["name"]
+    given = template.get("metadata") or {}
+    labels = {
+        **(given.get("labels") or {}),
+        names.JOB_NAME_LABEL: name,
+        names.OPERATOR_NAME_LABEL: "pytorchjob-controller",
+        names.REPLICA_TYPE_LABEL: kind.lower(),
+        names.REPLICA_INDEX_LABEL: "0",
+    }
+    policy = spec.get("restartPolicy") or "OnFailure"
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{name}-{kind.lower()}-0",
+            "namespace": namespace,
+            "labels": labels,
+            "annotations": dict(given.get("annotations") or {}),
+        },
+        "spec": {
+            **template["spec"],
+            "restartPolicy": "Never" if policy == "ExitCode" else policy,
+        },
+    }
