@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 
+import memory_group
 import pytest
 from pods import Job, show
 from testcluster import settings
@@ -151,6 +152,28 @@ class Deadly(torch.utils.data.Dataset):
 def loader_killed():
     list(torch.utils.data.DataLoader(Deadly(), num_workers=1))
 
+class Greedy(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return b"x" * (4 << 30)
+
+def loader_without_memory():
+    list(torch.utils.data.DataLoader(Greedy(), num_workers=1))
+
+def shared_memory_full():
+    """On a machine of its own whose /dev/shm has 64 KiB."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_namespace, private, recursive = 0x20000, 0x40000, 0x4000
+    assert libc.unshare(new_namespace) == 0
+    assert libc.mount(b"none", b"/", None, private | recursive, None) == 0
+    assert libc.mount(b"none", b"/dev/shm", b"tmpfs", 0, b"size=64k") == 0
+    rows = torch.utils.data.TensorDataset(torch.ones(64, 1 << 14))
+    list(torch.utils.data.DataLoader(rows, batch_size=16, num_workers=1))
+
+def gpu_missing():
+    torch.ones(1, device="cuda")
+
 def missing_file():
     open("no-such-data.bin")
 
@@ -165,8 +188,8 @@ WAYS = [killed_after_a_step] + [alone(way) for way in (
     terminated, null_pointer, aborted, bus_error, exited, wrong_arguments, missing_import,
     syntax_error, assertion)] + [peer_killed, cause_comes_late, collective_timeout] + [
     alone(way) for way in (volume_full, no_memory_for_python, no_memory_for_torch, unknown_host,
-    unknown_master, too_many_files, loader_killed, missing_file, gpu_lost, wrong_data,
-    wrong_data)]
+    unknown_master, too_many_files, loader_killed, loader_without_memory, shared_memory_full,
+    missing_file, gpu_missing, gpu_lost, wrong_data, wrong_data)]
 sys.stderr.write(f"round {round_}: {WAYS[round_ - 1].__name__}\\n")
 WAYS[round_ - 1]()
 '''
@@ -191,13 +214,29 @@ EXPECTED = [
     ("name_resolution", "gaierror: "),
     ("name_resolution", "nowhere.invalid"),
     ("too_many_files", "Too many open files"),
-    ("data_loader_killed", "DataLoader worker (pid"),
+    ("data_loader_killed", "a data loader's worker was killed, mostly for memory"),
+    ("data_loader_killed", "the kernel killed a data loader's worker"),
+    ("shared_memory_full", ""),
     ("outside", "no-such-data.bin"),
+    ("gpu_missing", "NVIDIA driver"),
     ("gpu_hardware", "SIGABRT"),
     ("error", "ValueError: sample 4711 has 3 columns"),
     ("error", "ValueError: sample 4711 has 3 columns"),
 ]
 """What rank 1 (in the round of the time-out, rank 0) is said to have died of, by rounds."""
+
+
+REPLACED = 2
+"""How often the container is no use any more: a GPU is missing, another one broken."""
+MEMORY_MEBIBYTES = 2048
+
+
+@pytest.fixture
+def memory(full) -> Iterator[tuple[str, ...]]:
+    """What limits the memory of a launcher and all that it starts."""
+    del full  # root is there
+    with memory_group.limited(MEMORY_MEBIBYTES) as command:
+        yield command
 
 
 @pytest.fixture
@@ -216,15 +255,17 @@ def full() -> Iterator[pathlib.Path]:
             subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def test_every_way_to_fail(full):
+def test_every_way_to_fail(full, memory):
     """Each way is recognised and blamed on the rank that was first; the same error twice in the
     same place ends the job at once, with its traceback, whatever is left of the budget. Where the
     container is no use any more, its launcher ends with the code that has it replaced."""
     with Job(2, min_nodes=2, restarts=100) as job:
         command = (job.script(FAILING), str(full), str(job.folder / "mark"))
-        job.start(*command)
-        assert job.pods[1].wait(120) == names.EXIT_RETRY
-        job.pods[1].start_launcher(*command)
+        job.add(0, *command)
+        job.add(1, *command, inside=memory)
+        for _ in range(REPLACED):
+            assert job.pods[1].wait(120) == names.EXIT_RETRY
+            job.pods[1].start_launcher(*command, inside=memory)
         codes = [pod.wait(120) for pod in job.pods.values()]
         status = job.status()
         told = _by_round(status.events)

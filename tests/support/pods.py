@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tests_support import eventually
 
@@ -97,14 +97,20 @@ class Pod:
                 [sys.executable, "-m", "rover_kf.sidecar"], env=environment, stderr=log
             )
 
-    def start_launcher(self, *command: str, first: str = "") -> None:
-        """Start rover-run; modules of the folder ``first`` come before all others."""
+    def start_launcher(self, *command: str, first: str = "", inside: Sequence[str] = ()) -> None:
+        """Start rover-run.
+
+        Args:
+            command: of the training.
+            first: a folder whose modules come before all others.
+            inside: the command that runs it.
+        """
         ours = str(pathlib.Path(__file__).parents[2])
         environment = {**os.environ, "PYTHONPATH": f"{first}:{ours}" if first else ours}
         environment |= {names.ENV_HOME: str(self.home), names.ENV_CHECKPOINT_EVERY: "5"}
         with self.log.open("ab") as log:
             self.launcher = subprocess.Popen(
-                [sys.executable, "-m", "rover_kf.launcher", *command],
+                [*inside, sys.executable, "-m", "rover_kf.launcher", *command],
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -175,11 +181,11 @@ class Job:
         for index in range(nodes or self.nodes):
             self.add(index, *command)
 
-    def add(self, index: int, *command: str, first: str = "") -> Pod:
+    def add(self, index: int, *command: str, first: str = "", inside: Sequence[str] = ()) -> Pod:
         """Start one pod; see Pod.start_launcher."""
         pod = self.pods.setdefault(index, Pod(self, index))
         pod.start_sidecar()
-        pod.start_launcher(*command, first=first)
+        pod.start_launcher(*command, first=first, inside=inside)
         return pod
 
     def ask(self, path: str, message: object = None) -> bytes:

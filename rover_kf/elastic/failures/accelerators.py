@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rules for training processes that a GPU ended; taken from documentation, in order."""
+"""Rules for training processes that a GPU ended; mostly taken from documentation, in order."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rover_kf.elastic.failures.rule import (
     PROCESS,
     REPLACE_NODE,
     REPLACE_POD,
+    REPRODUCED,
     RESTART,
     Rule,
 )
@@ -42,9 +43,9 @@ RULES = (
         POD,
         REPLACE_POD,
         "the container sees no usable GPU; its node's driver or device plugin has lost it",
-        _CUDA,
+        f"{REPRODUCED} (no driver); {_CUDA}",
         text=r"no CUDA-capable device is detected|CUDA-capable device\(s\) is/are busy or unavail"
-        r"|Found no NVIDIA driver|CUDA driver initialization failed",
+        r"|Found no NVIDIA driver|CUDA driver initialization failed|No CUDA GPUs are available",
     ),
     Rule(
         "gpu_out_of_memory",

@@ -80,7 +80,7 @@ RESOURCES = (
         POD,
         RESTART,
         "shared memory is full: fewer data loader workers, or a larger memory volume on /dev/shm",
-        "https://pytorch.org/docs/stable/multiprocessing.html",
+        REPRODUCED,
         text=r"out of shared memory|unable to (?:open|write to|mmap) \S* ?(?:shared memory|file <)"
         r"|/dev/shm.*No space left|No space left.*/dev/shm|/torch_\S*.*No space left",
     ),
@@ -122,7 +122,7 @@ RESOURCES = (
         RAISE_MEMORY,
         "the kernel killed a data loader's worker: the container's memory limit was reached; fewer "
         "workers, or a higher limit",
-        "https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.events: oom_kill)",
+        REPRODUCED,
         text=_LOADER,
         memory_kill=True,
     ),
