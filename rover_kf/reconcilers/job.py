@@ -25,6 +25,8 @@ from rover_kf.reconcilers import (
     absentees,
     avoidance,
     endings,
+    launches,
+    membership,
     memory_limits,
     nodes,
     policies,
@@ -35,9 +37,10 @@ from rover_kf.reconcilers import (
     suspension,
     unstarted,
 )
+from rover_kf.reconcilers.board import Board
 from rover_kf.reconcilers.executor import Executor
 from rover_kf.reconcilers.history import RunHistory
-from rover_kf.reconcilers.plan import Observed, Patch, Plan, Remember, Tell
+from rover_kf.reconcilers.plan import Observed, Patch, Plan, Remember, Resize, Tell
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.policy import WatchPolicy
 
@@ -82,6 +85,7 @@ class Reconcilers:
     ) -> None:
         self._cluster = cluster
         self._executor = Executor(cluster)
+        self._board = Board(cluster)
         self._history = RunHistory(history, cluster.emit)
         self._policy_of = policy_of
         self._clock = clock
@@ -105,12 +109,16 @@ class Reconcilers:
             job = self._cluster.get_job(key)
         except errors.JobNotFound:
             self._history.delete(key, now)
+            self._board.put(key, None)
             return Tick(None, None, None, None)
         memory = status.read(job)
         if job.finished and memory.has_told("recorded"):
             return Tick(job, None, memory.decision, None)
         seen, memory = self._observe(job, memory)
+        seen = self._with_view(seen, memory, now)
         made = plan(seen, memory, now)
+        if made.wants is not None:
+            self._board.learn(key, made.wants)
         applied = self._executor.apply(job, made, now)
         delay = _delay(seen, made, now) if applied else RETRY_SECONDS
         recorded = self._history.update(
@@ -152,6 +160,24 @@ class Reconcilers:
                 resizes=self._cluster.resizes_pods(),
             )
         return seen, memory
+
+    def _with_view(self, seen: Observed, memory: JobStatus, now: float) -> Observed:
+        """With what is around the job, if it would change, or might have to give way."""
+        key, ours = seen.job.key, scaling.is_ours(seen)
+        try:
+            mine = membership.member(seen, memory, self._board.known(key), now, ours=ours)
+        except ValueError as error:
+            LOG.warning("%s: what its pods ask for is not reckoned with: %s", key, error)
+            mine = None
+        self._board.put(key, mine)
+        wanted = scaling.wanted(seen, memory, now)
+        if mine is None or (wanted is None and not (ours and self._board.others_short(key))):
+            return seen
+        view = self._board.view(key, mine, now)
+        refused = ""
+        if wanted is not None:
+            refused = self._cluster.try_patch(key, {"spec": Resize(wanted, memory).spec})
+        return dataclasses.replace(seen, view=view, refused=refused)
 
     def _coordinator(self, job: ObservedJob, after: int) -> CoordinatorStatus | None:
         if job.suspended:

@@ -19,6 +19,7 @@ from rover_kf.api.jobs import Event, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.elastic.preflight.fleet import Fleet
 from rover_kf.reconcilers.status import JobStatus
+from rover_kf.scaling.competition import View
 from rover_kf.scaling.policy import WatchPolicy
 
 
@@ -41,6 +42,10 @@ class Observed:
     """What checks of nodes showed in other jobs; filled in where this one was checked."""
     policy_error: str = ""
     """Why the job's annotations could not be read as a policy; the policy is then ``off``."""
+    view: View | None = None
+    """What is around the job; read where a change is wanted or others lack room."""
+    refused: str = ""
+    """Why the API server would not take the change that is wanted, by a dry run."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -176,6 +181,11 @@ class Suspend:
         return {"runPolicy": {"suspend": True}}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Discard:
+    """Delete the job that nobody waits for; where that is refused it is told."""
+
+
 Patch = Remember | Resize | RaiseLimit | Shun | GiveUp | Suspend
 """Changes of the job itself."""
 Act = Tell | Announce | Excuse | Locate | Replace | Abandon | Enlarge | Cordon
@@ -191,6 +201,8 @@ class Plan:
     status: JobStatus
     decision: ScaleDecision | None = None
     """Of this tick; None where nothing was decided."""
+    wants: int | None = None
+    """Worker replicas that it would have, were there room; 0: what it asks for; None: as before."""
 
     def then(self, *effects: Effect, status: JobStatus) -> Plan:
         """The plan with more to do."""

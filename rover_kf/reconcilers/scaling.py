@@ -1,35 +1,33 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""From a decision to effects: who may be scaled, in which order, what is told; pure.
+"""Whether a job's size is ours to change, what is decided on it, and what bounds that; pure.
 
-The job's own replica count is the truth: whatever set it (we, a person, an autoscaler), the
-coordinator is told to expect that many pods, except while a change of ours is on its way.
+How a change is made is in ``moves``. Where the cluster has less room than a decision wants, the
+same decision is made again with what there is: so it is either a smaller step that pays by itself,
+or to stay, with an Event that names what it ended at.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.api.samples import Throughput
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.reconcilers.plan import Announce, Observed, Plan, Remember, Resize, Tell
+from rover_kf.reconcilers import moves
+from rover_kf.reconcilers.plan import Observed, Plan, Tell
+from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling import policy as policies
+from rover_kf.scaling import room
 from rover_kf.scaling.decide import NOTHING_NEW, decide
-from rover_kf.scaling.state import Move, Observation, ScalingState
+from rover_kf.scaling.giving_way import give_way
+from rover_kf.scaling.state import Observation, ScalingState
 
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 OPERATOR = "kubeflow.org/training-operator"
-
-DRAIN_SECONDS = 30.0
-"""How long ranks that will go may take to save and leave before their pods are deleted."""
-
-ABANDON_SECONDS = 300.0
-"""How long a change waits for a coordinator that does not answer."""
-
-ACTIVE = ("waiting", "training", "draining", "recovering")
 
 
 def refusal(job: ObservedJob) -> str:
@@ -59,141 +57,125 @@ def managed_elsewhere(job: ObservedJob) -> str:
     return ""
 
 
+def autoscaled(seen: Observed) -> str:
+    """Which other autoscaler has the job's size; empty if there is none that is known."""
+    for other in seen.view.around.autoscalers if seen.view else ():
+        if (other.kind, other.target) == (seen.job.key.kind, seen.job.key.name):
+            return f"HorizontalPodAutoscaler {other.name} sets them; delete it to let us scale"
+    return ""
+
+
+def is_ours(seen: Observed) -> bool:
+    """Whether the job's size is ours to change, as far as the job itself says."""
+    return seen.policy.mode == policies.AUTO and not refusal(seen.job)
+
+
+def wanted(seen: Observed, memory: JobStatus, now: float) -> int | None:
+    """The size that a job of ours would go to now, whatever there is room for; None: it stays."""
+    job, status = seen.job, seen.status
+    ended = job.suspended or job.finished or job.deleting
+    if status is None or ended or "worker" not in job.replicas or not is_ours(seen):
+        return None
+    if memory.scaling.move is not None and not memory.scaling.move.changed_at:
+        return None
+    decision, _ = decide(_observation(job, status, now), seen.policy, memory.scaling, now=now)
+    return decision.target if decision.action != "stay" else None
+
+
 def extend(plan: Plan, seen: Observed, now: float) -> Plan:
     """The plan with what scaling wants done at this look."""
     job = seen.job
     if seen.status is None or job.suspended or job.finished or job.deleting:
         return _without_coordinator(plan, seen, now)
     mode = seen.policy.mode
-    why = refusal(job) if mode == policies.AUTO else ""
+    why = refusal(job) or autoscaled(seen) if mode == policies.AUTO else ""
     if why:
         mode = policies.RECOMMEND
-        plan = _tell_once(plan, f"refused:{why[:24]}", _refused(why, now))
+        plan = moves.tell_once(plan, f"refused:{why[:24]}", _refused(why, now))
     if "worker" not in job.replicas:
-        return _follow(plan, seen)
+        return moves.follow(plan, seen)
     move = plan.status.scaling.move
     if move is not None and move.changed_at:
-        plan = _tell_scaled(plan, move, now)
+        plan = moves.tell_scaled(plan, move, now)
     elif move is not None:
-        return _carry_on(plan, seen, move, now, allowed=mode == policies.AUTO)
+        return moves.carry_on(plan, seen, move, now, allowed=mode == policies.AUTO)
     if mode == policies.OFF:
-        return _follow(plan, seen)
-    observation = _observation(job, seen.status, now)
-    decision, state = decide(observation, seen.policy, plan.status.scaling, now=now)
+        return moves.follow(plan, seen)
+    return _decide(plan, seen, _observation(job, seen.status, now), now, mode)
+
+
+def _decide(plan: Plan, seen: Observed, here: Observation, now: float, mode: str) -> Plan:
+    memory = plan.status.scaling
+    if mode == policies.AUTO and seen.view is not None:
+        given = give_way(here, seen.policy, memory, seen.view.share, now=now)
+        if given is not None:
+            return moves.begin(dataclasses.replace(plan, wants=0), seen, *given, now)
+    decision, state = decide(here, seen.policy, memory, now=now)
     if decision.action == "stay":
         return _stay(plan, seen, decision, state, now)
     if mode == policies.RECOMMEND:
-        return _recommend(_follow(plan, seen), decision, state, now)
-    return _begin(plan, seen, decision, state, now)
+        return _recommend(moves.follow(plan, seen), decision, state, now)
+    most, why = _most(seen, here.replicas)
+    if decision.target <= max(most, here.replicas):
+        return moves.begin(dataclasses.replace(plan, wants=0), seen, decision, state, now)
+    # In as far as it would be more, the others shall know of it.
+    plan = dataclasses.replace(plan, wants=decision.target)
+    bounded = dataclasses.replace(seen.policy, max=int(max(most, here.replicas)))
+    less, state = decide(here, bounded, memory, now=now)
+    less = dataclasses.replace(less, bound=why)
+    if less.action != "stay":
+        return moves.begin(plan, seen, less, state, now)
+    reason = f"{decision.target} replicas would pay, and {why}; {decision.reason}"
+    plan = _stay(plan, seen, dataclasses.replace(less, reason=reason), state, now)
+    event = _refused(f"{decision.target} would pay, and {why}", now)
+    return moves.tell_once(plan, f"bound:{here.replicas}:{why[:28]}", event)
+
+
+def _most(seen: Observed, replicas: int) -> tuple[float, str]:
+    """How many replicas there is room for now, and what that ends at."""
+    if seen.refused:
+        return replicas, f"the API server would not take it: {seen.refused}"
+    if seen.view is None:
+        return math.inf, ""
+    left = room.more_pods(seen.view.need, seen.view.around)
+    bounds = [(replicas + left.count, left.why), (seen.view.share.most, seen.view.share.why)]
+    return min(bounds)
 
 
 def _without_coordinator(plan: Plan, seen: Observed, now: float) -> Plan:
     """Nothing is decided; a change that was only intended is dropped when it can no longer be."""
     if seen.job.suspended and seen.policy.mode == policies.AUTO:
-        plan = _tell_once(plan, "refused:suspended", _refused("the job is suspended", now))
+        plan = moves.tell_once(plan, "refused:suspended", _refused("the job is suspended", now))
     move = plan.status.scaling.move
     if move is None:
         return plan
     gone = seen.job.finished or seen.job.suspended or seen.job.deleting
-    late = not move.changed_at and now - move.decided_at > ABANDON_SECONDS
-    return _abandoned(plan) if gone or late else plan
-
-
-def _abandoned(plan: Plan) -> Plan:
-    scaling = dataclasses.replace(plan.status.scaling, move=None)
-    return dataclasses.replace(plan, status=dataclasses.replace(plan.status, scaling=scaling))
-
-
-def _follow(plan: Plan, seen: Observed) -> Plan:
-    """Let the coordinator expect what the job asks for."""
-    status, nodes = seen.status, seen.job.nodes
-    if status is None or status.phase not in ACTIVE or status.expected_nodes == nodes:
-        return plan
-    return plan.then(
-        Announce(nodes, f"the job asks for {nodes} pods", must=False), status=plan.status
-    )
+    late = not move.changed_at and now - move.decided_at > moves.ABANDON_SECONDS
+    return moves.abandoned(plan) if gone or late else plan
 
 
 def _stay(
     plan: Plan, seen: Observed, decision: ScaleDecision, state: ScalingState, now: float
 ) -> Plan:
     if decision.reason == NOTHING_NEW:
-        return _follow(plan, seen)
+        return moves.follow(plan, seen)
+    plan = plan if plan.wants else dataclasses.replace(plan, wants=0)
     verified = plan.status.scaling.move
-    plan = _decided(_follow(plan, seen), decision, state)
+    plan = moves.decided(moves.follow(plan, seen), decision, state)
     if verified is None or state.move is not None or seen.job.replicas["worker"] != verified.target:
         return plan
     event = Event(names.EVENT_SCALE_VERIFIED, decision.reason, at=now)
-    return _tell_once(plan, f"verified:{verified.decided_at:.3f}", event)
+    return moves.tell_once(plan, f"verified:{verified.decided_at:.3f}", event)
 
 
 def _recommend(plan: Plan, decision: ScaleDecision, state: ScalingState, now: float) -> Plan:
     last = plan.status.decision
-    plan = _decided(plan, decision, dataclasses.replace(state, move=None))
+    plan = moves.decided(plan, decision, dataclasses.replace(state, move=None))
     if last is not None and (last.current, last.target) == (decision.current, decision.target):
         return plan
     message = f"would go to {decision.target} Worker replicas: {decision.reason}"
     event = Event(names.EVENT_SCALE_DECISION, message, at=now)
     return plan.then(Tell(event), status=plan.status)
-
-
-def _begin(
-    plan: Plan, seen: Observed, decision: ScaleDecision, state: ScalingState, now: float
-) -> Plan:
-    """Write the intention down before anything is done about it."""
-    plan = _decided(plan, decision, state)
-    plan = plan.then(Remember(plan.status), status=plan.status)
-    move = state.move
-    return plan if move is None else _carry_on(plan, seen, move, now, allowed=True)
-
-
-def _carry_on(plan: Plan, seen: Observed, move: Move, now: float, *, allowed: bool) -> Plan:
-    """Bring a change that is written down one step further; also after any crash."""
-    job, status = seen.job, seen.status
-    workers = job.replicas["worker"]
-    late = now - move.decided_at > ABANDON_SECONDS
-    if workers not in (move.origin, move.target) or not allowed or late:
-        # Someone else set the replicas, or took the permission back: theirs is the last word.
-        # Late: the coordinator has refused all the while.
-        return _follow(_abandoned(plan), seen)
-    name = names.EVENT_SCALE_ROLLED_BACK if move.rolls_back else names.EVENT_SCALE_DECISION
-    event = Event(name, move.reason, warning=move.rolls_back, at=now)
-    plan = _tell_once(plan, f"decided:{move.decided_at:.3f}", event)
-    memory = plan.status
-    nodes = move.target + job.nodes - workers
-    if status is not None and status.expected_nodes != nodes:
-        plan = plan.then(Announce(nodes, move.reason), status=memory)
-    shrinks = move.target < move.origin
-    drained = status is not None and status.nodes <= nodes
-    if shrinks and not drained and now - move.decided_at < DRAIN_SECONDS:
-        return plan
-    decision = memory.decision
-    if decision is not None and decision.target == move.target:
-        decision = dataclasses.replace(decision, applied=True)
-    changed = dataclasses.replace(
-        memory, scaling=memory.scaling.with_change(now), decision=decision
-    )
-    if workers != move.target:
-        plan = plan.then(Resize(move.target, changed), status=changed)
-    plan = dataclasses.replace(plan, status=changed, decision=decision)
-    return _tell_scaled(plan, move, now)
-
-
-def _decided(plan: Plan, decision: ScaleDecision, state: ScalingState) -> Plan:
-    status = dataclasses.replace(plan.status, decision=decision, scaling=state)
-    return dataclasses.replace(plan, status=status, decision=decision)
-
-
-def _tell_once(plan: Plan, key: str, event: Event) -> Plan:
-    if plan.status.has_told(key):
-        return plan
-    return plan.then(Tell(event), status=plan.status.with_told(key))
-
-
-def _tell_scaled(plan: Plan, move: Move, now: float) -> Plan:
-    message = f"Worker replicas {move.origin} -> {move.target}"
-    event = Event(names.EVENT_SCALED, message, at=now)
-    return _tell_once(plan, f"scaled:{move.decided_at:.3f}", event)
 
 
 def _refused(why: str, now: float) -> Event:

@@ -93,7 +93,7 @@ def pod_amounts(spec: Item, kind: str = "requests") -> dict[str, float]:
         for key in {*asked, *beside}:
             most[key] = max(most.get(key, 0.0), asked.get(key, 0.0) + beside.get(key, 0.0))
     _add(total, beside)
-    whole = {key: max(total.get(key, 0.0), most.get(key, 0.0)) for key in {*total, *most}}
+    whole = {key: max(total.get(key, 0.0), most.get(key, 0.0)) for key in sorted({*total, *most})}
     _add(whole, {key: _number(value) for key, value in (spec.get("overhead") or {}).items()})
     return whole
 

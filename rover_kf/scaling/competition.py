@@ -50,6 +50,8 @@ class Member:
     """Samples left."""
     weight: float = 1.0
     restart_seconds: float = 60.0
+    known_until: float = 0.0
+    """End of the newest window that the rates were learned from."""
 
     @property
     def most(self) -> int:
@@ -73,6 +75,17 @@ class Share:
 
 
 ALL = Share(math.inf)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class View:
+    """What one job sees around it."""
+
+    around: Surroundings
+    """What is left, without what others were promised."""
+    need: PodNeed
+    """Of one more of its pods."""
+    share: Share = ALL
 
 
 def shares(members: Sequence[Member], around: Surroundings) -> dict[str, Share]:

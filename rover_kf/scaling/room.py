@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Extra:
+class MorePods:
     """Pods that may be added."""
 
     count: float
@@ -28,15 +28,15 @@ class Extra:
     """What it ends at, by name; empty where nothing does."""
 
 
-def extra(need: PodNeed, around: Surroundings) -> Extra:
+def more_pods(need: PodNeed, around: Surroundings) -> MorePods:
     """How many more pods there is room for, now, by the tightest bound."""
     bounds = [quota_room(need, quota) for quota in around.quotas]
     if around.nodes is not None:
         bounds.append(node_room(need, around.nodes))
-    return min(bounds, key=lambda bound: bound.count, default=Extra(math.inf))
+    return min(bounds, key=lambda bound: bound.count, default=MorePods(math.inf))
 
 
-def quota_room(need: PodNeed, quota: QuotaRoom) -> Extra:
+def quota_room(need: PodNeed, quota: QuotaRoom) -> MorePods:
     """How many more pods a quota lets be made."""
     counts = [
         (_times(left, asked), key)
@@ -49,14 +49,16 @@ def quota_room(need: PodNeed, quota: QuotaRoom) -> Extra:
         f"ResourceQuota {quota.name} leaves {_amount(left)} of {key}, and a pod asks for "
         f"{_amount(counted(need, key))}"
     )
-    return Extra(count, why if key else "")
+    return MorePods(count, why if key else "")
 
 
-def node_room(need: PodNeed, nodes: Iterable[NodeRoom]) -> Extra:
+def node_room(need: PodNeed, nodes: Iterable[NodeRoom]) -> MorePods:
     """How many more pods the nodes take, each pod whole on one node."""
     count = sum(places(need, node) for node in nodes)
     asked = ", ".join(f"{key} {_amount(value)}" for key, value in need.requests.items() if value)
-    return Extra(count, f"nodes have room for {count} more of its pods ({asked or 'no requests'})")
+    return MorePods(
+        count, f"nodes have room for {count} more of its pods ({asked or 'no requests'})"
+    )
 
 
 def places(need: PodNeed, node: NodeRoom, more: Amounts | None = None) -> int:

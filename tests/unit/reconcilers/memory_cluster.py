@@ -15,6 +15,7 @@ from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.status import AbsentRequest, Acknowledged, CoordinatorStatus, ScaleRequest
+from rover_kf.api.surroundings import Objects
 from rover_kf.api.whereabouts import PodAddresses
 
 KEY = JobKey("team", "digits")
@@ -32,7 +33,7 @@ class Clock:
         return self.now
 
 
-def manifest(workers=2, *, annotations=None, labels=None, spec=None):
+def manifest(workers=2, *, annotations=None, labels=None, spec=None, name=KEY.name):
     container = {
         "name": "pytorch",
         "image": "digits:1",
@@ -45,7 +46,7 @@ def manifest(workers=2, *, annotations=None, labels=None, spec=None):
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": {
-            "name": KEY.name,
+            "name": name,
             "namespace": KEY.namespace,
             "labels": {names.INJECT_LABEL: "true", **(labels or {})},
             "annotations": {
@@ -63,9 +64,13 @@ class MemoryCluster:
     def __init__(self, clock, given=None, *, law=lambda k: 2.0 / k, batch=64.0, total=10_000):
         self.clock, self.law, self.batch, self.total = clock, law, batch, total
         self.manifest = given or manifest()
+        name = self.manifest["metadata"]["name"]
+        self.key = JobKey(KEY.namespace, name)
         self.version, self.uid, self.phase = 1, "uid-1", "Running"
         self.pods = ()
         self.silent = {}
+        self.bounds, self.machines = Objects(), None
+        self.tried, self.would_refuse = [], ""
         self.located = []
         self.cordoned, self.may_not = {}, ""
         self.reachable = True
@@ -83,7 +88,7 @@ class MemoryCluster:
     # -- the protocol ----------------------------------------------------------------------------
 
     def get_job(self, key):
-        if self.manifest is None or key != KEY:
+        if self.manifest is None or key != self.key:
             raise errors.JobNotFound(str(key))
         given = copy.deepcopy(self.manifest)
         return ObservedJob(
@@ -119,6 +124,21 @@ class MemoryCluster:
     def delete_pod(self, _, pod):
         self._point("delete")
         self.deleted.append(pod)
+
+    def surroundings(self, namespace):
+        assert namespace == KEY.namespace
+        return self.bounds
+
+    def list_nodes(self):
+        return self.machines
+
+    def every_pod(self):
+        return iter(())
+
+    def try_patch(self, key, patch):
+        assert key == self.key
+        self.tried.append(patch)
+        return self.would_refuse
 
     def patch_job(self, key, patch, *, resource_version=None):
         self._point("patch")
@@ -194,7 +214,7 @@ class MemoryCluster:
 
     def _status(self, after):
         return CoordinatorStatus(
-            job=KEY.name,
+            job=self.key.name,
             phase="training" if self.nodes == self.expected else "draining",
             round=1,
             nodes=self.nodes,

@@ -12,6 +12,7 @@ from memory_cluster import KEY, Clock, Killed, MemoryCluster, manifest
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Container, Pod
+from rover_kf.api.surroundings import Objects
 from rover_kf.history.store import SqlHistory
 from rover_kf.reconcilers.job import Reconcilers
 from rover_kf.reconcilers.watch import watch
@@ -211,6 +212,78 @@ def test_jobs_that_are_not_ours_are_left_alone_with_an_event(changes, word, cloc
     told = [e for e in cluster.events if e.reason == names.EVENT_SCALE_REFUSED]
     assert len(told) == 1
     assert word in told[0].message
+
+
+def quota(name, left):
+    status = {"hard": {"requests.cpu": "8"}, "used": {"requests.cpu": str(8 - left)}}
+    return {"metadata": {"name": name}, "status": status}
+
+
+def hpa(kind, target):
+    reference = {"kind": kind, "name": target}
+    return {"metadata": {"name": "their-hpa"}, "spec": {"scaleTargetRef": reference}}
+
+
+def machine(cores, **spec):
+    conditions = [{"type": "Ready", "status": "True"}]
+    has = {"cpu": str(cores), "memory": "64Gi", "pods": "10"}
+    status = {"conditions": conditions, "allocatable": has}
+    return {"metadata": {"name": "n"}, "spec": spec, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("around", "told", "resizes"),
+    [
+        ({"bounds": Objects(quotas=(quota("team-a", 0),))}, "ResourceQuota team-a leaves 0", []),
+        ({"bounds": Objects(quotas=(quota("team-a", 1),))}, "", [(2, 3)]),
+        ({"bounds": Objects(autoscalers=(hpa("PyTorchJob", "digits"),))}, "their-hpa", []),
+        ({"bounds": Objects(autoscalers=(hpa("PyTorchJob", "others"),))}, "", [(2, 3)]),
+        ({"bounds": Objects(autoscalers=(hpa("Deployment", "digits"),))}, "", [(2, 3)]),
+        ({"machines": (machine(0),)}, "nodes have room for 0 more of its pods (cpu 1", []),
+        ({"machines": (machine(1),)}, "", [(2, 3)]),
+        ({"machines": (machine(4, unschedulable=True),)}, "nodes have room for 0 more", []),
+        ({"would_refuse": "denied by policy spot-only"}, "denied by policy spot-only", []),
+    ],
+)
+def test_what_bounds_a_change_is_named(around, told, resizes, clock, history):
+    """Quota, nodes, somebody else's autoscaler, the API server's own word in a dry run: with too
+    little of one the job stays and one Event names it; with enough it goes."""
+    cluster = MemoryCluster(clock)
+    for name, value in around.items():
+        setattr(cluster, name, value)
+    look(cluster, history, times=6)
+    assert cluster.resizes == resizes
+    lines = [e.message for e in cluster.events if e.reason == names.EVENT_SCALE_REFUSED]
+    assert len(lines) == bool(told)
+    assert told in "".join(lines)
+    assert cluster.tried[0] == {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 3}}}}
+
+
+def test_a_step_that_fits_is_made_where_the_best_one_does_not(clock, history):
+    """Four would be best and there is room for one more: three, which pay by themselves."""
+    given = manifest(annotations={f"{names.PREFIX}scaling.max": "4"})
+    cluster = MemoryCluster(clock, given)
+    cluster.machines = (machine(1),)
+    look(cluster, history, times=3)
+    assert cluster.resizes == [(2, 3)]
+    assert any("room for 1 more" in one.bound for one in history.get("uid-1").decisions)
+
+
+def test_policy_edits_count_from_the_next_look(clock, history):
+    """Mode, bounds, and what time is worth are read anew at each look."""
+    cluster = MemoryCluster(clock, manifest(annotations={f"{names.PREFIX}scaling.mode": "off"}))
+    look(cluster, history, times=4)
+    assert cluster.resizes == []
+    cluster.edit({"metadata": {"annotations": {f"{names.PREFIX}scaling.mode": "auto"}}})
+    look(cluster, history, times=3)
+    assert cluster.resizes == [(2, 3)]
+    cluster.edit({"metadata": {"annotations": {f"{names.PREFIX}scaling.max": "2"}}})
+    look(cluster, history, times=4)
+    assert cluster.resizes == [(2, 3), (3, 2)]
+    cluster.edit({"metadata": {"annotations": {f"{names.PREFIX}scaling.max": "3"}}})
+    cluster.edit({"metadata": {"annotations": {f"{names.PREFIX}scaling.deadline": "1h"}}})
+    look(cluster, history, times=5)
+    assert cluster.resizes[2:] == [(2, 3)], "late as it is it needs all three"
 
 
 def test_master_with_elastic_policy_is_refused(clock, history):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rover_kf.api.surroundings import NodeRoom, PodNeed, QuotaRoom, Surroundings
 from rover_kf.scaling.competition import GIVES_UP_SECONDS, Member, promised, shares
-from rover_kf.scaling.room import extra
+from rover_kf.scaling.room import more_pods
 
 ONE = PodNeed({"cpu": 1.0})
 LINEAR = tuple((size, 10.0 * size) for size in range(1, 9))
@@ -103,8 +103,8 @@ def test_what_others_were_promised_is_not_free():
     """A job that asks for one more than has a node yet: its node is no longer left to others."""
     around = Surroundings((node("n0", 1.0), node("n1", 1.0)))
     other = member("b", 2, on=("n5",))
-    assert extra(ONE, promised(around, (other,))).count == 1
-    assert extra(ONE, promised(around, ())).count == 2
+    assert more_pods(ONE, promised(around, (other,))).count == 1
+    assert more_pods(ONE, promised(around, ())).count == 2
 
 
 @st.composite

@@ -9,7 +9,7 @@ import math
 import pytest
 
 from rover_kf.api.surroundings import NodeRoom, PodNeed, QuotaRoom, Surroundings, Taint
-from rover_kf.scaling.room import extra
+from rover_kf.scaling.room import more_pods
 
 GIB = float(1 << 30)
 NEED = PodNeed({"cpu": 2.0, "memory": 4 * GIB}, {"cpu": 4.0})
@@ -45,7 +45,7 @@ def node(name="n", cpu=8.0, memory=16 * GIB, pods=10.0, **more):
 )  # fmt: skip
 def test_pods_go_whole_on_nodes_that_take_them(nodes, need, count):
     """Each pod on one node, by its scarcest resource; labels, taints and left out nodes count."""
-    found = extra(need, Surroundings(nodes))
+    found = more_pods(need, Surroundings(nodes))
     assert found.count == count
     assert f"room for {count} more" in found.why
 
@@ -65,7 +65,7 @@ def test_pods_go_whole_on_nodes_that_take_them(nodes, need, count):
 )
 def test_a_quota_ends_it_by_what_a_pod_asks_for(left, count):
     """Its tightest key; what a pod does not ask for ends nothing. The quota is named."""
-    found = extra(
+    found = more_pods(
         NEED, Surroundings(quotas=(QuotaRoom("wide", {"pods": 99.0}), QuotaRoom("q", left)))
     )
     assert found.count == min(count, 99)
@@ -74,12 +74,12 @@ def test_a_quota_ends_it_by_what_a_pod_asks_for(left, count):
 
 def test_nothing_known_ends_nothing():
     """No nodes and no quotas could be read: there is no bound."""
-    assert extra(NEED, Surroundings()).count == math.inf
+    assert more_pods(NEED, Surroundings()).count == math.inf
 
 
 def test_the_tightest_bound_is_the_one_that_is_told():
     """A quota of one beside nodes for four."""
-    found = extra(NEED, Surroundings((node(),), (QuotaRoom("team", {"pods": 1.0}),)))
+    found = more_pods(NEED, Surroundings((node(),), (QuotaRoom("team", {"pods": 1.0}),)))
     assert (found.count, found.why) == (
         1,
         "ResourceQuota team leaves 1 of pods, and a pod asks for 1",
