@@ -52,7 +52,8 @@ def submit(cluster, namespace, with_trainer, toolbox_image):
     """A pod for each of the nodes, each on one of its own to begin with; two could share one."""
 
     def run(name: str, nodes: list[str]) -> RunningJob:
-        made = journaled_job.made(namespace, pods=len(nodes), fewest=2)
+        unlimited = ("--samples-per-second", "0")
+        made = journaled_job.made(namespace, *unlimited, pods=len(nodes), fewest=2)
         made["metadata"]["name"] = name
         made["metadata"]["annotations"] |= POLICY
         pod = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
