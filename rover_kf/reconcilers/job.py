@@ -25,7 +25,6 @@ from rover_kf.reconcilers import (
     absentees,
     avoidance,
     endings,
-    launches,
     membership,
     memory_limits,
     nodes,
