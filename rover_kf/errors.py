@@ -29,6 +29,22 @@
 
 from __future__ import annotations
 
+import reprlib
+
+_MOST_SHOWN = 300
+"""Characters of a text, and of all that is neither a text nor a container."""
+
+
+def _shown(value: object) -> str:
+    # However large, or however deep, what somebody wrote may be.
+    short = reprlib.Repr()
+    short.maxlevel, short.maxdict, short.maxlist, short.maxtuple = 5, 12, 12, 12
+    short.maxstring = short.maxother = short.maxlong = _MOST_SHOWN
+    try:
+        return short.repr(value)
+    except ValueError:  # a number of more digits than Python writes
+        return f"a huge {type(value).__name__}"
+
 
 class RoverError(Exception):
     """Anything that rover-kf raises on purpose."""
@@ -53,7 +69,7 @@ class ManifestError(InputError):
     """
 
     def __init__(self, key: str, value: object, *, allowed: str, source: str = "manifest") -> None:
-        super().__init__(f"{source}: {key} is {value!r}; allowed: {allowed}")
+        super().__init__(f"{source}: {key} is {_shown(value)}; allowed: {allowed}")
         self.key, self.value, self.allowed, self.source = key, value, allowed, source
 
 
@@ -61,7 +77,8 @@ class PolicyError(InputError):
     """A policy annotation with an unknown key or a value out of range."""
 
     def __init__(self, key: str, value: object, *, allowed: str, source: str = "manifest") -> None:
-        super().__init__(f"{source}: annotation {key} is {value!r}; allowed: {allowed}")
+        shown = _shown(value)
+        super().__init__(f"{source}: annotation {key} is {shown}; allowed: {allowed}")
         self.key, self.value, self.allowed, self.source = key, value, allowed, source
 
 
@@ -89,6 +106,10 @@ class Conflict(RoverError):
 
 class ClusterUnavailable(RoverError):
     """The cluster did not answer in time or refused the connection."""
+
+
+class OutOfReach(ClusterUnavailable):
+    """There is no way there from here; what is asked of it has to come by another one."""
 
 
 class CheckpointError(RoverError):

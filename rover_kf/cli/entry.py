@@ -13,6 +13,7 @@ import rover_kf
 from rover_kf import errors
 from rover_kf.cli import checkpoint, doctor, jobs, past, plan, recommend, run, simulate
 from rover_kf.cli.place import Place
+from rover_kf.cli.steering import VERBS as STEERING
 from rover_kf.client import settings
 
 INTERRUPTED = 130
@@ -37,7 +38,7 @@ def cli(
 
 BEFORE = (*run.VERBS, *plan.VERBS, *recommend.VERBS, *simulate.VERBS)
 
-for verb in (*BEFORE, *jobs.VERBS, *past.VERBS, *checkpoint.VERBS, *doctor.VERBS):
+for verb in (*BEFORE, *jobs.VERBS, *past.VERBS, *checkpoint.VERBS, *doctor.VERBS, *STEERING):
     cli.add_command(verb)
 
 

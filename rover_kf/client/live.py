@@ -13,8 +13,10 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.status import CoordinatorStatus, ScaleRequest
-from rover_kf.client import admission
+from rover_kf.client import admission, explaining, pausing
 from rover_kf.client.abode import key_of
+from rover_kf.client.explaining import Explanation
+from rover_kf.client.pausing import Paused
 from rover_kf.client.progress import Progress, carried, progress_of
 from rover_kf.client.runs import Runs
 
@@ -138,6 +140,26 @@ class LiveJobs(Runs):
         patch = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": workers}}}}
         # Whatever else changes on the job meanwhile, this is what its owner wants.
         return self.cluster.patch_job(job.key, patch)
+
+    def pause(self, key: JobKey | str, *, wait: float = 120.0, force: bool = False) -> Paused:
+        """Suspend a job, its state made durable first, and wait until its pods have gone.
+
+        Raises:
+            InputError: it has ended, is another's to suspend, or would lose what it has done.
+        """
+        return pausing.pause(self.cluster, key_of(key), wait=wait, force=force)
+
+    def resume(self, key: JobKey | str) -> ObservedJob:
+        """Let a suspended job go on from storage.
+
+        Raises:
+            InputError: it has ended, or is another's to resume.
+        """
+        return pausing.resume(self.cluster, key_of(key))
+
+    def explain(self, key: JobKey | str) -> Explanation:
+        """Why the job has its size: decisions, what they reckoned with, what came of them."""
+        return explaining.explain(self.cluster, self.history, key_of(key))
 
     def delete(self, key: JobKey | str) -> None:
         """Delete the job with its pods; checkpoints on claims stay."""

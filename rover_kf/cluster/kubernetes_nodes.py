@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator
 
 from rover_kf import errors
@@ -12,6 +13,8 @@ from rover_kf.api.jobs import Manifest
 from rover_kf.api.surroundings import Objects
 from rover_kf.cluster import kubernetes_objects as objects
 from rover_kf.cluster.kubernetes_api import MERGE_PATCH, Api
+
+LOG = logging.getLogger(__name__)
 
 _ALIVE = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
@@ -28,13 +31,20 @@ class KubernetesNodes:
         """For the few requests that are not about jobs (controller/tls.py)."""
 
     def silent_nodes(self, nodes: Collection[str]) -> dict[str, float]:
-        """Those of the nodes that Kubernetes hears no more, and since when (Unix seconds)."""
+        """Those of the nodes that Kubernetes hears no more, and since when (Unix seconds).
+
+        None for who may not read nodes: a user who watches a job; then Kubernetes itself removes
+        their pods, after minutes.
+        """
         found: dict[str, float] = {}
         for name in sorted(nodes):
             try:
                 node = self._api.request("GET", f"/api/v1/nodes/{name}", what=f"node {name}")
             except errors.JobNotFound:
                 continue  # Kubernetes itself removes the pods of a node that is no more
+            except errors.InputError as refusal:
+                LOG.info("whether nodes are silent is not looked at: %s", refusal)
+                return found
             since = objects.silent_since(node)
             if since is not None:
                 found[name] = since
@@ -85,5 +95,13 @@ class KubernetesNodes:
         return self._api.pages("/api/v1/pods", what="pods of all namespaces", query=_ALIVE)
 
     def node_memory(self) -> tuple[str, ...]:
-        """What schedulable nodes have for pods, as quantities, each amount once."""
-        return objects.memory_of(self._api.items("/api/v1/nodes", what="nodes"))
+        """What schedulable nodes have for pods, as quantities, each amount once.
+
+        Nothing for who may not read nodes.
+        """
+        try:
+            found = self._api.items("/api/v1/nodes", what="nodes")
+        except errors.InputError as refusal:
+            LOG.info("what nodes have is not looked at: %s", refusal)
+            return ()
+        return objects.memory_of(found)

@@ -54,11 +54,13 @@ class PodNetwork:
             raise errors.ClusterUnavailable(message)
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
         headers = {"Content-Type": "application/json"}
-        try:
-            headers["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
-        except OSError as cause:
-            message = f"the token for coordinators cannot be read: {cause}"
-            raise errors.ClusterUnavailable(message) from cause
+        # A pod that was not given one, such as a pipeline's step, may read what is open to all.
+        if method != "GET" or self._token_file.exists():
+            try:
+                headers["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
+            except OSError as cause:
+                message = f"the token for coordinators cannot be read: {cause}"
+                raise errors.ClusterUnavailable(message) from cause
         url = f"http://{host}:{names.PORT}{path}"
         try:
             reply = self._pool.request(method, url, body=body, headers=headers)
@@ -86,13 +88,18 @@ class ApiProxy:
         path: str,
         body: bytes | None,  # noqa: ARG002 - a GET has none
     ) -> bytes:
-        """Send a GET through ``pods/proxy``."""
+        """Send a GET through ``pods/proxy``.
+
+        Raises:
+            OutOfReach: it is another method.
+            ClusterUnavailable: it cannot be reached, or refused.
+        """
         if method != "GET":
             message = (
                 f"{method} {path} of {key} needs the pod network: the API server's proxy drops the "
                 "token; use scaling.mode auto, with which the controller does it"
             )
-            raise errors.ClusterUnavailable(message)
+            raise errors.OutOfReach(message)
         inner, _, text = path.partition("?")
         target = (
             f"/api/v1/namespaces/{key.namespace}/pods/http:{pod.name}:{names.PORT}/proxy{inner}"

@@ -91,7 +91,7 @@ class Executor:
     def _act(self, job: ObservedJob, effect: Act, now: float) -> None:
         match effect:
             case Tell(event):
-                self._cluster.emit(job.key, event)
+                self._tell(job, event)
             case Announce():
                 self._announce(job, effect)
             case Excuse():
@@ -110,6 +110,12 @@ class Executor:
     def _enlarge(self, job: ObservedJob, effect: Enlarge) -> None:
         pod = effect.pod
         try:
+    def _tell(self, job: ObservedJob, event: Event) -> None:
+        try:
+            self._cluster.emit(job.key, event)
+        except errors.InputError as refusal:  # who watches a job need not be able to make Events
+            LOG.info("%s: %s is not told: %s", job.key, event.reason, refusal)
+
             self._cluster.resize_pod(job.key, pod, effect.container, effect.resources)
         except errors.JobNotFound:
             LOG.info("%s: %s went before it was given more memory", job.key, pod.name)
@@ -154,6 +160,9 @@ class Executor:
         except errors.ClusterUnavailable as error:  # the round waits for as long as it would
             LOG.warning("%s: it waits for pods that cannot come: %s", job.key, error)
 
+        except errors.OutOfReach as error:  # it sees who comes and goes
+            LOG.info("%s: it is not announced: %s", job.key, error)
+            return
     def _locate(self, job: ObservedJob, effect: Locate) -> None:
         body = PodAddresses(dict(effect.addresses))
         try:

@@ -74,9 +74,9 @@ def carry_on(plan: Plan, seen: Observed, move: Move, now: float, *, allowed: boo
     decision = memory.decision
     if decision is not None and decision.target == move.target:
         decision = dataclasses.replace(decision, applied=True)
-    changed = dataclasses.replace(
-        memory, scaling=memory.scaling.with_change(now), decision=decision
-    )
+    if decision is not None:
+        memory = memory.deciding(decision)
+    changed = dataclasses.replace(memory, scaling=memory.scaling.with_change(now))
     if workers != move.target:
         plan = plan.then(Resize(move.target, changed), status=changed)
     plan = dataclasses.replace(plan, status=changed, decision=decision)
@@ -85,7 +85,7 @@ def carry_on(plan: Plan, seen: Observed, move: Move, now: float, *, allowed: boo
 
 def decided(plan: Plan, decision: ScaleDecision, state: ScalingState) -> Plan:
     """The plan with a decision and the memory that goes with it."""
-    status = dataclasses.replace(plan.status, decision=decision, scaling=state)
+    status = dataclasses.replace(plan.status.deciding(decision), scaling=state)
     return dataclasses.replace(plan, status=status, decision=decision)
 
 

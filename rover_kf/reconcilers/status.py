@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 
 from rover_kf import errors
 from rover_kf.api import codec, names
@@ -20,9 +21,12 @@ from rover_kf.scaling.state import ScalingState
 
 LOG = logging.getLogger(__name__)
 
+_NUMBERS = re.compile(r"[\d.]+")
+
 MAX_BYTES = 4096
 MAX_TOLD = 24
 MAX_REASON = 240
+MAX_RECENT, MAX_RECENT_REASON = 6, 160
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class JobStatus:
     """Since when fewer pods can train than the fewest, as far as that matters; 0: they are not."""
     slow_replaced: int = 0
     """Pods that were replaced since the others waited for them."""
+    recent: tuple[ScaleDecision, ...] = ()
+    """The last few that differ by more than numbers, oldest first; the history has all."""
     suspended: str = ""
     """Why the controller suspended the job, and what to do; empty once it is resumed."""
     written_at: float = 0.0
@@ -95,6 +101,13 @@ class JobStatus:
             restarts=seen.restarts,
             verdict=seen.verdict[:MAX_REASON],
         )
+
+    def deciding(self, decision: ScaleDecision) -> JobStatus:
+        """The status with a decision, which takes the place of one alike."""
+        short = dataclasses.replace(decision, reason=decision.reason[:MAX_RECENT_REASON])
+        kept = [one for one in self.recent if not _alike(one, short)]
+        recent = (*kept, short)[-MAX_RECENT:]
+        return dataclasses.replace(self, decision=decision, recent=recent)
 
     def deserves_writing(self, old: JobStatus, now: float, every: float) -> bool:
         """Whether it differs from what is written by more than progress, or that grew old.
@@ -134,8 +147,11 @@ def write(status: JobStatus) -> str:
         status = dataclasses.replace(status, scaling=dataclasses.replace(status.scaling, move=move))
     status = dataclasses.replace(status, suspended=status.suspended[:MAX_REASON])
     text = codec.dumps(status)
-    while len(text) > MAX_BYTES and status.told:
-        status = dataclasses.replace(status, told=status.told[1:])
+    while len(text) > MAX_BYTES and (status.recent or status.told):
+        if status.recent:
+            status = dataclasses.replace(status, recent=status.recent[1:])
+        else:
+            status = dataclasses.replace(status, told=status.told[1:])
         text = codec.dumps(status)
     return text.decode()
 
@@ -155,4 +171,12 @@ def _lasting(status: JobStatus) -> JobStatus:
         decision=decision,
         scaling=scaling,
         written_at=0.0,
+def _alike(one: ScaleDecision, other: ScaleDecision) -> bool:
+    """Whether the newer one says all that the older one does."""
+    if one.action != "stay" or other.action != "stay":
+        return (one.at, one.action, one.target) == (other.at, other.action, other.target)
+    return _NUMBERS.sub("#", one.reason) == _NUMBERS.sub("#", other.reason)
+
+
     )
+        recent=tuple(one for one in status.recent if one.action != "stay"),

@@ -89,8 +89,7 @@ def test_replaced_then_suspended_then_resumed(tmp_path):
         assert message.startswith("suspended: 2 of at least 3 pods could train for")
 
         annotate(job, scaling_min="1")
-        resume = {"spec": {"runPolicy": {"suspend": False}}}
-        rover.cluster.patch_job(job.key, resume)
+        rover.resume(job.key)
         (tmp_path / "done").touch()
         assert rover.wait(job.key, timeout=120).phase == "Succeeded"
         began = [line.split() for line in rover.logs(job.key).splitlines() if "began" in line][-1]

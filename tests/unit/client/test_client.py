@@ -120,3 +120,16 @@ def test_places_are_chosen_by_name(tmp_path):
         assert client.list() == ()
     with pytest.raises(errors.InputError, match="place is 'moon'"):
         RoverClient.at("moon")
+
+
+def test_a_job_is_paused_until_it_is_resumed(rover):
+    """Its pods end, and come back; what is in memory alone is not given up without a word."""
+    rover.submit(job("paused", worker=replica(FOREVER)), inject=False)
+    rover.wait("paused", until="Running", timeout=60)
+    with pytest.raises(errors.InputError, match="in its pods' memory alone"):
+        rover.pause("paused")
+    assert rover.pause("paused", force=True, wait=60).pods == 0
+    assert rover.wait("paused", until="Suspended", timeout=60).suspended
+    assert rover.explain("paused").left_alone
+    rover.resume("paused")
+    assert rover.wait("paused", until="Running", timeout=60).phase == "Running"

@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs that steer a job's size by hand and say why it is what it is."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator
+
+import click
+
+from rover_kf.api import codec
+from rover_kf.api.jobs import JobKey
+from rover_kf.cli.jobs import NAME, NAMESPACE
+from rover_kf.cli.place import Place
+from rover_kf.client.explaining import Explained, Explanation
+
+
+@click.command()
+@NAME
+@NAMESPACE
+@click.option(
+    "--wait", default=120.0, show_default=True, help="Most seconds to wait for its pods' end."
+)
+@click.option("--force", is_flag=True, help="Even if what it has done is lost by it.")
+@click.pass_obj
+def pause(place: Place, name: str, namespace: str, wait: float, force: bool) -> int:  # noqa: FBT001 - click passes flags so
+    """Suspend a job: its pods save, make that durable, and end; exit code 1 if they do not."""
+    with place.client() as rover:
+        done = rover.pause(JobKey(namespace, name), wait=wait, force=force)
+    durable = "nothing" if done.durable_step is None else f"step {done.durable_step} or later"
+    click.echo(f"{done.job.key} is suspended at step {done.step} or later; {durable} is durable")
+    if done.pods:
+        click.echo(f"{done.pods} pods are still ending after {wait:g} s", err=True)
+    return 1 if done.pods else 0
+
+
+@click.command()
+@NAME
+@NAMESPACE
+@click.pass_obj
+def resume(place: Place, name: str, namespace: str) -> None:
+    """Let a suspended job go on from where it was."""
+    with place.client() as rover:
+        job = rover.resume(JobKey(namespace, name))
+        click.echo(f"{job.key} goes on with {job.nodes} pods")
+
+
+@click.command()
+@NAME
+@NAMESPACE
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+@click.option("--last", type=int, default=20, show_default=True, help="Decisions to show.")
+@click.pass_obj
+def explain(place: Place, name: str, namespace: str, output: str, last: int) -> None:
+    """Say why a job has its size: each decision, what it reckoned with and what came of it.
+
+    The history of its controller ($ROVER_KF_HISTORY) has all decisions of a job; without it the
+    job's own annotation tells the last few.
+    """
+    with place.client() as rover:
+        found = rover.explain(JobKey(namespace, name))
+    if output == "json":
+        click.echo(json.dumps(codec.encode(found), indent=2))
+    else:
+        click.echo("\n".join(lines(found, last)))
+
+
+def lines(found: Explanation, last: int) -> Iterator[str]:
+    """An explanation for a terminal."""
+    yield f"{found.job}: {found.replicas} Worker replicas, {found.mode}, allowed {found.allowed}"
+    if found.left_alone:
+        yield f"left alone: {found.left_alone}"
+    if found.under_way:
+        yield f"under way: {found.under_way}"
+    for size, until in found.banned:
+        yield f"not tried until {_clock(until)}: {size} replicas"
+    if not found.decisions:
+        yield "no decision yet"
+    for one in found.decisions[-last:]:
+        yield from _decision(one)
+    if found.decisions:
+        yield f"(from the {found.source})"
+
+
+def _decision(one: Explained) -> Iterator[str]:
+    told = one.decision
+    size = f"{told.current}" if told.action == "stay" else f"{told.current} -> {told.target}"
+    done = ", applied" if told.applied else ""
+    yield f"{_clock(told.at)} {told.action} {size}{done}: {told.reason}"
+    parts = [
+        f"{told.windows} windows at {told.measured:.1f} samples/s",
+        f"{told.seconds_left:.0f} s of work left",
+        f"{told.restart_seconds:.1f} s a change",
+        *([f"allowed {told.allowed}"] if told.allowed else []),
+        *([f"not tried {told.banned}"] if told.banned else []),
+        *([f"bound: {told.bound}"] if told.bound else []),
+    ]
+    yield f"         from {', '.join(parts)}"
+    if told.action != "stay":
+        then = f"measured then {one.measured_then:.1f} ({one.gain:.2f} times)"
+        then = then if one.measured_then else "not measured yet"
+        gain = f"{told.predicted:.1f} samples/s ({told.predicted_gain:.2f} times)"
+        yield f"         predicted {gain}, {then}"
+
+
+def _clock(at: float) -> str:
+    return dt.datetime.fromtimestamp(at).astimezone().strftime("%T")
+
+
+VERBS = (pause, resume, explain)

@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Why a job has its size: decisions, what they reckoned with, and what came of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf import errors
+from rover_kf.api.decisions import ScaleDecision
+from rover_kf.api.jobs import JobKey, ObservedJob
+from rover_kf.client import outcome
+from rover_kf.cluster.protocol import Cluster
+from rover_kf.history.protocol import HistoryStore
+from rover_kf.reconcilers import policies, scaling, status
+from rover_kf.scaling.policy import AUTO
+
+HISTORY, ANNOTATION = "history", "annotation"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explained:
+    """A decision and what came of it."""
+
+    decision: ScaleDecision
+    measured_then: float = 0.0
+    """Samples per second at the target, as later decisions measured; 0: not measured (yet)."""
+
+    @property
+    def gain(self) -> float:
+        """Measured throughput afterwards over the one before; 0 if it was not measured."""
+        before = self.decision.measured
+        return self.measured_then / before if before else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explanation:
+    """A job's size and how it came about."""
+
+    job: str
+    replicas: int
+    """Worker replicas that it asks for."""
+    mode: str
+    """``off``, ``recommend`` or ``auto``."""
+    allowed: str
+    """Sizes that its policy allows."""
+    left_alone: str
+    """Why its size is not changed by rover-kf, as far as the job says; empty if it is."""
+    under_way: str
+    """The change that is being made or verified; empty if there is none."""
+    banned: tuple[tuple[int, float], ...]
+    """Sizes that disappointed, and until when they are not tried (Unix seconds)."""
+    decisions: tuple[Explained, ...]
+    """Oldest first."""
+    source: str
+    """Of the decisions: ``history`` has all, of the job's own ``annotation`` the last few."""
+
+
+def explain(cluster: Cluster, history: HistoryStore, key: JobKey) -> Explanation:
+    """Explain a job's size.
+
+    Args:
+        cluster: where the job is.
+        history: that its controller writes; without the job's run the annotation tells.
+        key: of the job.
+
+    Raises:
+        JobNotFound: there is no such job.
+    """
+    job = cluster.get_job(key)
+    memory = status.read(job)
+    decisions, source = _recorded(history, job), HISTORY
+    newest = decisions[-1].at if decisions else 0.0
+    if memory.recent and newest < memory.recent[-1].at:
+        decisions, source = memory.recent, ANNOTATION
+    mode, allowed, alone = _policy(job)
+    move = memory.scaling.move
+    state = "" if move is None else "verified" if move.changed_at else "made"
+    under_way = "" if move is None else f"{move.origin} -> {move.target} is being {state}"
+    return Explanation(
+        job=str(job.key),
+        replicas=job.replicas.get("worker", 0),
+        mode=mode,
+        allowed=allowed,
+        left_alone=alone,
+        under_way=under_way,
+        banned=tuple((ban.size, ban.until) for ban in memory.scaling.bans),
+        decisions=with_effects(decisions),
+        source=source,
+    )
+
+
+def with_effects(decisions: tuple[ScaleDecision, ...]) -> tuple[Explained, ...]:
+    """Each decision with the throughput that was measured at its target before the next change."""
+    found = []
+    for index, one in enumerate(decisions):
+        measured = 0.0
+        for later in decisions[index + 1 :] if one.action != "stay" and one.applied else ():
+            if later.current == one.target and later.measured:
+                measured = later.measured
+            if later.applied:
+                break
+        found.append(Explained(one, measured))
+    return tuple(found)
+
+
+def _recorded(history: HistoryStore, job: ObservedJob) -> tuple[ScaleDecision, ...]:
+    try:
+        record = outcome.newest_run(history, job.key)
+    except errors.HistoryUnavailable:  # the annotation tells the last few
+        return ()
+    return record.decisions if record is not None and record.uid == job.uid else ()
+
+
+def _policy(job: ObservedJob) -> tuple[str, str, str]:
+    try:
+        policy = policies.of(job)
+    except errors.InputError as error:
+        return "off", "", f"its annotations are wrong: {error}"
+    why = scaling.refusal(job) or ("it is suspended" if job.suspended else "")
+    if policy.mode != AUTO:
+        why = f"scaling.mode is {policy.mode}"
+    return policy.mode, policy.allowed_text(), why
