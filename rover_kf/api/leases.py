@@ -59,6 +59,8 @@ class LeaseRequest:
     """Spans at most, up to MOST_AT_ONCE."""
     done: tuple[Span, ...] = ()
     unread: tuple[Unread, ...] = ()
+    spoilt: tuple[Unread, ...] = ()
+    """Records among those that are done of which nothing could be made."""
     ends: dict[str, int] = dataclasses.field(default_factory=dict)
     """Where streams end by now."""
 
@@ -91,7 +93,7 @@ class ProgressRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PoisonShard:
-    """A part of a shard that was set aside."""
+    """A part of a shard that was set aside, or a record of which nothing could be made."""
 
     span: Span
     tries: int
@@ -103,8 +105,14 @@ class WorkerShare:
     """What a worker has of an epoch's slots."""
 
     worker: str
+    """``<rank>/<process>``, or the rank alone where slots are not leased."""
     used: int
     outstanding: int
+
+    @property
+    def rank(self) -> str:
+        """Of the worker, whichever process it is."""
+        return self.worker.partition("/")[0]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,17 +122,19 @@ class DataStatus:
     name: str
     epoch: int
     epochs: int
+    """That are trained; 0: only the script knows."""
     slots: int
     """Of the epoch; of a stream those that there are by now."""
     done: int
     outstanding: int
-    """Slots that are lent."""
+    """Slots that are lent, or that workers read ahead."""
     poisoned: int
-    """Slots that were set aside."""
+    """Slots that were set aside, and records that could not be used."""
     rate: float
     """Slots done a second, over the last minute."""
     eta_seconds: float | None = None
-    """Until the last epoch ends, at that rate; None: a stream, or nothing is done."""
+    """Until the last epoch ends, at that rate, or this one where only the script knows the last;
+    None: a stream, or nothing is done."""
     poison: tuple[PoisonShard, ...] = ()
     """The newest, at most 8."""
     workers: tuple[WorkerShare, ...] = ()

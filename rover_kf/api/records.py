@@ -9,6 +9,7 @@ import dataclasses
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event
+from rover_kf.api.leases import DataStatus
 from rover_kf.api.preflight import Preflight
 from rover_kf.api.samples import Goodput, Throughput
 
@@ -69,5 +70,7 @@ class RunRecord:
     """With every rank's stacks; the newest eight."""
     memory_raised: float = 0.0
     """Bytes that the trainer's memory limit was raised to after kills for memory; 0: never."""
+    data: tuple[DataStatus, ...] = ()
+    """How far data sets were read when that was last told, with all that was ever set aside."""
     replicated: bool | None = None
     """Whether every rank's snapshot held all of the state; None: not known."""

@@ -32,6 +32,22 @@ class StepSample:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class DataPlace:
+    """How far a rank's loader is through an epoch whose samples nobody leases."""
+
+    name: str
+    epoch: int
+    samples: int
+    """Of the epoch."""
+    done: int
+    """Of them, by all ranks' steps."""
+    taken: int = 0
+    """By this rank, since its process began or the epoch did."""
+    ahead: int = 0
+    """That this rank's workers have been given and its loop has not."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class StepReport:
     """Steps of one rank since its last report (trainer → sidecar → coordinator)."""
 
@@ -52,6 +68,8 @@ class StepReport:
     """Bytes that ranks of one container hold once: libraries, and the launcher's own."""
     cores: float = 0.0
     """Kept busy by the process and its loaders' workers."""
+    data: tuple[DataPlace, ...] = ()
+    """At most 16."""
 
     def heard(self, now: float) -> StepReport:
         """The same by the clock of who hears it, where that differs by more than the way takes.

@@ -14,6 +14,7 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import JobKey
 from rover_kf.cli import show
+from rover_kf.cli.data_progress import data_lines
 from rover_kf.cli.place import Place
 from rover_kf.client import RoverClient
 from rover_kf.cluster.local import LocalCluster
@@ -94,6 +95,8 @@ def status(place: Place, name: str, namespace: str, as_json: bool) -> None:  # n
         else:
             progress = rover.progress(key)
             click.echo(show.progress_line(progress))
+            for line in (line for data in progress.data for line in data_lines(data)):
+                click.echo(f"{progress.job}: {line}")
             if progress.goodput is not None and progress.goodput.total:
                 click.echo(f"{progress.job}: {show.goodput_line(progress.goodput)}")
 

@@ -21,9 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rover_kf.api.jobs import Event, ObservedJob
-from rover_kf.api.leases import DataStatus
 from rover_kf.api.records import RunRecord
 from rover_kf.api.samples import Goodput
+from rover_kf.cli.data_progress import bars, data_part
 from rover_kf.client import Progress
 
 LAST_EVENTS = 8
@@ -79,15 +79,6 @@ def progress_line(progress: Progress) -> str:
     return f"{progress.job}: " + ", ".join(parts)
 
 
-def data_part(data: DataStatus) -> str:
-    """How far a data set is read."""
-    whole = f" {data.done / data.slots:.0%}" if data.slots else ""
-    epoch = f" of epoch {data.epoch + 1}/{data.epochs}" if data.epochs > 1 else ""
-    left = "" if data.eta_seconds is None else f", {data.eta_seconds:.0f} s left"
-    aside = f", {data.poisoned} set aside" if data.poisoned else ""
-    return f"{data.name}{whole}{epoch} ({data.rate:.0f}/s{left}{aside})"
-
-
 def goodput_line(spent: Goodput) -> str:
     """What a job's seconds were spent on, the most first."""
     seconds = {field.name: getattr(spent, field.name) for field in dataclasses.fields(spent)}
@@ -136,7 +127,8 @@ class Display:
         if self._live:
             self._events = [*self._events, *progress.events][-LAST_EVENTS:]
             lines = [Text(event_line(event), style=_style(event)) for event in self._events]
-            self._live.update(Group(Text(progress_line(progress), style="bold"), *lines))
+            told = Text(progress_line(dataclasses.replace(progress, data=())), style="bold")
+            self._live.update(Group(told, bars(progress.data), *lines))
             return
         for event in progress.events:
             self._console.print(event_line(event), markup=False, highlight=False, soft_wrap=True)

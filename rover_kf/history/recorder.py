@@ -16,6 +16,7 @@ from typing import TypeVar
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event, ObservedJob
+from rover_kf.api.leases import DataStatus
 from rover_kf.api.preflight import Preflight
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Goodput
@@ -29,6 +30,8 @@ MAX_CHECKS = 4
 """Of nodes; the newest."""
 MAX_HANGS = 8
 """The newest; each may hold many stacks."""
+MAX_DATA, MAX_POISON = 64, 64
+"""Data sets, and what was set aside of each; the newest."""
 MAX_WINDOWS, MAX_EVENTS, MAX_DECISIONS = 2048, 1024, 256
 """Beyond these the middle is thinned: how a run began and how it ended stay whole."""
 
@@ -120,6 +123,7 @@ def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
         verdict=status.verdict or record.verdict,
         hangs=_with_hangs(record.hangs, status.hangs),
         preflights=_with_check(record.preflights, status.preflight),
+        data=_with_data(record.data, status.data),
     )
 
 
@@ -134,6 +138,17 @@ def _with_check(kept: tuple[Preflight, ...], new: Preflight | None) -> tuple[Pre
     if new is None or any(check.at == new.at for check in kept):
         return kept
     return (*kept, new)[-MAX_CHECKS:]
+
+
+def _with_data(kept: tuple[DataStatus, ...], new: tuple[DataStatus, ...]) -> tuple[DataStatus, ...]:
+    """The newest of each data set; what was set aside in rounds that are over stays told."""
+    known = {data.name: data for data in kept}
+    for data in new:
+        before = known[data.name].poison if data.name in known else ()
+        fresh = tuple(poison for poison in data.poison if poison not in before)
+        poison = (*before, *fresh)[-MAX_POISON:]
+        known[data.name] = dataclasses.replace(data, poison=poison)
+    return tuple(known.values())[-MAX_DATA:]
 
 
 def _with_hangs(kept: tuple[Hang, ...], new: tuple[Hang, ...]) -> tuple[Hang, ...]:

@@ -12,6 +12,7 @@ import dataclasses
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from rover_kf.api.leases import DataStatus
 from rover_kf.api.status import CoordinatorStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -31,9 +32,13 @@ _DATA_GAUGES = {
     "epoch": "Of a data set whose slots are leased, from 0 on.",
     "slots": "Of the epoch; of a stream those that there are by now.",
     "done": "Slots of the epoch that are used.",
-    "outstanding": "Slots that are lent and not used yet.",
-    "poisoned": "Slots that could not be read and were set aside.",
+    "outstanding": "Slots that are lent, or read ahead, and not used yet.",
+    "poisoned": "Slots that were set aside, and records of which nothing could be made.",
     "rate": "Slots a second over the last minute.",
+}
+_SHARE_GAUGES = {
+    "used": "Slots of the epoch that a rank has used.",
+    "outstanding": "Slots that a rank has and has not used yet.",
 }
 _COUNTERS = {
     "restarts": "Rounds that ended by a failure.",
@@ -65,8 +70,28 @@ def render(pod: str, job: str, status: CoordinatorStatus | None) -> bytes:
     )
     for field in dataclasses.fields(status.goodput):
         spent.labels(job, field.name).set(getattr(status.goodput, field.name))
+    _add_data(registry, job, status.data)
+    return generate_latest(registry)
+
+
+def _add_data(registry: CollectorRegistry, job: str, told: tuple[DataStatus, ...]) -> None:
+    """How far data sets are read, and by whom."""
     for name, text in _DATA_GAUGES.items():
         gauge = Gauge(f"rover_kf_data_{name}", text, ["job", "data"], registry=registry)
-        for data in status.data:
+        for data in told:
             gauge.labels(job, data.name).set(getattr(data, name))
-    return generate_latest(registry)
+    left = Gauge(
+        "rover_kf_data_eta_seconds",
+        "Until the data are read, at the last minute's rate; absent where that is not known.",
+        ["job", "data"],
+        registry=registry,
+    )
+    for data in told:
+        if data.eta_seconds is not None:
+            left.labels(job, data.name).set(data.eta_seconds)
+    for name, text in _SHARE_GAUGES.items():
+        labels = ["job", "data", "rank"]
+        gauge = Gauge(f"rover_kf_data_rank_{name}", text, labels, registry=registry)
+        for data in told:
+            for share in data.workers:
+                gauge.labels(job, data.name, share.rank).inc(getattr(share, name))

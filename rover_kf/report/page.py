@@ -43,6 +43,7 @@ def render(
             goodput=parts,
             goodput_bars=charts.stacked(parts),
             recommendation=recommendation,
+            shares=sections.shares,
             text=text,
             **frame(),
         )

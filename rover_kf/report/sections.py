@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
+from rover_kf.api.leases import DataStatus
 from rover_kf.api.records import RunRecord
 from rover_kf.report import charts, text
 from rover_kf.report.charts import Chart, Moment, Span, Words
@@ -132,6 +133,13 @@ def figures(record: RunRecord) -> tuple[tuple[str, str], ...]:
         ("CPU asked for, a replica", text.number(record.requested.get("cpu"), "cores")),
         ("CPU used, worst pod", text.number(record.peak.get("cpu"), "cores")),
     )
+
+
+def shares(data: DataStatus) -> str:
+    """What each rank has used of what all have."""
+    whole = sum(share.used for share in data.workers)
+    told = (f"rank {one.rank} {text.share(one.used / whole)}" for one in data.workers if one.used)
+    return ", ".join(told) or text.UNKNOWN
 
 
 def verdict(record: RunRecord) -> str:

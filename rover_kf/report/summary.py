@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 
+from rover_kf.api.leases import DataStatus
 from rover_kf.api.records import RunRecord
 from rover_kf.report import sections, text
 
@@ -28,12 +29,21 @@ def summary(record: RunRecord) -> str:
     if changes:
         lines += ["", "## Changes of replicas", ""]
         lines += [f"- {item.current} -> {item.target}: {_plain(item.reason)}" for item in changes]
+    if record.data:
+        lines += ["", "## Data", ""]
+        lines += [f"- {_plain(_read(data))}" for data in record.data]
     if record.events:
         lines += ["", "## Newest events", ""]
         for event in record.events[-NEWEST:]:
             when = text.since(event.at, record.started_at)
             lines.append(f"- {when} **{_plain(event.reason)}** {_plain(event.message)}")
     return "\n".join(lines) + "\n"
+
+
+def _read(data: DataStatus) -> str:
+    aside = f", {data.poisoned} set aside" if data.poisoned else ""
+    share = f"{text.share(data.done / data.slots)} of " if data.slots else ""
+    return f"{data.name}: {share}epoch {data.epoch + 1}{aside}; used by {sections.shares(data)}"
 
 
 def _plain(given: str) -> str:

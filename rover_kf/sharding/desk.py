@@ -187,6 +187,8 @@ def _served(ledger: Ledger, request: LeaseRequest, now: float) -> LeaseReply:
         refused = sum(r.span.size for r in ledger.report(worker, generation, request.done))
         for unread in request.unread:
             ledger.fail(worker, generation, unread.span, now, unread.reason)
+        for spoilt in request.spoilt:
+            ledger.spoil(spoilt.span, spoilt.reason)
     last = ledger.epoch + 1 >= ledger.plan.epochs
     if ledger.finished and not last and request.epoch == ledger.epoch + 1:
         ledger.turn()

@@ -63,7 +63,8 @@ class Holder:
         """On their way to the loop."""
         self._done: dict[str, Ranges] = {}
         self._unread: list[Unread] = []
-        """Both to be told of."""
+        self._spoilt: list[Unread] = []
+        """All three to be told of."""
         self._asked: LeaseRequest | None = None
         self._number, self._taken, self._generation = 0, "", 0
 
@@ -105,6 +106,10 @@ class Holder:
         """These could not be read."""
         self._unread.extend(Unread(known, reason) for known in self._came([span]))
 
+    def spoilt(self, records: Iterable[Unread]) -> None:
+        """Of these, which are used, nothing could be made."""
+        self._spoilt.extend(records)
+
     def give_back(self, spans: Iterable[Span] | None = None) -> None:
         """These are not on their way any more, and come again; None: all that were."""
         self._again(self._came(list(_spans(self._out)) if spans is None else spans))
@@ -142,7 +147,7 @@ class Holder:
     @property
     def has_news(self) -> bool:
         """Whether there is something to tell."""
-        return bool(self._done or self._unread)
+        return bool(self._done or self._unread or self._spoilt)
 
     def registration(self, progress: Progress) -> RegisterData:
         """What a coordinator is told that does not know this process."""
@@ -183,9 +188,10 @@ class Holder:
                 wanted=min(wanted, MOST_AT_ONCE),
                 done=tuple(_spans(self._done)),
                 unread=tuple(self._unread),
+                spoilt=tuple(self._spoilt),
                 ends=dict(ends or {}),
             )
-            self._done, self._unread = {}, []
+            self._done, self._unread, self._spoilt = {}, [], []
         return self._asked
 
     def absorb(self, reply: LeaseReply) -> None:
@@ -222,11 +228,12 @@ class Holder:
             self._generation = reply.generation
             self.queue.clear()
             self._out.clear()
-            self._done, self._unread = {}, []
+            self._done, self._unread, self._spoilt = {}, [], []
             return
         for span in asked.done:
             self._done.setdefault(span.partition, Ranges()).add(span.begin, span.end)
         self._unread = [*asked.unread, *self._unread]
+        self._spoilt = [*asked.spoilt, *self._spoilt]
 
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:

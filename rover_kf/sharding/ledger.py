@@ -55,6 +55,8 @@ class Ledger:
         self.workers: dict[str, Account] = {}
         self.used_by_gone = 0
         self.poisoned: list[Poisoned] = []
+        self.spoilt = 0
+        """Records that were used and of which nothing could be made, in this generation."""
         self._failures: dict[tuple[str, int], int] = {}
         self._later: list[tuple[float, Span]] = []
         known = progress or Progress()
@@ -211,8 +213,16 @@ class Ledger:
             self._later.append((now + tries * self.terms.retry_seconds, span))
         else:
             lane.poison.add(span.begin, span.end)
-            self.poisoned = [*self.poisoned, Poisoned(span, tries, reason)][-MOST_POISONED:]
+            self._tell(Poisoned(span, tries, reason))
         return None
+
+    def spoil(self, span: Span, reason: str) -> None:
+        """Nothing could be made of records that are used."""
+        self.spoilt += span.size
+        self._tell(Poisoned(span, 1, reason, spoilt=True))
+
+    def _tell(self, poisoned: Poisoned) -> None:
+        self.poisoned = [*self.poisoned, poisoned][-MOST_POISONED:]
 
     def gone(self, worker: str) -> None:
         """A worker is no more: what it had is handed on."""

@@ -45,6 +45,8 @@ class Poisoned:
     tries: int
     reason: str
     """Of the last failure."""
+    spoilt: bool = False
+    """It was read, and nothing could be made of it."""
 
 
 @dataclasses.dataclass(slots=True)

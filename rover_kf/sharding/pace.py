@@ -74,7 +74,7 @@ class Pace:
             slots=size,
             done=sum(lane.done.total for lane in lanes),
             outstanding=sum(account.outstanding for account in ledger.workers.values()),
-            poisoned=sum(lane.poison.total for lane in lanes),
+            poisoned=sum(lane.poison.total for lane in lanes) + ledger.spoilt,
             rate=round(rate, 3),
             eta_seconds=round(more / rate, 1) if rate and ends else None,
             poison=tuple(PoisonShard(p.span, p.tries, p.reason) for p in poison),

@@ -9,6 +9,7 @@ process and, for reading, in workers of a DataLoader, to which it is handed as a
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -22,6 +23,16 @@ class Slot(enum.Enum):
     EMPTY = "empty"
     """The slot holds nothing, as an offset that its topic has compacted away. It counts as used
     with the sample before it, and the training loop never sees it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spoilt:
+    """What ``read`` may give for a record of which nothing can be made: told by its place.
+
+    Its slot counts as used, like an empty one.
+    """
+
+    reason: str
 
 
 @runtime_checkable
@@ -50,7 +61,7 @@ class Source(Protocol):
         """
 
     def read(self, span: Span, epoch: int) -> Iterable[Any]:
-        """The samples of a span, in the slots' order, or ``Slot.EMPTY``: as many as it has slots.
+        """What each slot of a span has: a sample, ``Slot.EMPTY`` or ``Spoilt``, in their order.
 
         Called where data are read: in a DataLoader's workers if it has any. The same slots give the
         same samples whenever and wherever they are read again. An exception is told to the ledger:

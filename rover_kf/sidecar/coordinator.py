@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import re
 import time
 from collections.abc import Callable
 
@@ -62,6 +63,8 @@ _MOST_SLOW = 8
 """Pods of a status: where more are slow, the others are not what is wrong."""
 LINGER_SECONDS = 10.0
 """How long the coordinator outlives its own pod's launcher for members that still flush."""
+
+_AFTER = re.compile("[0-9]{1,18}")
 
 Act = Callable[[int, float], "tuple[Effect, ...]"]
 
@@ -159,7 +162,8 @@ class Coordinator:
         events, hangs = self._chronicle.after(after), self._hangs.after(after)
         slow = self._slow_ranks.known[:_MOST_SLOW]
         kills = self._memory_kills.all()
-        told = dataclasses.replace(told, data=self._leases.status(), memory_kills=kills, slow=slow)
+        data = (*self._leases.status(), *self._telemetry.places.status(self._clock.now()))
+        told = dataclasses.replace(told, data=data, memory_kills=kills, slow=slow)
         return dataclasses.replace(told, events=events, hangs=hangs)
 
     # -- requests -----------------------------------------------------------------------------
@@ -242,7 +246,7 @@ class Coordinator:
 
     async def _on_status(self, request: web.Request) -> web.Response:
         after = request.query.get("after", "0")
-        return reply(self.status(int(after) if after.isdigit() else 0))
+        return reply(self.status(int(after) if _AFTER.fullmatch(after) else 0))
 
     # -- effects ------------------------------------------------------------------------------
 

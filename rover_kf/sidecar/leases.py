@@ -8,6 +8,7 @@ ranks register anew with it, and tell what they have used and hold.
 
 from __future__ import annotations
 
+import collections
 import secrets
 import time
 
@@ -22,6 +23,8 @@ from rover_kf.sharding.pace import Pace
 from rover_kf.sidecar.seams import Story
 from rover_kf.sidecar.web import read, reply
 
+_MOST_EVENTS = 64
+"""Of what is set aside of a data set: a story of other things has to have room, too."""
 PATHS = (names.PATH_DATA_REGISTER, names.PATH_DATA_LEASE, names.PATH_DATA_PROGRESS)
 
 
@@ -38,6 +41,7 @@ class Leases:
         self._pace = Pace(self._desk)
         self._told: dict[str, Poisoned] = {}
         """The newest of each data set."""
+        self._events: collections.Counter[str] = collections.Counter()
 
     def routes(self) -> list[web.RouteDef]:
         """For the Unix socket and the TCP port."""
@@ -56,10 +60,18 @@ class Leases:
         self._desk.tick(now)
         self._pace.tick(now)
         for name, counter in self._desk.counters.items():
-            poisoned = counter.ledger.poisoned if counter.ledger is not None else []
-            if poisoned and self._told.get(name) is not poisoned[-1]:
-                self._told[name] = poisoned[-1]
-                self._story.record(names.EVENT_SHARD_POISONED, _text(name, poisoned), warning=True)
+            if counter.ledger is not None and counter.ledger.poisoned:
+                self._tell(name, counter.ledger.poisoned)
+
+    def _tell(self, name: str, poisoned: list[Poisoned]) -> None:
+        """Each by an Event, up to a bound; the status has the newest, and counts all."""
+        before = self._told.get(name)
+        known = [at for at, each in enumerate(poisoned, start=1) if each is before]
+        self._told[name] = poisoned[-1]
+        for each in poisoned[known[-1] if known else 0 :]:
+            self._events[name] += 1
+            if self._events[name] <= _MOST_EVENTS:
+                self._story.record(names.EVENT_SHARD_POISONED, _text(name, each), warning=True)
 
     async def _on_register(self, request: web.Request) -> web.Response:
         self._desk.register(await read(request, RegisterData), time.monotonic())
@@ -73,9 +85,13 @@ class Leases:
         return reply(self._desk.progress(asked.name, asked.round))
 
 
-def _text(name: str, poisoned: list[Poisoned]) -> str:
-    newest = poisoned[-1]
+def _text(name: str, newest: Poisoned) -> str:
     span = newest.span
+    if newest.spoilt:
+        return (
+            f"data set {name!r}: record {span.partition!r} {span.begin} could not be used and is "
+            f"left out: {newest.reason}"
+        )
     place = f"{span.partition!r} " if span.partition else ""
     return (
         f"data set {name!r}: slots {place}{span.begin} to {span.end} could not be read in "

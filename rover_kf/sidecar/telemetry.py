@@ -13,6 +13,7 @@ from rover_kf.api.coordinator_state import TelemetryMemory
 from rover_kf.api.membership import Round
 from rover_kf.api.samples import Goodput, StepReport
 from rover_kf.metrics.goodput import Account
+from rover_kf.metrics.places import Places
 from rover_kf.metrics.usage import Usage
 from rover_kf.metrics.windows import Windows
 
@@ -28,6 +29,7 @@ class Telemetry:
     def __init__(self, window_seconds: float, started_at: float) -> None:
         self.windows = Windows(window_seconds)
         self.usage = Usage()
+        self.places = Places()
         self.step = 0
         """Newest step that was reported in the newest round that reported any."""
         self.total_steps: int | None = None
@@ -58,6 +60,7 @@ class Telemetry:
         self._round, self._ranks, self.stepping = current, set(), False
         self._over = False
         self.usage.begin(len(current.members), current.world_size)
+        self.places.begin()
         self.windows.begin(
             current.number, nodes=len(current.members), world_size=current.world_size
         )
@@ -87,6 +90,7 @@ class Telemetry:
         if self._round is None or report.round != self._round.number:
             return None
         self.usage.heard(report)
+        self.places.heard(report, now)
         if not report.samples:
             return None
         self.total_steps = report.total_steps or self.total_steps

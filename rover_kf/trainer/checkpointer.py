@@ -38,6 +38,7 @@ from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.own_time import OwnTime
 from rover_kf.trainer.phase import Phase
+from rover_kf.trainer.places import Places
 from rover_kf.trainer.recall import live_shards
 from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery
 from rover_kf.trainer.reporter import Reporter
@@ -83,11 +84,10 @@ class Checkpointer:
         self._replicated = replicated
         home = self._settings.home
         self._link = Link(home) if home else None
-        self._phase = Phase()
+        self._phase, self._places = Phase(), Places()
         self._own_time, self._clock = OwnTime(), SteadyClock()
-        self._reporter = (
-            Reporter(self._settings, self._link, self._phase.now) if self._link else None
-        )
+        told = (self._phase.now, self._places.now)
+        self._reporter = Reporter(self._settings, self._link, *told) if self._link else None
         self._recovery = Recovery(self._settings, self._link) if self._link else None
         self._saver = Saver(
             self._settings, self._ask_arena, self._sealed, replicated=replicated, overlap=overlap
@@ -124,6 +124,7 @@ class Checkpointer:
             self._say_outside()
             return 0
         self._phase.attend(state)
+        self._places.attend(state)
         self._begin()
         with without_collection():
             reply = self._bring_into(state, self._recovery)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from rover_kf import errors
 from rover_kf.api.data import MOST_AT_ONCE, Progress, Span
-from rover_kf.api.leases import LeaseReply
+from rover_kf.api.leases import LeaseReply, Unread
 from rover_kf.sharding.holder import Holder
 from rover_kf.trainer.desks import Counter
 
@@ -120,6 +120,11 @@ class Leases:
             self._holder.used(spans, but=but)
             if self._holder.idle:
                 self._changed.notify_all()  # others may wait for this epoch's end
+
+    def spoilt(self, records: Iterable[Unread]) -> None:
+        """See Holder."""
+        with self._changed:
+            self._holder.spoilt(records)
 
     def unread(self, span: Span, reason: str) -> None:
         """See Holder."""

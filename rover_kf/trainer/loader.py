@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from rover_kf import errors
+from rover_kf.api.samples import DataPlace
 from rover_kf.sharding.batches import Part
 from rover_kf.trainer.balance import Balance, known
 from rover_kf.trainer.drawing import drawn
@@ -103,6 +104,8 @@ class ElasticDataLoader(DataLoader[Any]):
         """Parts that were asked for and have not come yet."""
         self._costs: tuple[int, ...] = ()
         """By which the last whole step was cut, or the one of which the checkpoint is."""
+        self._taken = 0
+        """Samples of the epoch that the loop was given here."""
         super().__init__(dataset, batch_sampler=_Cuts(self), **options)
         self._balance: Balance | None = None
         if balance is not None and self._whole.world_size > 1:
@@ -148,8 +151,13 @@ class ElasticDataLoader(DataLoader[Any]):
             if self._part.last:
                 # Before the loop's body runs: a checkpoint at its end has this step.
                 self._course.done, self._costs = done, costs
+            self._taken += self._part.samples
             yield batch
+        self._turn()
+
+    def _turn(self) -> None:
         self._course.turn()
+        self._taken = 0
 
     def __len__(self) -> int:
         """Batches that this rank has in a whole epoch."""
@@ -169,13 +177,18 @@ class ElasticDataLoader(DataLoader[Any]):
             CheckpointError: it is a place in another data set, or of a newer version.
         """
         self._course.load_state_dict(state)
-        self._part = None
+        self._part, self._taken = None, 0
         # Earlier versions kept no costs.
         self._costs = known(state.get("costs", ()), self._whole.world_size)
         if self._balance is not None:
             self._balance.recall(self._costs)
         if not self._route.rest().steps:
-            self._course.turn()
+            self._turn()
+
+    def data_place(self, name: str) -> DataPlace:
+        """How far this rank is, for the coordinator's status; from any thread."""
+        course, ahead = self._course, sum(asked.part.samples for asked in tuple(self._ahead))
+        return DataPlace(name, course.epoch, course.samples, course.done, self._taken, ahead)
 
     def _fetched_ahead(self) -> int:
         """Parts that workers are given before they are asked for."""

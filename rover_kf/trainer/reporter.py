@@ -17,7 +17,7 @@ from collections.abc import Callable
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import Sealed
-from rover_kf.api.samples import StepReport, StepSample
+from rover_kf.api.samples import DataPlace, StepReport, StepSample
 from rover_kf.api.status import Acknowledged
 from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.checkpoint.control import Seal
@@ -42,12 +42,17 @@ class Reporter:
         settings: of the process.
         link: to the sidecar.
         phase: says what the process is at; told with the steps, and when it changes.
+        places: say how far loaders are; told with the steps.
     """
 
     def __init__(
-        self, settings: TrainerSettings, link: Link, phase: Callable[[], str] = str
+        self,
+        settings: TrainerSettings,
+        link: Link,
+        phase: Callable[[], str] = str,
+        places: Callable[[], tuple[DataPlace, ...]] = tuple,
     ) -> None:
-        self._settings, self._link, self._phase = settings, link, phase
+        self._settings, self._link, self._phase, self._places = settings, link, phase, places
         self._told_phase, self._told_at = "", 0.0
         self._clock = SteadyClock()
         self._usage = UsageMeter()
@@ -152,6 +157,7 @@ class Reporter:
             memory=usage.own,
             shared_memory=usage.shared,
             cores=usage.cores,
+            data=self._places(),
         )
         try:
             self._link.ask(names.PATH_SAMPLES, message, Acknowledged, timeout=_TIMEOUT_SECONDS)

@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data import Sampler
 
 from rover_kf import errors
+from rover_kf.api.samples import DataPlace
 from rover_kf.trainer.drawing import Drawn, drawn
 from rover_kf.trainer.route import Cut, Route, route
 
@@ -118,6 +119,12 @@ class ElasticSampler(Sampler[int]):
             last = self._course.samples - rest.begin_of(rest.full)
             found += sum(part.samples for part in rest.parts_of(last))
         return found
+
+    def data_place(self, name: str) -> DataPlace:
+        """How far this rank is, for the coordinator's status; from any thread."""
+        course = self._course
+        taken = course.done // self._whole.world_size
+        return DataPlace(name, course.epoch, course.samples, course.done, taken)
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last step that ``advance`` told of; the same on all ranks."""

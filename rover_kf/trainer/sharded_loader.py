@@ -9,25 +9,23 @@ takes part with a batch of weight 0 until nobody has.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset, default_collate
-from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data import DataLoader, default_collate
 
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.data import DataPlan, Progress, Span
+from rover_kf.api.leases import Unread
 from rover_kf.sharding.holder import joined
-from rover_kf.sharding.source import Slot, Source
 from rover_kf.sharding.union import Union
 from rover_kf.trainer.exchange import HAS, MOST_SPANS, NONE_NOW, OVER, Brought, Exchange
 from rover_kf.trainer.leases import Leases
+from rover_kf.trainer.reads import Order, Read, Reads
 from rover_kf.trainer.sharded import ShardedDataset
 
 _log = logging.getLogger("rover_kf")
@@ -35,27 +33,8 @@ _log = logging.getLogger("rover_kf")
 _IDLE_SECONDS = 0.02
 """Between two looks of ranks that all have nothing now."""
 _MANY_FAILURES = 16
-"""Reads that fail are set aside; where so many and most do, the data or its reader are broken."""
-
-Order = tuple[int, tuple[Span, ...]]
-"""Epoch and slots of a batch."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Read:
-    """A batch that was read, or was not."""
-
-    spans: tuple[Span, ...]
-    batch: Any = None
-    samples: int = 0
-    """Of the batch: slots may be empty."""
-    broken: int | None = None
-    """Index of the span that could not be read."""
-    reason: str = ""
-
-    def pin_memory(self, device: Any = None) -> Read:
-        """As DataLoader asks for it."""
-        return dataclasses.replace(self, batch=pin_memory(self.batch, device))  # type: ignore[no-untyped-call] # torch's
+"""Reads that fail are set aside; after so many, if more slots failed than came, data or reader are
+broken."""
 
 
 class ShardedLoader(DataLoader[Any]):
@@ -95,10 +74,10 @@ class ShardedLoader(DataLoader[Any]):
         self._exchange: Exchange | None = None
         self._agreed_on: DataPlan | None = None
         self._last: Any = None
-        self._good = self._bad = 0
+        self._good = self._bad = self._failures = 0
         self._weight = 1.0
         super().__init__(
-            _Reads(data.source, collate_fn or default_collate),
+            Reads(data.source, collate_fn or default_collate),
             batch_size=None,
             sampler=_Orders(self),
             collate_fn=_as_it_is,  # type: ignore[arg-type] # without batch_size it gets no list
@@ -124,7 +103,7 @@ class ShardedLoader(DataLoader[Any]):
             told = self._tell(leases, read)
             if all(brought.flag == OVER for brought in told):
                 break
-            if not self._count(leases, told):
+            if not self._count(leases, told, () if read is None else read.spoilt):
                 if read is None:
                     self._data.idle_at = time.monotonic()
                     time.sleep(_IDLE_SECONDS)
@@ -177,7 +156,7 @@ class ShardedLoader(DataLoader[Any]):
             brought = Brought(OVER if leases.finished else NONE_NOW)
         return [brought] if self._exchange is None else self._exchange.tell(brought)
 
-    def _count(self, leases: Leases, told: list[Brought]) -> bool:
+    def _count(self, leases: Leases, told: list[Brought], spoilt: tuple[Unread, ...] = ()) -> bool:
         """Whether anybody's batch counts; all ranks find the same."""
         union = self._data.union
         own = 0 if len(told) == 1 else dist.get_rank()
@@ -185,6 +164,8 @@ class ShardedLoader(DataLoader[Any]):
         sizes = [brought.samples * good for brought, good in zip(told, counts, strict=True)]
         mine = told[own].spans
         leases.used(mine, but=() if counts[own] else union.lacks(mine))
+        if counts[own] and spoilt:
+            leases.spoilt(spoilt)
         total = sum(sizes)
         self._weight = sizes[own] * len(told) / total if total else 0.0
         return total > 0
@@ -218,20 +199,21 @@ class ShardedLoader(DataLoader[Any]):
             if found is None:
                 pipe = None  # begun again when more is lent
             elif found.broken is None:
-                self._good += 1
+                self._good += sum(span.size for span in found.spans)
                 yield found
             else:
                 self._set_aside(leases, found, found.spans[found.broken])
 
     def _set_aside(self, leases: Leases, read: Read, span: Span) -> None:
-        self._bad += 1
+        self._bad += span.size
+        self._failures += 1
         _log.warning("rover-kf: %s cannot be read now: %s", span, read.reason)
         leases.unread(span, read.reason)
         leases.give_back([other for other in read.spans if other != span])
-        if self._bad >= _MANY_FAILURES and self._bad > self._good:
+        if self._failures >= _MANY_FAILURES and self._bad > self._good:
             raise errors.InputError(
-                f"{self._bad} of {self._bad + self._good} batches of {self._data.name!r} "
-                f"could not be read, the last one: {read.reason}"
+                f"{self._failures} reads of {self._data.name!r} failed, of {self._bad} slots, and "
+                f"{self._good} could be read; the last one: {read.reason}"
             )
 
 
@@ -249,30 +231,6 @@ class _Orders:
         if order is None:
             raise StopIteration
         return order
-
-
-class _Reads(Dataset[Read]):
-    """Batches by their slots; read in the DataLoader's workers if it has any."""
-
-    def __init__(self, source: Source, collate: Callable[[list[Any]], Any]) -> None:
-        self._source, self._collate = source, collate
-
-    def __getitem__(self, order: Order) -> Read:
-        epoch, spans = order
-        samples: list[Any] = []
-        for number, span in enumerate(spans):
-            try:
-                found = list(self._source.read(span, epoch))
-            except errors.RoverError:
-                raise  # said on purpose: the source would not be asked again in vain
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is told and tried again
-                reason = "".join(traceback.format_exception_only(type(error), error)).strip()
-                return Read(spans, broken=number, reason=reason)
-            if len(found) != span.size:
-                reason = f"{len(found)} samples came for {span.size} slots"
-                return Read(spans, broken=number, reason=reason)
-            samples += [sample for sample in found if sample is not Slot.EMPTY]
-        return Read(spans, self._collate(samples) if samples else None, len(samples))
 
 
 def _as_it_is(read: Read) -> Read:

@@ -19,6 +19,7 @@ def test_each_sample_counts_once_in_the_model_that_survives(tmp_path):
         command = (job.script(TRAINING), str(rows.folder), "32", str(enough), "7", "0.02")
         job.start(*command)
         job.stepping(0, 1)
+        _check_status(job)
         kill_one(job, 0)
         again = job.stepping(0, 1, after=kill_one(job, 1))
         job.add(2, *command)
@@ -32,3 +33,19 @@ def test_each_sample_counts_once_in_the_model_that_survives(tmp_path):
         assert job.pods[0].wait() == job.pods[1].wait() == 0
         assert {step["of"] for step in job.pods[0].steps()} == {2, 3}
         rows.check(job.pods[0].text())
+
+
+def _check_status(job: Job) -> None:
+    """How far the epoch is, how fast, until when, and by whom."""
+
+    def told():
+        data = job.status().data
+        shares = [share.used for share in data[0].workers] if data else []
+        return len(shares) == 2 and all(shares) and data[0].rate and data[0]
+
+    data = eventually(told)
+    print(f"{data}")
+    assert (data.name, data.slots, data.poisoned) == ("loader", 1000, 0)
+    assert 0 < data.done <= 1000
+    assert data.eta_seconds > 0
+    assert max(share.used for share in data.workers) <= data.done // 2 + 32

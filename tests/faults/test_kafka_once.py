@@ -20,7 +20,7 @@ from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.data import Progress
+from rover_kf.api.data import Progress, Span
 from rover_kf.api.status import Acknowledged, ScaleRequest
 from rover_kf.inspection.place import locate
 from rover_kf.inspection.whole_state import open_state
@@ -38,7 +38,8 @@ from rover_kf import Checkpointer, KafkaDataset
 brokers, topic, most, enough = sys.argv[1:]
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-data = KafkaDataset(brokers, topic, group=topic, decode=lambda r: int(r.value), shard_size=16)
+data = KafkaDataset(brokers, topic, group=topic, decode=lambda r: int(r.value), shard_size=16,
+                    on_poison="report")
 loader = data.loader(32, num_workers=1)
 counts = torch.zeros(int(most), dtype=torch.int32)
 torch.manual_seed(0)
@@ -144,9 +145,11 @@ class Lag(threading.Thread):
 
 def test_each_record_counts_once_in_the_model_that_survives(kafka):
     """2 → 3 → 1 ranks, workers and the broker killed between: 0 lost, 0 counted twice, and the
-    group's offsets are never ahead of the newest durable checkpoint."""
+    group's offsets are never ahead of the newest durable checkpoint. A record that is no number is
+    told by its place."""
     topic = f"clicks-{uuid.uuid4().hex[:8]}"
     kafka.create(topic, PARTITIONS)
+    kafka.produce(topic, [b"one"], partition=1)
     feed = Feed(kafka.address, topic)
     feed.append(HISTORY)
     feed.flush()
@@ -158,6 +161,9 @@ def test_each_record_counts_once_in_the_model_that_survives(kafka):
         lag.start()
         feed.start()
         job.stepping(0, 1)
+        (poison,) = eventually(lambda: [p for data in job.status().data for p in data.poison])
+        assert poison.span == Span(f"{topic}/1", 0, 1)
+        assert names.EVENT_SHARD_POISONED in job.events()
         again = job.stepping(0, 1, after=_kill_one(job, 1))
         kafka.stop()
         kafka.start()
@@ -192,7 +198,7 @@ def test_each_record_counts_once_in_the_model_that_survives(kafka):
     assert again > 0
     assert lag.ahead == []
     assert len(lag.values) > 1
-    assert sum(lag.committed().values()) == feed.count
+    assert sum(lag.committed().values()) == feed.count + 1, "with the one that is no number"
 
 
 def test_a_group_commits_what_is_durable_and_no_more(kafka):

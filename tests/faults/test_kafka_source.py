@@ -16,7 +16,7 @@ from confluent_kafka import Producer, TopicPartition
 from rover_kf import KafkaDataset, errors
 from rover_kf.api.data import DataPlan, Progress
 from rover_kf.sharding.ledger import Ledger
-from rover_kf.sharding.source import Resumable, Slot, Source
+from rover_kf.sharding.source import Resumable, Slot, Source, Spoilt
 from rover_kf.trainer.kafka.connection import KafkaConnection
 from rover_kf.trainer.kafka.source import KafkaSource
 
@@ -33,7 +33,7 @@ class Reading:
     """One worker with a ledger of its own, that uses all it is lent."""
 
     def __init__(self, source, progress=None, shard=16):
-        self.source = source
+        self.source, self.spoilt = source, []
         progress = source.resume(progress or Progress())
         self.ledger = Ledger(DataPlan("clicks", source.partitions(), shard), progress)
 
@@ -46,7 +46,8 @@ class Reading:
             for span in leased:
                 samples = list(self.source.read(span, 0))
                 assert len(samples) == span.size
-                found += [sample for sample in samples if sample is not Slot.EMPTY]
+                self.spoilt += [sample.reason for sample in samples if isinstance(sample, Spoilt)]
+                found += [s for s in samples if s is not Slot.EMPTY and not isinstance(s, Spoilt)]
             self.ledger.report("one", 0, leased)
         return found
 
@@ -160,7 +161,10 @@ def test_a_record_that_cannot_be_decoded_is_told_by_its_place(kafka, topic, capl
     with pytest.raises(errors.StreamBroken, match="on_poison") as told:
         Reading(made(kafka, topic, decode=decode)).rest()
     assert name in str(told.value)
-    assert Reading(made(kafka, topic, decode=decode, on_poison="report")).rest() == [1, 3]
+    reading = Reading(made(kafka, topic, decode=decode, on_poison="report"))
+    assert reading.rest() == [1, 3]
+    assert len(reading.spoilt) == 1
+    assert name in reading.spoilt[0]
     assert name in caplog.text
 
 

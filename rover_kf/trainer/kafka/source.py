@@ -14,7 +14,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api.data import Partition, Progress, Span
-from rover_kf.sharding.source import Slot
+from rover_kf.sharding.source import Spoilt
 from rover_kf.trainer.kafka.beginnings import begin
 from rover_kf.trainer.kafka.client import KafkaClient, load
 from rover_kf.trainer.kafka.connection import KafkaConnection
@@ -191,7 +191,7 @@ class KafkaSource:
     # -- where data are read -----------------------------------------------------------------------
 
     def read(self, span: Span, epoch: int) -> Iterator[Any]:  # noqa: ARG002 - a stream has one
-        """A sample or ``Slot.EMPTY`` for each offset; waits for brokers that are away.
+        """For each offset a sample, ``Slot.EMPTY`` or ``Spoilt``; waits for brokers that are away.
 
         Raises:
             StreamBroken: records are gone or cannot be decoded, and that is an error, or the
@@ -211,7 +211,7 @@ class KafkaSource:
                     f"{text}; mend decode, or set on_poison='report' to go on without such records"
                 ) from cause
             _log.warning("rover-kf: %s; the job goes on without it", text)
-            return Slot.EMPTY
+            return Spoilt(text)
 
     def _gone(self, topic: str, number: int, offset: int) -> int:
         """Records from an offset on are no longer there while they are read."""

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from rover_kf.api.data import Span
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
+from rover_kf.api.leases import DataStatus, PoisonShard
 from rover_kf.api.records import JobSignature
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.status import CoordinatorStatus
@@ -54,6 +56,11 @@ def window(i):
 
 def decision(at, action="stay", **changes):
     return ScaleDecision(at, action, 2, 3, f"because {at}", 1, 2, 1, **changes)
+
+
+def data(name, done, *poison):
+    shards = tuple(PoisonShard(Span("", begin, begin + 1), 3, "broken") for begin in poison)
+    return DataStatus(name, 0, 1, 100, done, 0, len(poison), 1.0, poison=shards)
 
 
 def begun():
@@ -170,3 +177,12 @@ def test_peaks_of_use_only_grow():
         "memory": 3e9,
         "cpu": 2.5,
     }
+
+
+def test_how_far_data_were_read_is_kept():
+    """The newest of each data set; what was set aside before a round ended stays."""
+    seen = begun()
+    for told in ((data("train", 40, 7), data("clicks", 5)), (), (data("train", 30, 7, 8),)):
+        seen = recorder.advance(seen, JOB, status(data=told))
+    assert {each.name: each.done for each in seen.data} == {"train": 30, "clicks": 5}
+    assert [poison.span.begin for poison in seen.data[0].poison] == [7, 8]

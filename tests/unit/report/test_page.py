@@ -9,9 +9,11 @@ import html.parser
 
 import pytest
 
+from rover_kf.api.data import Span
 from rover_kf.api.decisions import Quantity, Recommendation, ScaleDecision
 from rover_kf.api.hangs import Hang, StackGroup
 from rover_kf.api.jobs import Event
+from rover_kf.api.leases import DataStatus, PoisonShard, WorkerShare
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.report.page import render
@@ -109,6 +111,26 @@ def test_page_is_whole_and_tells_the_story():
     assert "The run succeeded." in page.text
     assert "240 of 240" in page.text
     assert "1970-01-01 00:33:20 UTC" in page.text
+
+
+def test_page_and_summary_tell_of_the_data():
+    """How far it was read, by whom, and what was set aside, escaped as all texts are."""
+    data = DataStatus(
+        *("train", 1, 3, 5000, 1250, 64, 8, 120.4, 73.2),
+        poison=(PoisonShard(Span("clicks/1", 32, 33), 1, EVIL),),
+        workers=(WorkerShare("1/p9", 900, 32), WorkerShare("0/p8", 300, 32)),
+    )
+    page = Page(render(record(data=(data,))))
+    assert "25.0%" in page.text
+    assert "1250 of 5000" in page.text
+    assert "rank 1 75.0%, rank 0 25.0%" in page.text
+    assert EVIL in page.text
+    assert page.tags.count("progress") == 1
+    assert page.tags.count("table") == page.tags.count("caption")
+    assert "- train: 25.0% of epoch 2, 8 set aside; used by rank 1 75.0%" in summary(
+        record(data=(data,))
+    )
+    assert "progress" not in Page(render(record())).tags
 
 
 def test_page_needs_nothing_else():

@@ -13,7 +13,7 @@ from aiohttp import test_utils
 from rover_kf import errors
 from rover_kf.api import codec, names, refusals
 from rover_kf.api.data import DataPlan, Partition, Progress, Span
-from rover_kf.api.leases import LeaseReply, ProgressRequest
+from rover_kf.api.leases import LeaseReply, ProgressRequest, Unread
 from rover_kf.api.status import Acknowledged
 from rover_kf.sharding.holder import Holder, Place
 from rover_kf.sidecar.leases import Leases
@@ -88,6 +88,33 @@ def test_ranks_wait_for_each_other_and_get_different_slots():
         ("1/p", 0, 20),
     ]
     assert story == []
+
+
+def test_a_record_of_which_nothing_can_be_made_is_told_by_its_place():
+    """Once, however often the request comes: its offset is used all the same."""
+
+    async def talk(served):
+        clicks = DataPlan("clicks", (Partition("clicks/1", 5, 20, bounded=False),), 10)
+        one = Holder(clicks, Place(1, 0, 1, "p"), shared=False)
+        await served.register(one, clicks)
+        await served.lease(one)
+        span = one.take(3)
+        one.used([span])
+        bad = [Unread(Span("clicks/1", 6, 7), "JSONDecodeError")]
+        one.spoilt([*bad, Unread(Span("clicks/1", 7, 8), "KeyError")])
+        request = one.request(0)
+        for _ in range(2):
+            reply = await served.post(names.PATH_DATA_LEASE, request, LeaseReply)
+        one.absorb(reply)
+        assert not one.has_news
+
+    ((status,), story) = serve(talk)
+    assert (status.done, status.poisoned) == (3, 2)
+    assert [poison.span.begin for poison in status.poison] == [6, 7]
+    assert story == [
+        "data set 'clicks': record 'clicks/1' 6 could not be used and is left out: JSONDecodeError",
+        "data set 'clicks': record 'clicks/1' 7 could not be used and is left out: KeyError",
+    ]
 
 
 def test_rounds_that_are_over_and_other_data_are_refused():

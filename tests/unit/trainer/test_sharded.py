@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 
 import pytest
@@ -12,7 +13,13 @@ from numbered import Numbered
 from torch.utils.data import DataLoader
 
 from rover_kf import ShardedDataset, errors
-from rover_kf.sharding.source import Slot
+from rover_kf.api.data import Span
+from rover_kf.api.leases import Unread
+from rover_kf.sharding.desk import Desk
+from rover_kf.sharding.lending import Terms
+from rover_kf.sharding.source import Slot, Spoilt
+from rover_kf.trainer import desks
+from rover_kf.trainer.reads import Reads
 
 
 @pytest.fixture
@@ -82,8 +89,36 @@ def test_where_most_reads_fail_it_is_said(sharded):
         raise OSError(f"no disk for {numbers}")
 
     data = sharded(broken, samples=1000)
-    with pytest.raises(errors.InputError, match=r"16 of 16 batches .* no disk for range"):
+    with pytest.raises(errors.InputError, match=r"16 reads .* of 64 slots, .* no disk for range"):
         list(data.loader(4))
+
+
+class Damaged(Numbered):
+    """Some samples lie in a part of a file that is damaged."""
+
+    def __getitem__(self, index):
+        if index in (3, 11):
+            raise errors.DataUnreadable(f"rows.parquet, row group {index}: cannot be read")
+        return super().__getitem__(index)
+
+
+def test_only_what_is_damaged_is_set_aside(sharded, monkeypatch, caplog):
+    """A shuffled order has samples of all files in each batch: the others of it are read."""
+    monkeypatch.setattr(desks, "Desk", functools.partial(Desk, Terms(tries=2, retry_seconds=0.0)))
+    data = sharded(Damaged(20))
+    assert sorted(data) == [number for number in range(20) if number not in (3, 11)]
+    assert data.epoch == 1
+    assert "rows.parquet, row group 3" in caplog.text
+    assert "rows.parquet, row group 11" in caplog.text
+
+
+def test_records_of_which_nothing_can_be_made_are_used(sharded):
+    """The loop never sees them, and is told of none twice."""
+    read = lambda numbers: [Spoilt("no JSON") if n == 7 else n for n in numbers]  # noqa: E731
+    data = sharded(read, samples=20)
+    assert sorted(data) == [number for number in range(20) if number != 7]
+    reads = Reads(data.source, list)
+    assert reads[0, (Span("", 4, 8),)].spoilt == (Unread(Span("", 7, 8), "no JSON"),)
 
 
 def test_a_reader_that_gives_another_number_is_told(sharded):
