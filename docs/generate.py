@@ -60,12 +60,11 @@ def rights() -> str:
         "| role | resources | names | verbs |",
         "|---|---|---|---|",
     ]
+    head = lines[1:3]
     lines += _rights_of("base/rbac")
-    lines += [
-        "\nOnly with the component `cordon`:\n",
-        *lines[1:3],
-        *_rights_of("components/cordon"),
-    ]
+    for component in ("cordon", "delete-lost"):
+        lines += [f"\nOnly with the component `{component}`:\n", *head]
+        lines += _rights_of(f"components/{component}")
     return "\n".join(lines) + "\n"
 
 

@@ -19,6 +19,7 @@ from rover_kf.injection.policy_sections import (
     CheckpointPolicy,
     FailurePolicy,
     HangPolicy,
+    LaunchPolicy,
     MemoryPolicy,
     NodesPolicy,
     PreflightPolicy,
@@ -44,6 +45,7 @@ class RoverPolicy(Section):
     preflight: PreflightPolicy = PreflightPolicy()
     straggler: StragglerPolicy = StragglerPolicy()
     nodes: NodesPolicy = NodesPolicy()
+    launch: LaunchPolicy = LaunchPolicy()
 
     @classmethod
     def from_annotations(
@@ -92,6 +94,8 @@ class RoverPolicy(Section):
 _NOT_POLICY = {
     names.INJECT_LABEL,
     names.INJECTED_ANNOTATION,
+    names.LAUNCH_RENEWAL_ANNOTATION,
+    names.LAUNCH_RUN_ANNOTATION,
     names.MEMORY_RAISED_ANNOTATION,
     names.NOT_REWRITTEN_ANNOTATION,
     names.ORIGINAL_COMMAND_ANNOTATION,

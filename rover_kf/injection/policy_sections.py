@@ -226,6 +226,20 @@ class PreflightPolicy(Section):
     """After which a measurement that has not ended has failed."""
 
 
+class LaunchPolicy(Section):
+    """What becomes of a job whose launcher, a step of a pipeline, is not heard of any more."""
+
+    lease: Seconds = Field(
+        default=600.0, ge=0, description="seconds (600) or a duration (10m, 1h); 0: for ever"
+    )
+    """How long the launcher may be silent; it counts only for jobs that one has launched."""
+    lost: Literal["suspend", "delete", "keep"] = Field(
+        default="suspend", description="suspend, delete or keep"
+    )
+    """``suspend`` ends its pods and keeps the job, which the step adopts and resumes when it is
+    started again; ``delete`` needs a right that the controller has by a component alone."""
+
+
 class NodesPolicy(Section):
     """What may be done to nodes for the sake of all jobs."""
 

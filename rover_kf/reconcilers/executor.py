@@ -19,6 +19,7 @@ from rover_kf.reconcilers.plan import (
     Act,
     Announce,
     Cordon,
+    Discard,
     Effect,
     Enlarge,
     Excuse,
@@ -104,18 +105,20 @@ class Executor:
                 self._enlarge(job, effect)
             case Cordon():
                 self._cordon(job, effect, now)
+            case Discard():
+                self._discard(job)
             case Abandon(pod):
                 self._cluster.abandon_pod(job.key, pod)
 
-    def _enlarge(self, job: ObservedJob, effect: Enlarge) -> None:
-        pod = effect.pod
-        try:
     def _tell(self, job: ObservedJob, event: Event) -> None:
         try:
             self._cluster.emit(job.key, event)
         except errors.InputError as refusal:  # who watches a job need not be able to make Events
             LOG.info("%s: %s is not told: %s", job.key, event.reason, refusal)
 
+    def _enlarge(self, job: ObservedJob, effect: Enlarge) -> None:
+        pod = effect.pod
+        try:
             self._cluster.resize_pod(job.key, pod, effect.container, effect.resources)
         except errors.JobNotFound:
             LOG.info("%s: %s went before it was given more memory", job.key, pod.name)
@@ -140,11 +143,26 @@ class Executor:
             told = Event(names.EVENT_NODE_CORDONED, message, warning=True, at=now)
         self._cluster.emit(job.key, told)
 
+    def _discard(self, job: ObservedJob) -> None:
+        try:
+            self._cluster.delete_job(job.key)
+        except errors.InputError as refusal:
+            message = (
+                f"the job is suspended, not deleted: {refusal}; the component `delete-lost` of the "
+                "manifests gives the controller that right"
+            )
+            # The same line each time: it is told once.
+            stamp = Event(names.EVENT_NOT_DELETED, message, warning=True, at=job.created_at)
+            self._cluster.emit(job.key, dataclasses.replace(stamp, sequence=1, source=job.uid))
+
     def _announce(self, job: ObservedJob, effect: Announce) -> None:
         body = ScaleRequest(effect.nodes, effect.reason)
         try:
             reply = self._cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, body)
             answer = codec.loads(Acknowledged, reply)
+        except errors.OutOfReach as error:  # it sees who comes and goes
+            LOG.info("%s: it is not announced: %s", job.key, error)
+            return
         except (errors.InputError, errors.ClusterUnavailable) as error:
             answer = Acknowledged(done=False, reason=str(error))
         if not answer.done:
@@ -160,9 +178,6 @@ class Executor:
         except errors.ClusterUnavailable as error:  # the round waits for as long as it would
             LOG.warning("%s: it waits for pods that cannot come: %s", job.key, error)
 
-        except errors.OutOfReach as error:  # it sees who comes and goes
-            LOG.info("%s: it is not announced: %s", job.key, error)
-            return
     def _locate(self, job: ObservedJob, effect: Locate) -> None:
         body = PodAddresses(dict(effect.addresses))
         try:

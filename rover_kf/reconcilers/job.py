@@ -25,6 +25,7 @@ from rover_kf.reconcilers import (
     absentees,
     avoidance,
     endings,
+    launches,
     membership,
     memory_limits,
     nodes,
@@ -213,6 +214,7 @@ def plan(seen: Observed, memory: JobStatus, now: float) -> Plan:
     made = slow_pods.extend(made, seen, now)
     made = endings.extend(avoidance.extend(made, seen, now), seen, now)
     made = suspension.extend(scaling.extend(made, seen, now), seen, now)
+    made = launches.extend(made, seen, now)
     written = status.read(seen.job)
     for effect in made.effects:
         if isinstance(effect, Patch):
@@ -225,12 +227,13 @@ def plan(seen: Observed, memory: JobStatus, now: float) -> Plan:
 def _delay(seen: Observed, made: Plan, now: float) -> float | None:
     if seen.job.suspended or seen.job.deleting:
         return None
+    launched = launches.delay(made, seen, now)
     moving = made.status.scaling.move is not None
     pace = min(seen.policy.window_seconds / 2, 2.0 if moving else SLOWEST_SECONDS)
     shunned = avoidance.delay(seen, made.status, now)
     suspended = suspension.delay(made, seen, now)
     raised = memory_limits.delay(seen)
     found = (nodes.delay(seen, now), absentees.delay(seen), unstarted.delay(seen, now))
-    waits = (*found, raised, shunned, suspended)
+    waits = (*found, raised, shunned, suspended, launched)
     sooner = [wait for wait in waits if wait is not None]
     return max(min((pace, *sooner)), 0.5)

@@ -188,7 +188,7 @@ class Discard:
 
 Patch = Remember | Resize | RaiseLimit | Shun | GiveUp | Suspend
 """Changes of the job itself."""
-Act = Tell | Announce | Excuse | Locate | Replace | Abandon | Enlarge | Cordon
+Act = Tell | Announce | Excuse | Locate | Replace | Abandon | Enlarge | Cordon | Discard
 """All else."""
 Effect = Patch | Act
 

@@ -52,6 +52,8 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
         suspend_after_seconds=policy.failures.suspend_after,
         replace_slow_after_seconds=policy.straggler.hold_seconds if replaces else None,
         slow_replacements=policy.straggler.replacements,
+        launch_lease_seconds=policy.launch.lease,
+        launch_lost=policy.launch.lost,
     )
 
 

@@ -42,6 +42,20 @@ class Avoided:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class LaunchSeen:
+    """What the controller saw of the step that launched the job, by its own clock."""
+
+    renewal: str = ""
+    """The annotation's text when it was last seen to change."""
+    since: float = 0.0
+    """When that was; Unix seconds."""
+    warned: float = 0.0
+    """When its silence was told; 0: it was not."""
+    ended: float = 0.0
+    """When the job was suspended for it; 0: it was not."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class JobStatus:
     """The annotation's content."""
 
@@ -58,6 +72,8 @@ class JobStatus:
     verdict: str = ""
     decision: ScaleDecision | None = None
     """The last one, also when it was to stay."""
+    recent: tuple[ScaleDecision, ...] = ()
+    """The last few that differ by more than numbers, oldest first; the history has all."""
     scaling: ScalingState = dataclasses.field(default_factory=ScalingState)
     memory: tuple[MemoryGrowth, ...] = ()
     """What was done about kills for memory, of replica types that had one."""
@@ -72,10 +88,9 @@ class JobStatus:
     """Since when fewer pods can train than the fewest, as far as that matters; 0: they are not."""
     slow_replaced: int = 0
     """Pods that were replaced since the others waited for them."""
-    recent: tuple[ScaleDecision, ...] = ()
-    """The last few that differ by more than numbers, oldest first; the history has all."""
     suspended: str = ""
     """Why the controller suspended the job, and what to do; empty once it is resumed."""
+    launch: LaunchSeen = dataclasses.field(default_factory=LaunchSeen)
     written_at: float = 0.0
 
     def has_told(self, key: str) -> bool:
@@ -86,6 +101,13 @@ class JobStatus:
         """The status with those marked as told."""
         new = [key for key in keys if key not in self.told]
         return dataclasses.replace(self, told=(*self.told, *new)[-MAX_TOLD:])
+
+    def deciding(self, decision: ScaleDecision) -> JobStatus:
+        """The status with a decision, which takes the place of one alike."""
+        short = dataclasses.replace(decision, reason=decision.reason[:MAX_RECENT_REASON])
+        kept = [one for one in self.recent if not _alike(one, short)]
+        recent = (*kept, short)[-MAX_RECENT:]
+        return dataclasses.replace(self, decision=decision, recent=recent)
 
     def progressed(self, seen: CoordinatorStatus) -> JobStatus:
         """The status with what the coordinator says now."""
@@ -101,13 +123,6 @@ class JobStatus:
             restarts=seen.restarts,
             verdict=seen.verdict[:MAX_REASON],
         )
-
-    def deciding(self, decision: ScaleDecision) -> JobStatus:
-        """The status with a decision, which takes the place of one alike."""
-        short = dataclasses.replace(decision, reason=decision.reason[:MAX_RECENT_REASON])
-        kept = [one for one in self.recent if not _alike(one, short)]
-        recent = (*kept, short)[-MAX_RECENT:]
-        return dataclasses.replace(self, decision=decision, recent=recent)
 
     def deserves_writing(self, old: JobStatus, now: float, every: float) -> bool:
         """Whether it differs from what is written by more than progress, or that grew old.
@@ -156,6 +171,13 @@ def write(status: JobStatus) -> str:
     return text.decode()
 
 
+def _alike(one: ScaleDecision, other: ScaleDecision) -> bool:
+    """Whether the newer one says all that the older one does."""
+    if one.action != "stay" or other.action != "stay":
+        return (one.at, one.action, one.target) == (other.at, other.action, other.target)
+    return _NUMBERS.sub("#", one.reason) == _NUMBERS.sub("#", other.reason)
+
+
 def _lasting(status: JobStatus) -> JobStatus:
     """The part whose loss would make a controller act twice or people see an old state."""
     decision = status.decision
@@ -169,14 +191,7 @@ def _lasting(status: JobStatus) -> JobStatus:
         durable_step=None,
         samples_per_second=0.0,
         decision=decision,
+        recent=tuple(one for one in status.recent if one.action != "stay"),
         scaling=scaling,
         written_at=0.0,
-def _alike(one: ScaleDecision, other: ScaleDecision) -> bool:
-    """Whether the newer one says all that the older one does."""
-    if one.action != "stay" or other.action != "stay":
-        return (one.at, one.action, one.target) == (other.at, other.action, other.target)
-    return _NUMBERS.sub("#", one.reason) == _NUMBERS.sub("#", other.reason)
-
-
     )
-        recent=tuple(one for one in status.recent if one.action != "stay"),

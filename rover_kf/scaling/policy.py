@@ -57,6 +57,10 @@ class WatchPolicy:
     """How long a pod has to hold the others up before it is replaced; None: it never is."""
     slow_replacements: int = 0
     """Most pods that are replaced for it in the job's life."""
+    launch_lease_seconds: float = 0.0
+    """How long the step that launched the job may be silent; 0: for ever."""
+    launch_lost: str = "suspend"
+    """What follows: ``suspend``, ``delete`` or ``keep``."""
     settle_windows: int = 2
     """Windows at one size before anything is concluded from them."""
 

@@ -64,6 +64,8 @@ def test_every_key_is_read():
         "straggler.hold-seconds": "10m",
         "straggler.replacements": "3",
         "nodes.cordon": "on",
+        "launch.lease": "2m",
+        "launch.lost": "delete",
     }
     assert sorted(stated) == sorted(policy.keys())
     found = RoverPolicy.from_annotations({names.PREFIX + k: v for k, v in stated.items()})
@@ -98,6 +100,7 @@ def test_every_key_is_read():
         "pause_seconds": 7200.0,
         "factor": 2.5,
     }
+    assert (found.launch.lease, found.launch.lost) == (120.0, "delete")
     again = RoverPolicy.from_annotations(found.to_annotations())
     assert again == found
 

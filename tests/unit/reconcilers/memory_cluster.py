@@ -156,6 +156,12 @@ class MemoryCluster:
         self._point("patched")
         return self.get_job(key)
 
+    def delete_job(self, _):
+        self._point("delete_job")
+        if self.may_not:
+            raise errors.InputError(self.may_not)
+        self.manifest = None
+
     def call_coordinator(self, key, method, path, body=None):
         if not self.reachable or self.manifest is None:
             raise errors.ClusterUnavailable(f"{key}: no coordinator")
