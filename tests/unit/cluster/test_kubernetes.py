@@ -349,7 +349,7 @@ def test_the_pod_network_says_what_is_missing(tmp_path):
     network = PodNetwork(token)
     there = Pod("p", "u", "worker", 0, "Running", "127.0.0.1")
     with pytest.raises(errors.ClusterUnavailable, match="token"):
-        network.request(KEY, there, "GET", "/v1/status", None)
+        network.request(KEY, there, "POST", "/v1/scale", b"3")
     token.write_text("t")
     with pytest.raises(errors.ClusterUnavailable, match="is Pending"):
         network.request(KEY, Pod("p", "u", "worker", 0, "Pending"), "GET", "/v1/status", None)

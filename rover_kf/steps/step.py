@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who a pipeline's step is: its run, the Workflow that it is of, its pod.
+
+A backend of Kubeflow Pipelines tells a step neither its Workflow nor, unless asked, its run: both
+stand on the step's own pod, which the step reads with its own rights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import socket
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rover_kf import errors
+from rover_kf.cluster.protocol import Cluster
+
+SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
+RUN_LABEL = "pipeline/runid"
+"""On the pod of every step of Kubeflow Pipelines."""
+WORKFLOW = "Workflow"
+HERE = "default"
+
+
+class Objects(Protocol):
+    """Of the API server's client, what is needed here."""
+
+    def request(self, method: str, path: str, *, what: str) -> dict[str, Any]:
+        """One request whose reply is a JSON object."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Owner:
+    """The object with which a job shall go."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One attempt at one step."""
+
+    run: str = ""
+    """Of the pipeline; empty: none is known."""
+    holder: str = ""
+    """This attempt: another one of the same step has another name."""
+    namespace: str = HERE
+    """Of jobs that state none."""
+    owner: Owner | None = None
+    notes: tuple[str, ...] = ()
+    """What could not be found out, for the log."""
+
+
+def read(
+    cluster: Cluster,
+    run: str = "",
+    *,
+    environment: Mapping[str, str] | None = None,
+    account: pathlib.Path = SERVICE_ACCOUNT,
+) -> Step:
+    """Find out who this step is.
+
+    Args:
+        cluster: where its job will be.
+        run: id of the pipeline's run; empty takes what the step's pod says.
+        environment: the process's own by default.
+        account: folder with the pod's namespace; there is none outside of a pod.
+    """
+    told = os.environ if environment is None else environment
+    pod = told.get("KFP_POD_NAME") or told.get("HOSTNAME") or socket.gethostname()
+    api: Objects | None = getattr(cluster, "api", None)
+    place = account / "namespace"
+    if api is None or not place.exists():
+        return Step(run, f"{pod}:{os.getpid()}")
+    namespace = place.read_text(encoding="utf-8").strip() or HERE
+    try:
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}"
+        found = api.request("GET", path, what=f"the step's own pod {pod}")
+    except errors.RoverError as cause:
+        note = f"the job will not be deleted with its Workflow, which could not be found: {cause}"
+        return Step(run, pod, namespace, notes=(note,))
+    return of_pod(found, run)
+
+
+def of_pod(pod: Mapping[str, Any], run: str = "") -> Step:
+    """The step whose pod that is; pure."""
+    metadata = pod["metadata"]
+    references = metadata.get("ownerReferences") or ()
+    owner = next((_owner(one) for one in references if one["kind"] == WORKFLOW), None)
+    of_run = run or (metadata.get("labels") or {}).get(RUN_LABEL) or (owner.uid if owner else "")
+    # Of two attempts in one pod the later one has restarted more often.
+    states = (pod.get("status") or {}).get("containerStatuses") or ()
+    restarts = sum(int(one.get("restartCount") or 0) for one in states)
+    holder = f"{metadata['name']}:{restarts}"
+    return Step(of_run, holder, metadata["namespace"], owner)
+
+
+def _owner(reference: Mapping[str, Any]) -> Owner:
+    named = (reference["apiVersion"], reference["kind"], reference["name"], reference["uid"])
+    return Owner(*named)

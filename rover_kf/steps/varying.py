@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job's manifest with further arguments for its script: a trial of a sweep; pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import Manifest
+from rover_kf.injection import adapters
+
+
+def varied(manifest: Manifest, arguments: str) -> Manifest:
+    """The manifest whose script gets these arguments after its own.
+
+    Args:
+        manifest: of the job, not patched yet.
+        arguments: as a shell would split them, such as ``--lr 0.1 --name 'a b'``.
+
+    Raises:
+        InputError: the manifest is patched, has no command to add to, or a quote is open.
+    """
+    if names.INJECTED_ANNOTATION in (manifest["metadata"].get("annotations") or {}):
+        raise errors.InputError("the manifest is patched already: vary it before it is patched")
+    try:
+        words = shlex.split(arguments)
+    except ValueError as cause:
+        raise errors.InputError(f"arguments are {arguments!r}: {cause}") from cause
+    adapter = adapters.adapter_for(manifest)
+    specs = dict(manifest["spec"][adapter.specs])
+    for replica in adapter.replicas(manifest):
+        template = replica.spec["template"]
+        containers = [
+            _longer(one, words) if one["name"] == adapter.container else one
+            for one in template["spec"]["containers"]
+        ]
+        pod = {**template["spec"], "containers": containers}
+        specs[replica.key] = {**replica.spec, "template": {**template, "spec": pod}}
+    return {**manifest, "spec": {**manifest["spec"], adapter.specs: specs}}
+
+
+def _longer(container: Mapping[str, Any], words: list[str]) -> dict[str, Any]:
+    key = "args" if container.get("args") else "command"
+    if not container.get(key):
+        raise errors.InputError(
+            "the trainer's container states no command, so there is nothing to add arguments to"
+        )
+    return {**container, key: [*container[key], *words]}

@@ -1,0 +1,311 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A step that launches a job, against an API server's stand-in over real HTTP."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import signal
+import threading
+
+import pytest
+from api_stand_in import failure, serving
+from embedded_job import client_in
+from tests_support import eventually
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.cluster.kubernetes import KubernetesCluster
+from rover_kf.reconcilers import status
+from rover_kf.reconcilers.status import JobStatus, LaunchSeen
+from rover_kf.steps import cleanup, naming
+from rover_kf.steps.launch import Launch
+from rover_kf.steps.step import Owner, Step
+from rover_kf.steps.terms import Terms
+
+JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+OWNER = Owner("argoproj.io/v1alpha1", "Workflow", "run-abc", "uid-w")
+STEP = Step("run-1", "launch-1:0", "team", OWNER)
+
+
+def manifest(**metadata):
+    container = {"name": "pytorch", "image": "digits:1", "command": ["python", "train.py"]}
+    worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "digits", "labels": {names.INJECT_LABEL: "true"}, **metadata},
+        "spec": {"pytorchReplicaSpecs": {"Worker": worker}},
+    }
+
+
+NAME = naming.job_name(manifest(), "run-1")
+PATH = f"{JOBS}/{NAME}"
+
+
+@pytest.fixture
+def api():
+    with serving() as stand_in:
+        yield stand_in
+
+
+@pytest.fixture
+def rover(api, tmp_path):
+    with client_in(tmp_path, KubernetesCluster(api.client())) as client:
+        yield client
+
+
+def launch(rover, step=STEP, terms=None, say=None):
+    told = terms or Terms(timeout_seconds=60.0)
+    return Launch(rover, step, told, say=say or (lambda _: None), every=0.02)
+
+
+def condition(api, kind):
+    """The operator's word on the job."""
+    job = api.objects[PATH]
+    api.put(PATH, {**job, "status": {"conditions": [{"type": kind, "status": "True"}]}})
+
+
+def annotation(api, key):
+    return (api.objects[PATH]["metadata"].get("annotations") or {}).get(key, "")
+
+
+def written(api, *kinds):
+    """Requests that changed the job."""
+    return [(method, body) for method, path, _, body, _ in api.requests
+            if method in kinds and path.startswith(JOBS)]  # fmt: skip
+
+
+class Later(threading.Thread):
+    """Does something to the job once that is true of it."""
+
+    def __init__(self, when, what):
+        super().__init__()
+        self.when, self.what, self.error = when, what, None
+        self.start()
+
+    def run(self):
+        try:
+            eventually(self.when, within=30)
+            self.what()
+        except AssertionError as error:
+            self.error = error
+
+    def done(self):
+        self.join()
+        assert self.error is None, self.error
+
+
+def test_a_job_is_launched_and_seen_through(api, rover):
+    """It is created with its owner, its run and the first renewal in one request, its name follows
+    from run and manifest, and its progress is told from the annotation where no coordinator is."""
+    lines = []
+
+    def trains():
+        memory = JobStatus(phase="training", nodes=1, step=120, total_steps=500, durable_step=100)
+        patch = {"metadata": {"annotations": {names.STATUS_ANNOTATION: status.write(memory)}}}
+        rover.cluster.patch_job(rover.list("team")[0].key, patch)
+        condition(api, "Running")
+        eventually(lambda: any("step 120/500" in line for line in lines), within=30)
+        condition(api, "Succeeded")
+
+    later = Later(lambda: PATH in api.objects, trains)
+    done = launch(rover, say=lines.append).run(manifest(), inject=False)
+    later.done()
+    assert (done.key.namespace, done.key.name) == ("team", NAME)
+    assert (done.last.phase, done.last.step) == ("Succeeded", 120)
+    (created,) = [body for _, body in written(api, "POST")]
+    metadata = created["metadata"]
+    assert metadata["ownerReferences"] == [
+        {
+            "apiVersion": "argoproj.io/v1alpha1",
+            "kind": "Workflow",
+            "name": "run-abc",
+            "uid": "uid-w",
+        }
+    ]
+    assert metadata["annotations"][names.LAUNCH_RENEWAL_ANNOTATION] == "launch-1:0 0"
+    assert metadata["annotations"][names.LAUNCH_RUN_ANNOTATION] == "run-1"
+    assert any("Running (training)" in line and "durable 100" in line for line in lines), lines
+
+
+def test_a_step_that_is_started_again_adopts_its_job(api, rover):
+    """The job of the same run is waited for, not created anew, and its lease is taken over."""
+    rover.submit(naming.launched(manifest(), STEP, Terms()), inject=False)
+    uid = api.objects[PATH]["metadata"]["uid"]
+    again = dataclasses.replace(STEP, holder="launch-2:0")
+    held = lambda: annotation(api, names.LAUNCH_RENEWAL_ANNOTATION) == "launch-2:0 1"  # noqa: E731
+    later = Later(held, lambda: condition(api, "Succeeded"))
+    done = launch(rover, again).run(manifest(), inject=False)
+    later.done()
+    assert done.last.finished
+    assert api.objects[PATH]["metadata"]["uid"] == uid
+
+
+@pytest.mark.parametrize("by", ["lease", "on_stop", "person"])
+def test_a_job_that_was_suspended_for_its_step_is_resumed(api, rover, by):
+    """By its lease's end or by the step's own end; what a person has suspended stays so."""
+    rover.submit(naming.launched(manifest(), STEP, Terms()), inject=False)
+    key = rover.list("team")[0].key
+    notes = {"spec": {"runPolicy": {"suspend": True}}}
+    if by == "lease":
+        memory = status.write(JobStatus(launch=LaunchSeen(ended=1.0)))
+        notes["metadata"] = {"annotations": {names.STATUS_ANNOTATION: memory}}
+    if by == "on_stop":
+        notes["metadata"] = {"annotations": {names.LAUNCH_RENEWAL_ANNOTATION: None}}
+    rover.cluster.patch_job(key, notes)
+    again = dataclasses.replace(STEP, holder="launch-2:0")
+    held = lambda: annotation(api, names.LAUNCH_RENEWAL_ANNOTATION).startswith("launch-2")  # noqa: E731
+    later = Later(held, lambda: condition(api, "Succeeded"))
+    launch(rover, again).run(manifest(), inject=False)
+    later.done()
+    assert api.objects[PATH]["spec"]["runPolicy"]["suspend"] is (by == "person")
+
+
+def test_another_runs_job_is_left_alone(api, rover):
+    """A job of that name that this run has not launched is no one's to adopt."""
+    foreign = naming.launched(manifest(), STEP, Terms())
+    foreign["metadata"]["annotations"][names.LAUNCH_RUN_ANNOTATION] = "run-0"
+    rover.submit(foreign, inject=False)
+    with pytest.raises(errors.JobExists, match="of run run-0, not of run-1: delete it, or"):
+        launch(rover).run(manifest(), inject=False)
+    assert not written(api, "PATCH", "DELETE")
+
+
+def test_a_job_that_is_going_is_waited_for(api, rover):
+    """A job of that name that is being deleted makes room for a new one."""
+    rover.submit(naming.launched(manifest(), STEP, Terms()), inject=False)
+    old = api.put(PATH, {**api.objects[PATH], "metadata": {
+        **api.objects[PATH]["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})  # fmt: skip
+
+    def go():
+        del api.objects[PATH]
+        eventually(lambda: PATH in api.objects, within=30)
+        condition(api, "Succeeded")
+
+    later = Later(lambda: len(written(api, "POST")) > 2, go)
+    launch(rover).run(manifest(), inject=False)
+    later.done()
+    assert api.objects[PATH]["metadata"]["uid"] != old["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("on_stop", ["delete", "suspend", "keep"])
+def test_a_step_that_is_stopped_stops_its_job(api, rover, on_stop):
+    """SIGTERM ends the pause at once; the job is deleted, suspended, or let go without a lease."""
+    later = Later(lambda: PATH in api.objects, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    step = Launch(rover, STEP, Terms(on_stop=on_stop), say=lambda _: None, every=60.0)
+    with pytest.raises(errors.JobFailed, match=r"stopped by SIGTERM: the job (is|goes)"):
+        step.run(manifest(), inject=False)
+    later.done()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert (PATH in api.objects) is (on_stop != "delete")
+    if on_stop != "delete":
+        policy = api.objects[PATH]["spec"].get("runPolicy") or {}
+        assert bool(policy.get("suspend")) is (on_stop == "suspend")
+        assert not annotation(api, names.LAUNCH_RENEWAL_ANNOTATION)
+
+
+def test_a_step_whose_place_was_taken_leaves_the_job(api, rover):
+    """Two attempts at a time: the one that does not hold the lease goes, and stops nothing."""
+    taken = {"metadata": {"annotations": {names.LAUNCH_RENEWAL_ANNOTATION: "launch-2:0 1"}}}
+    later = Later(
+        lambda: PATH in api.objects,
+        lambda: rover.cluster.patch_job(rover.list("team")[0].key, taken),
+    )
+    with pytest.raises(errors.JobFailed, match="held by another step by now: launch-2:0"):
+        launch(rover).run(manifest(), inject=False)
+    later.done()
+    assert PATH in api.objects
+
+
+def test_a_job_that_no_operator_acts_on_fails_fast(api, rover):
+    """No condition in start_seconds: the job is deleted, and the error says what to look at."""
+    with pytest.raises(errors.ClusterUnavailable, match=r"no operator has acted .* is the Train"):
+        launch(rover, terms=Terms(start_seconds=0.1)).run(manifest(), inject=False)
+    assert PATH not in api.objects
+
+
+def test_a_job_that_takes_too_long_is_stopped(api, rover):
+    """So is one that has not ended in timeout_seconds, as on_stop says."""
+    later = Later(lambda: PATH in api.objects, lambda: condition(api, "Running"))
+    with pytest.raises(errors.JobFailed, match=r"timeout_seconds.: the job is deleted"):
+        launch(rover, terms=Terms(timeout_seconds=0.3)).run(manifest(), inject=False)
+    later.done()
+    assert PATH not in api.objects
+
+
+def test_the_lease_is_counted_on_in_time(api, rover):
+    """A fifth of the lease apart, also while the API server is away now and then."""
+    chance = random.Random(3)
+
+    def hook(*_):
+        return failure(503, "", "away") if chance.random() < 0.15 else None
+
+    api.hooks.append(hook)
+
+    def third():
+        renewal = annotation(api, names.LAUNCH_RENEWAL_ANNOTATION) if PATH in api.objects else ""
+        return int(renewal.partition(" ")[2] or 0) >= 3
+
+    later = Later(third, lambda: condition(api, "Succeeded"))
+    launch(rover, terms=Terms(60.0, lease_seconds=1.0)).run(manifest(), inject=False)
+    later.done()
+
+
+def test_a_job_that_fails_or_goes_fails_the_step(api, rover):
+    """With its verdict; a job that somebody deletes is no success either."""
+    later = Later(lambda: PATH in api.objects, lambda: condition(api, "Failed"))
+    with pytest.raises(errors.JobFailed, match="is Failed"):
+        launch(rover).run(manifest(), inject=False)
+    later.done()
+    del api.objects[PATH]
+    later = Later(lambda: PATH in api.objects, lambda: api.objects.pop(PATH))
+    with pytest.raises(errors.JobFailed, match="was deleted while it was waited for"):
+        launch(rover).run(manifest(), inject=False)
+    later.done()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"on_stop": "abort"}, "allowed: delete, suspend, keep"),
+        ({"lost": "Delete"}, "allowed: suspend, delete, keep"),
+        ({"timeout_seconds": 0}, "more than 0"),
+        ({"lease_seconds": -1}, "0 or more"),
+    ],
+)
+def test_wrong_terms_are_refused(wrong, said):
+    """With what is allowed."""
+    with pytest.raises(errors.InputError, match=said):
+        Terms(**wrong)
+
+
+def test_names_follow_from_run_and_manifest():
+    """Another run, another manifest: another name; each fits a pod's host name. No run: its own."""
+    long = manifest(name="a" * 60)
+    made = {naming.job_name(one, run) for one in (manifest(), long) for run in ("1", "2")}
+    assert len(made) == 4
+    assert max(map(len, made)) == naming.LONGEST_NAME
+    assert naming.job_name(manifest(), "") == "digits"
+    assert "launch-renewal" not in str(naming.launched(manifest(), Step(), Terms()))
+
+
+def test_cleanup_deletes_what_its_run_has_launched(api, rover):
+    """Jobs of the run that go on; one that has ended, and one of another run, stay."""
+    for run in ("run-1", "run-2"):
+        step = dataclasses.replace(STEP, run=run)
+        rover.submit(naming.launched(manifest(), step, Terms()), inject=False)
+    rover.submit(naming.launched(manifest(name="done"), STEP, Terms()), inject=False)
+    ended = f"{JOBS}/{naming.job_name(manifest(name='done'), 'run-1')}"
+    api.put(ended, {**api.objects[ended], "status": {
+        "conditions": [{"type": "Succeeded", "status": "True"}]}})  # fmt: skip
+    lines = []
+    deleted = cleanup.clean(rover, STEP, say=lines.append)
+    assert [key.name for key in deleted] == [NAME]
+    assert len(rover.list("team")) == 2
+    assert lines[-1] == "1 jobs of run run-1 deleted"
+    with pytest.raises(errors.InputError, match="PIPELINE_JOB_ID_PLACEHOLDER"):
+        cleanup.clean(rover, Step())
