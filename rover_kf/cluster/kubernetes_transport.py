@@ -58,6 +58,9 @@ class PodNetwork:
         if method != "GET" or self._token_file.exists():
             try:
                 headers["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
+            except FileNotFoundError as cause:
+                message = f"{method} {path} of {key} needs a token that this pod was not given"
+                raise errors.OutOfReach(message) from cause
             except OSError as cause:
                 message = f"the token for coordinators cannot be read: {cause}"
                 raise errors.ClusterUnavailable(message) from cause

@@ -144,8 +144,10 @@ def _most(seen: Observed, replicas: int) -> tuple[float, str]:
 
 def _without_coordinator(plan: Plan, seen: Observed, now: float) -> Plan:
     """Nothing is decided; a change that was only intended is dropped when it can no longer be."""
-    if seen.job.suspended and seen.policy.mode == policies.AUTO:
-        plan = moves.tell_once(plan, "refused:suspended", _refused("the job is suspended", now))
+    if seen.policy.mode == policies.AUTO and not seen.job.finished:
+        suspended = "the job is suspended" if seen.job.suspended else ""
+        if why := refusal(seen.job) or suspended:
+            plan = moves.tell_once(plan, f"refused:{why[:24]}", _refused(why, now))
     move = plan.status.scaling.move
     if move is None:
         return plan
