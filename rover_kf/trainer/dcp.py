@@ -89,7 +89,10 @@ class Writer(StorageWriter):
         held = [item.index.fqn for item in self._items]
         if len(set(held)) < len(held):
             twice = next(name for name in held if held.count(name) > 1)
-            raise errors.UnsupportedState(f"{twice} has several shards on one rank; use DTensors")
+            raise errors.UnsupportedState(
+                f"{twice} has several shards on one rank; use DTensors, or give each shard a name "
+                "of its own (Megatron: singleton_local_shards)"
+            )
         sharded = any(item.type == WriteItemType.SHARD for item in self._items)
         return dataclasses.replace(plan, storage_data=(frozenset(held), sharded))
 

@@ -7,7 +7,7 @@
     checkpointer = rover_kf.DirectoryCheckpointer()
     start = checkpointer.restore("/dev/shm/begin")    # 0: nothing was saved, and no folder is made
     ...
-    engine.save_checkpoint("/dev/shm/state")          # DeepSpeed, Megatron, TensorFlow, JAX
+    engine.save_checkpoint("/dev/shm/state")          # DeepSpeed, TensorFlow, JAX
     checkpointer.save(step, "/dev/shm/state")
 
 A save reads the files once, at memory speed where they are in memory, and needs the folder no more.

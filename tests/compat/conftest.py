@@ -9,11 +9,15 @@ has wheels for: so the oldest torch meets the oldest Python.
 from __future__ import annotations
 
 import pathlib
+import re
+import shutil
+import subprocess
 import sys
 
 import interpreters
 import pytest
 import torch
+from testcluster import settings
 
 PACKAGES = pathlib.Path(__file__).parent / "packages"
 PYTHONS = {
@@ -33,5 +37,23 @@ def python_with():
             return interpreters.Interpreter(own, interpreters.OWN, torch.__version__)
         packages = PACKAGES / f"torch-{version}.txt"
         return interpreters.with_packages(packages, PYTHONS[version])
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def beside():
+    """Gives the folder of a list's packages, to be put in front of ours; filled once a machine."""
+
+    def make(name: str) -> str:
+        listed = PACKAGES / f"{name}.txt"
+        (first, *_) = re.findall(r"^[\w-]+==\S+$", listed.read_text(), re.MULTILINE)
+        folder = settings.cache() / first.replace("==", "-")
+        if not (folder / "ready").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            options = ["--no-deps", "--no-build-isolation", "--target", folder, "-r", listed]
+            subprocess.run([sys.executable, "-m", "pip", "install", "-q", *options], check=True)
+            (folder / "ready").touch()
+        return str(folder)
 
     return make

@@ -6,15 +6,11 @@ from __future__ import annotations
 
 import pathlib
 import re
-import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 
 import pytest
 from pods import Job, kill
-from testcluster import settings
 from tests_support import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]  # DeepSpeed compiles a part of itself
@@ -27,19 +23,6 @@ _WEIGHTS = re.compile(r"^weights (\w+)$", re.MULTILINE)
 _RESUMED = re.compile(r"^resumed (\d+) (\S+)$", re.MULTILINE)
 
 
-@pytest.fixture(scope="session")
-def deepspeed() -> str:
-    """The folder of its packages, which are put in front of ours; filled once a machine."""
-    listed = HERE / "packages" / "deepspeed.txt"
-    folder = settings.cache() / "deepspeed-0.19.8"
-    if not (folder / "ready").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        options = ["--no-deps", "--no-build-isolation", "--target", folder, "-r", listed]
-        subprocess.run([sys.executable, "-m", "pip", "install", "-q", *options], check=True)
-        (folder / "ready").touch()
-    return str(folder)
-
-
 @pytest.fixture
 def memory() -> Iterator[str]:
     """A folder in memory."""
@@ -47,9 +30,10 @@ def memory() -> Iterator[str]:
         yield folder
 
 
-def test_a_killed_rank_of_zero_goes_on_where_it_was(deepspeed, memory):
+def test_a_killed_rank_of_zero_goes_on_where_it_was(beside, memory):
     """Two pods under ZeRO's stage 1, each with its own files: after SIGKILL the weights become, bit
     by bit, those of a training that nobody disturbed."""
+    deepspeed = beside("deepspeed")
     undisturbed, _ = _trained(deepspeed, memory, disturb=False)
     killed, resumed = _trained(deepspeed, memory, disturb=True)
     print(f"resumed at {resumed}")
@@ -73,11 +57,7 @@ def _trained(deepspeed: str, memory: str, *, disturb: bool) -> tuple[str, list[t
             job.stepping(0, 1, after=last["at"])
         assert [job.pods[index].wait(600) for index in range(2)] == [0, 0]
         texts = [job.pods[index].text() for index in range(2)]
-    digests = {
-        found for text in texts for found in re.findall(r"^weights (\w+)$", text, re.MULTILINE)
-    }
-    resumed = [
-        pair for text in texts for pair in re.findall(r"^resumed (\d+) (\S+)$", text, re.MULTILINE)
-    ]
+    digests = {found for text in texts for found in _WEIGHTS.findall(text)}
+    resumed = [pair for text in texts for pair in _RESUMED.findall(text)]
     (digest,) = digests
     return digest, resumed

@@ -9,9 +9,12 @@ import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import checkpoint_pod
 import pytest
+
+from rover_kf.checkpoint.arena import Arena
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -26,29 +29,46 @@ def _run(folder: pathlib.Path, world: list[dict], **options: object) -> dict:
     return {"folder": str(folder), "ranks": ranks, "plain": False, "kill_at": 0, **options}
 
 
+def _told(folder: pathlib.Path) -> dict:
+    return json.loads((folder / "result.json").read_text())
+
+
+def _plan(
+    folder: pathlib.Path, pods: list[checkpoint_pod.Pod], rounds: list[tuple[str, int]]
+) -> Iterator[dict]:
+    """Rounds of one job, each with the way that its model is held and the step that it is killed
+    after, and at last the same by transformers' own Trainer."""
+    folder.mkdir()
+    for round_, (way, kill_at) in enumerate(rounds, 1):
+        world = [
+            pod.environment(rank=rank, world_size=len(pods), round_=round_)
+            for rank, pod in enumerate(pods)
+        ]
+        held = {"way": way} if way else {}
+        yield _run(folder / f"round-{round_}", world, kill_at=kill_at, **held)
+    yield _run(folder / "plain", world, plain=True, **held)
+
+
 def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
     """Parameters, moments, learning rates, random numbers, losses and evaluations are those of
-    transformers' own Trainer without any kill: alone and in a world of two; killed in the first
-    epoch after a step with an evaluation, and between the epochs. What two have begun, one ends; a
+    transformers' own Trainer without any kill: alone, in a world of two, and where each of two
+    holds half of all (FSDP2 by accelerate and by transformers itself); killed in the first epoch
+    after a step with an evaluation, and between the epochs. What two have begun, one ends; a
     second training of its begins anew. A step that was evaluated is saved with what was measured,
     due or not. What Trainer's state is not all of is refused."""
     with (
         checkpoint_pod.pods(tmp_path / "one", 1, checkpoint_every=1) as one,
         checkpoint_pod.pods(tmp_path / "two", 2, checkpoint_every=1) as two,
+        checkpoint_pod.pods(tmp_path / "cut", 2, checkpoint_every=1) as cut,
+        checkpoint_pod.pods(tmp_path / "own", 2, checkpoint_every=1) as own,
         checkpoint_pod.pods(tmp_path / "less", 2, checkpoint_every=100) as less,
     ):
-        runs = []
-        for pods, epoch in ((one, 8), (two, 4)):
-            size = len(pods)
-            folder = tmp_path / f"of-{size}"
-            folder.mkdir()
-            for round_, kill_at in ((1, 3), (2, epoch + 1), (3, 0)):
-                world = [
-                    pod.environment(rank=rank, world_size=size, round_=round_)
-                    for rank, pod in enumerate(pods)
-                ]
-                runs.append(_run(folder / f"round-{round_}", world, kill_at=kill_at))
-            runs.append(_run(folder / "plain", world, plain=True))
+        runs = [
+            *_plan(tmp_path / "of-1", one, [("", 3), ("", 9), ("", 0)]),
+            *_plan(tmp_path / "of-2", two, [("", 3), ("", 5), ("", 0)]),
+            *_plan(tmp_path / "halves", cut, [("accelerate", kill_at) for kill_at in (3, 5, 0)]),
+            *_plan(tmp_path / "own-halves", own, [("transformers", 3), ("transformers", 0)]),
+        ]
         worlds = [
             [pod.environment(rank=rank, world_size=size, round_=3 - size) for rank, pod in pods]
             for size, pods in ((2, list(enumerate(less))), (1, list(enumerate(less[:1]))))
@@ -63,17 +83,17 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
             timeout=240,
         )
         step, measured = less[0].measured()
-    for size, epoch in ((1, 8), (2, 4)):
-        folder = tmp_path / f"of-{size}"
-        plain, resumed = (
-            json.loads((folder / name / "result.json").read_text()) for name in ("plain", "round-3")
-        )
+        slots = [Arena(pods[0].settings.home / "arena" / "0").sealed() for pods in (cut, own)]
+    for name, steps in (("of-1", 16), ("of-2", 8), ("halves", 8), ("own-halves", 8)):
+        ends = sorted((tmp_path / name).glob("*/result.json"))
+        plain, resumed = (_told(path.parent) for path in ends)
         assert resumed.pop("source") == "memory"
         del plain["source"]
         assert resumed == plain
-        assert plain["steps"] == 2 * epoch == len(set(plain["losses"]))
-        print(f"\na world of {size}: {plain['steps']} steps, two kills, the same bits")
-    alone = json.loads((tmp_path / "by-one" / "result.json").read_text())
+        assert plain["steps"] == steps == len(set(plain["losses"]))
+        print(f"\n{name}: {steps} steps, killed, the same bits")
+    assert all(seal.pieces for sealed in slots for seal in sealed)
+    alone = _told(tmp_path / "by-one")
     assert (alone["source"], alone["steps"], len(alone["losses"])) == ("memory", 16, 16)
     assert alone["losses again"] == 16
     assert (step, measured["eval_loss"]) == (16, alone["judged"][-1])

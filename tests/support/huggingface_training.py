@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings of a tiny GPT by Trainer, one after the other, each rank forked from this process.
+"""Trainings of a tiny Llama by Trainer, one after the other, each rank forked from this process.
 
     huggingface_training.py RUNS
 
 RUNS is JSON: [{"ranks": [environment, …], "folder": …, "plain": transformers' own Trainer?,
 "kill_at": step at whose logging every rank is killed by SIGKILL; 0: none, "twice": train again?,
-"refused": only see what is?}, …]. Rank 0 of a run that ends leaves ``result.json`` in the folder:
-digests of all that was trained.
+"refused": only see what is?, "way": "ddp" | "accelerate" | "transformers": whose FSDP2 it is}, …].
+Rank 0 of a run that ends leaves ``result.json`` in the folder: digests of all that was trained.
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ import forked_ranks
 import pytest
 import torch
 import transformers
+from accelerate import PartialState
+from accelerate.utils import DistributedType
+from sharded_training import whole
+from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
+from transformers.distributed import DistributedConfig
 
 import rover_kf.trainer.huggingface
 from rover_kf.errors import UnsupportedState
@@ -35,6 +40,15 @@ SAMPLES = (
     46  # no multiple of batch, ranks and accumulation: the last update of an epoch is a smaller one
 )
 EPOCHS = 2
+LAYER = "LlamaDecoderLayer"
+BY_ACCELERATE = {
+    "fsdp": True,
+    "fsdp_config": {
+        "version": 2,
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "transformer_layer_cls_to_wrap": [LAYER],
+    },
+}
 
 
 class Text(Dataset):
@@ -84,13 +98,24 @@ def digest(value: object) -> str:
     return found.hexdigest()
 
 
-def train(run: dict) -> None:
-    """One rank's."""
-    kind = transformers.Trainer if run["plain"] else rover_kf.trainer.huggingface.Trainer
+def build(run: dict) -> LlamaForCausalLM:
+    """One layer, the same numbers in every process; with a parameter that two modules share."""
     torch.manual_seed(1)
-    sizes = {"vocab_size": 256, "n_positions": WIDTH, "n_embd": 16, "n_layer": 1, "n_head": 2}
-    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
-    arguments = TrainingArguments(
+    sizes = {"vocab_size": 256, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": WIDTH}
+    config = LlamaConfig(**sizes, **heads, tie_word_embeddings=True, attention_dropout=0.1)
+    model = LlamaForCausalLM(config)
+    if run.get("way") != "transformers":
+        return model
+    folder = pathlib.Path(run["folder"], "begin", os.environ["RANK"])
+    model.save_pretrained(folder)
+    cut = DistributedConfig(fsdp_size=int(os.environ["WORLD_SIZE"]))
+    return LlamaForCausalLM.from_pretrained(folder, distributed_config=cut)
+
+
+def arguments(run: dict) -> TrainingArguments:
+    """The same for every way but FSDP's own."""
+    found = TrainingArguments(
         output_dir=run["folder"],
         num_train_epochs=EPOCHS,
         per_device_train_batch_size=2,
@@ -104,10 +129,20 @@ def train(run: dict) -> None:
         report_to=[],
         disable_tqdm=True,
         use_cpu=True,
+        **(BY_ACCELERATE if run.get("way") == "accelerate" else {}),
     )
+    if run.get("way") == "accelerate":
+        # For processors it forgets that FSDP was asked for: so it is told that these are GPUs.
+        PartialState().distributed_type = DistributedType.MULTI_GPU
+    return found
+
+
+def train(run: dict) -> None:
+    """One rank's."""
+    kind = transformers.Trainer if run["plain"] else rover_kf.trainer.huggingface.Trainer
     trainer = kind(
-        model=model,
-        args=arguments,
+        model=build(run),
+        args=arguments(run),
         train_dataset=Text(),
         eval_dataset=Text(),
         callbacks=[Kill(run["kill_at"])],
@@ -116,21 +151,23 @@ def train(run: dict) -> None:
         refused(trainer)
         return
     trainer.train()
+    parameters, moments = trainer.model.state_dict(), trainer.optimizer.state_dict()["state"]
+    assert isinstance(moments[0]["exp_avg"], DTensor) == ("way" in run)
+    told = {
+        "model": digest(whole(parameters)),
+        "optimizer": digest(whole(moments)),
+        "schedule": digest(trainer.lr_scheduler.state_dict()),
+        "generator": digest(torch.get_rng_state()),
+        "steps": trainer.state.global_step,
+        "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+        "judged": [e["eval_loss"] for e in trainer.state.log_history if "eval_loss" in e],
+        "epochs": [entry["epoch"] for entry in trainer.state.log_history if "loss" in entry],
+        "source": "" if run["plain"] else trainer.flash.checkpointer.restored_from,
+    }
+    if run.get("twice"):
+        trainer.train()
+        told["losses again"] = sum("loss" in entry for entry in trainer.state.log_history)
     if int(os.environ["RANK"]) == 0:
-        told = {
-            "model": digest(model.state_dict()),
-            "optimizer": digest(trainer.optimizer.state_dict()["state"]),
-            "schedule": digest(trainer.lr_scheduler.state_dict()),
-            "generator": digest(torch.get_rng_state()),
-            "steps": trainer.state.global_step,
-            "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
-            "judged": [e["eval_loss"] for e in trainer.state.log_history if "eval_loss" in e],
-            "epochs": [entry["epoch"] for entry in trainer.state.log_history if "loss" in entry],
-            "source": "" if run["plain"] else trainer.flash.checkpointer.restored_from,
-        }
-        if run.get("twice"):
-            trainer.train()
-            told["losses again"] = sum("loss" in entry for entry in trainer.state.log_history)
         pathlib.Path(run["folder"], "result.json").write_text(json.dumps(told))
 
 
