@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 import memory
@@ -72,9 +73,8 @@ class Figures:
             "step_added_ms": _median(self.added),
             "durable_ms": _median(self.durable),
             "restore_ms": _median(self.restore),
-            "step_inflation": _rounded(
-                statistics.mean(self.beside) / statistics.mean(self.sham) - 1, 3
-            ),
+            "step_inflation": _longer(statistics.median, self.beside, self.sham),
+            "step_inflation_mean": _longer(statistics.mean, self.beside, self.sham),
             "peak_memory_mib": _rounded(max(self.peak_mebibytes)),
             **self.facts,
         }
@@ -96,11 +96,7 @@ def take(session: Session, course: Course, figures: Figures) -> None:
     for _ in range(size.repeats):
         figures.durable.append(session.ask("durable")["ms"])
     for _ in range(size.repeats):
-        sham = session.ask("sham", compute_ms=compute_ms, count=LEAST_STEPS)
-        beside = session.ask("persist", compute_ms=compute_ms, least=LEAST_STEPS, most=MOST_STEPS)
-        session.ask("settle")
-        figures.sham += sham["steps_ms"]
-        figures.beside += beside["steps_ms"]
+        _take_persist(session, compute_ms, figures)
     with memory.Watch(session.pid) as watch:
         session.ask("durable")
     figures.peak_mebibytes.append(watch.mebibytes - made["mebibytes"])
@@ -114,6 +110,16 @@ def take(session: Session, course: Course, figures: Figures) -> None:
             figures.skipped = "what came back is not what was saved"
 
 
+def _take_persist(session: Session, compute_ms: float, figures: Figures) -> None:
+    """Steps while a save goes to storage, between two lots of steps with nothing beside them."""
+    sham = session.ask("sham", compute_ms=compute_ms, count=LEAST_STEPS)["steps_ms"]
+    beside = session.ask("persist", compute_ms=compute_ms, least=LEAST_STEPS, most=MOST_STEPS)
+    session.ask("settle")
+    sham += session.ask("sham", compute_ms=compute_ms, count=LEAST_STEPS)["steps_ms"]
+    figures.sham += sham
+    figures.beside += beside["steps_ms"]
+
+
 def _take_warm(session: Session, course: Course, figures: Figures) -> None:
     for _ in range(course.size.warm):
         floor = course.floors.ask("bare")["ms"]
@@ -123,6 +129,10 @@ def _take_warm(session: Session, course: Course, figures: Figures) -> None:
         figures.floor.append(floor)
         figures.warm.append(saved["ms"])
         figures.added.append(saved["step_ms"] - before)
+
+
+def _longer(of: Callable[[list[float]], float], times: list[float], than: list[float]) -> float:
+    return _rounded(of(times) / of(than) - 1, 3)
 
 
 def _median(values: list[float]) -> float:
