@@ -47,6 +47,10 @@ class JobAdapter:
     """Replica types in replica order, lower case."""
     first: tuple[str, ...]
     """Replica types that come before the workers and are never scaled."""
+    restart_policy: str
+    """What the operator takes where none is stated."""
+    writes_files: bool = False
+    """Whether its states are files, which lie in memory until they are saved."""
 
     def replicas(self, manifest: Manifest) -> tuple[Replica, ...]:
         """The job's replica types in replica order; the manifest must have been validated."""
@@ -66,6 +70,15 @@ class JobAdapter:
         """How many pods come before the workers in replica order."""
         return sum(item.replicas for item in self.replicas(manifest) if item.kind in self.first)
 
+    def alone(self, manifest: Manifest) -> frozenset[str]:
+        """Replica types of which each pod is a world of its own and holds no state of the job.
+
+        Evaluators, and where there are parameter servers these and the workers: TensorFlow's
+        servers, which the chief's program drives. They come and go without the others.
+        """
+        kinds = {item.kind for item in self.replicas(manifest)}
+        return frozenset({"evaluator", *(("ps", "worker") if "ps" in kinds else ())})
+
     def workers(self, manifest: Manifest) -> int:
         """Worker replicas; 0 if the job has no workers."""
         return sum(item.replicas for item in self.replicas(manifest) if item.kind == "worker")
@@ -83,6 +96,7 @@ PYTORCH = JobAdapter(
     container=names.PYTORCH_CONTAINER,
     kinds=("master", "worker"),
     first=("master",),
+    restart_policy="OnFailure",
 )
 TENSORFLOW = JobAdapter(
     kind=names.TFJOB,
@@ -91,6 +105,8 @@ TENSORFLOW = JobAdapter(
     container=names.TENSORFLOW_CONTAINER,
     kinds=("chief", "master", "worker", "ps", "evaluator"),
     first=("chief", "master"),
+    restart_policy="Never",
+    writes_files=True,
 )
 
 

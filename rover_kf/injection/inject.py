@@ -15,7 +15,6 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Manifest
 from rover_kf.injection import (
@@ -29,7 +28,7 @@ from rover_kf.injection import (
     validation,
     volumes,
 )
-from rover_kf.injection.adapters import PYTORCH, JobAdapter, adapter_for
+from rover_kf.injection.adapters import JobAdapter, adapter_for
 from rover_kf.injection.settings import InjectionSettings
 
 
@@ -53,7 +52,7 @@ def inject(
     """Add runtime, sidecar, arena, launcher and environment to a job.
 
     Args:
-        manifest: a PyTorchJob, injected already or not; left as it is.
+        manifest: a PyTorchJob or TFJob, injected already or not; left as it is.
         settings: images and accounts of the place.
         defaults: policy for what the job's annotations do not say.
         source: file or object named in errors.
@@ -68,18 +67,13 @@ def inject(
         manifest, defaults=defaults, source=source, allow_unmounted=allow_unmounted
     )
     adapter = adapter_for(manifest, source=source)
-    if adapter is not PYTORCH:
-        allowed = "PyTorchJob; this version sizes a TFJob, injection comes with a later one"
-        raise errors.ManifestError("kind", adapter.kind, allowed=allowed, source=source)
     bare = remove(manifest)
     plans = plan.plan_replicas(bare, adapter, policy, settings)
     specs, warnings = dict(bare["spec"][adapter.specs]), list[Event]()
     for item in plans:
         specs[item.replica.key], told = _apply_replica(item)
         warnings += told
-    spec = lifecycle.apply_job(
-        {**bare["spec"], adapter.specs: specs}, plans[0].masters + plans[0].min_workers
-    )
+    spec = lifecycle.apply_job({**bare["spec"], adapter.specs: specs}, plan.fewest_pods(plans))
     warnings += validation.storage_warnings(plans)
     done = {**bare, "metadata": _metadata(bare["metadata"], plans, specs), "spec": spec}
     return Injected(copy.deepcopy(done), tuple(warnings))
@@ -151,7 +145,7 @@ def _metadata(
 ) -> dict[str, Any]:
     """Label, the hash of what was written, the commands before, or why one stays."""
     lines = {
-        item.replica.key: command.read(PYTORCH.trainer(item.replica))
+        item.replica.key: command.read(item.adapter.trainer(item.replica))
         for item in plans
         if item.rewritten is not None
     }

@@ -34,11 +34,12 @@ def apply_replica(
     pod that is lost (128 and above) is made anew. OnFailure would restart a failing script forever.
     """
     written = {**spec, "replicas": plan.replica.replicas}
-    if spec.get("restartPolicy") != "Never" or plan.rewritten is None:
+    policy = spec.get("restartPolicy") or plan.adapter.restart_policy
+    if policy != "Never" or plan.rewritten is None:
         return written, ()
     message = (
         f"{plan.replica.path}.restartPolicy Never became ExitCode: a failing script still ends "
-        "the job at once, a lost pod no longer does"
+        "the job at once, one that is killed no longer does"
     )
     warning = Event(names.EVENT_INJECTED, message, warning=True)
     return {**written, "restartPolicy": "ExitCode"}, (warning,)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rover_kf.api import names
@@ -24,21 +24,36 @@ SIDECAR_USER = 65532
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class World:
+    """The pods that train together, or one that is a world of its own (JobAdapter.alone)."""
+
+    first: str
+    """Replica type of the pod that coordinates it."""
+    masters: int = 1
+    workers: int = 0
+    min_workers: int = 0
+    max_workers: int = 0
+    alone: bool = False
+
+    def path(self, policy: RoverPolicy) -> str | None:
+        """Where its checkpoints go; one that is alone has none."""
+        return None if self.alone else policy.checkpoint.path
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaPlan:
     """What is to be added to one replica type's pod template."""
 
     settings: InjectionSettings
     policy: RoverPolicy
     replica: Replica
-    container: str
-    """Name of the container that trains."""
+    adapter: JobAdapter
     job: str
     """Empty if the API server makes the name up (generateName)."""
-    masters: int
-    workers: int
-    min_workers: int
-    max_workers: int
+    world: World
     arena_bytes: int
+    scratch_bytes: int
+    """Of files that a framework writes into the shared volume before they are saved."""
     storage_mount: Mapping[str, Any] | None
     """The trainer's mount that covers the checkpoint path."""
     user: int
@@ -50,16 +65,22 @@ class ReplicaPlan:
     not_rewritten: str
     """Why, if it does."""
 
+    @property
+    def container(self) -> str:
+        """Name of the container that trains."""
+        return self.adapter.container
+
 
 def plan_replicas(
     manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy, settings: InjectionSettings
 ) -> tuple[ReplicaPlan, ...]:
     """Plan every replica type of a validated job without our own parts."""
-    low, high = sizing.worker_bounds(manifest, policy, adapter)
+    together, alone = _world(manifest, adapter, policy), adapter.alone(manifest)
     metadata, spec = manifest["metadata"], manifest["spec"]
     processes = command.processes_of(spec.get("nprocPerNode"))
     plans = []
     for replica in adapter.replicas(manifest):
+        world = World(replica.kind, alone=True) if replica.kind in alone else together
         trainer = adapter.trainer(replica)
         pod = replica.spec["template"]["spec"]
         user, group = _identity(trainer, pod)
@@ -69,18 +90,11 @@ def plan_replicas(
                 settings=settings,
                 policy=policy,
                 replica=replica,
-                container=adapter.container,
+                adapter=adapter,
                 job="" if metadata.get("generateName") else metadata["name"],
-                masters=adapter.masters(manifest),
-                workers=adapter.workers(manifest),
-                min_workers=low,
-                max_workers=high,
-                arena_bytes=sizing.arena_bytes(
-                    trainer,
-                    policy,
-                    stated=memory_limit.stated(manifest, replica.key, trainer),
-                ),
-                storage_mount=storage.covering_mount(trainer, policy.checkpoint.path),
+                world=world,
+                **_memory(manifest, adapter, replica, policy, world),
+                storage_mount=storage.covering_mount(trainer, world.path(policy)),
                 user=user,
                 group=group,
                 guaranteed=all(_is_guaranteed(item) for item in pod["containers"]),
@@ -89,6 +103,29 @@ def plan_replicas(
             )
         )
     return tuple(plans)
+
+
+def _world(manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy) -> World:
+    """Of the pods that are not alone."""
+    alone = adapter.alone(manifest)
+    kinds = [item.kind for item in adapter.replicas(manifest) if item.kind not in alone]
+    if "worker" not in kinds:
+        return World(kinds[0], adapter.masters(manifest))
+    low, high = sizing.worker_bounds(manifest, policy, adapter)
+    masters, workers = adapter.masters(manifest), adapter.workers(manifest)
+    return World(kinds[0], masters, workers, low, high)
+
+
+def _memory(
+    manifest: Manifest, adapter: JobAdapter, replica: Replica, policy: RoverPolicy, world: World
+) -> dict[str, int]:
+    """Bytes of slots and of a framework's own files beside them."""
+    if world.alone:
+        return {"arena_bytes": sizing.MIB, "scratch_bytes": 0}
+    trainer = adapter.trainer(replica)
+    stated = memory_limit.stated(manifest, replica.key, trainer)
+    arena = sizing.arena_bytes(trainer, policy, stated=stated)
+    return {"arena_bytes": arena, "scratch_bytes": arena // 2 if adapter.writes_files else 0}
 
 
 def _identity(trainer: Mapping[str, Any], pod: Mapping[str, Any]) -> tuple[int, int | None]:
@@ -108,13 +145,21 @@ def _is_guaranteed(container: Mapping[str, Any]) -> bool:
     return all(key in limits and limits[key] == requests[key] for key in ("cpu", "memory"))
 
 
+def fewest_pods(plans: Sequence[ReplicaPlan]) -> int:
+    """How many pods of a job a gang scheduler has to start together."""
+    alone = sum(item.replica.replicas for item in plans if item.world.alone)
+    together = next(item.world for item in plans if not item.world.alone)
+    return together.masters + together.min_workers + alone
+
+
 def coordinator_of(plan: ReplicaPlan) -> str:
     """Host name of the coordinator; refers to the sidecar's own variable if the name is not known.
 
     The kubelet replaces ``$(NAME)`` in a variable's value by a variable that stands before it.
     """
     job = plan.job or f"$({names.ENV_JOB})"
-    return f"{job}-{'master' if plan.masters else 'worker'}-0"
+    index = f"$({names.ENV_REPLICA_INDEX})" if plan.world.alone else "0"
+    return f"{job}-{plan.world.first}-{index}"
 
 
 def canonical(value: object) -> str:

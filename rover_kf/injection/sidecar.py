@@ -45,15 +45,15 @@ def container(plan: ReplicaPlan) -> dict[str, Any]:
 
 def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
     """One variable for each setting of the sidecar."""
-    policy = plan.policy
+    policy, world = plan.policy, plan.world
     job = _label(names.ENV_JOB, names.JOB_NAME_LABEL)
     values = {
         names.ENV_COORDINATOR: coordinator_of(plan),
-        names.ENV_NODES: plan.masters + plan.workers,
-        names.ENV_MIN_NODES: plan.masters + plan.min_workers,
-        names.ENV_MAX_NODES: plan.masters + plan.max_workers,
-        names.ENV_MASTERS: plan.masters,
-        names.ENV_CHECKPOINT_PATH: policy.checkpoint.path or "",
+        names.ENV_NODES: world.masters + world.workers,
+        names.ENV_MIN_NODES: world.masters + world.min_workers,
+        names.ENV_MAX_NODES: world.masters + world.max_workers,
+        names.ENV_MASTERS: world.masters,
+        names.ENV_CHECKPOINT_PATH: world.path(policy) or "",
         names.ENV_CHECKPOINT_BANDWIDTH: policy.checkpoint.bandwidth or "",
         names.ENV_CHECKPOINT_REPLICA_BANDWIDTH: policy.checkpoint.replica_bandwidth or "",
         names.ENV_CHECKPOINT_PARITY_GROUP: policy.checkpoint.parity_group or "",

@@ -13,8 +13,8 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Manifest
-from rover_kf.injection import quantities, sidecar, sizing, storage, structure, volumes
-from rover_kf.injection.adapters import JobAdapter, Replica, adapter_for
+from rover_kf.injection import quantities, sidecar, sizing, storage, structure, tfjob, volumes
+from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica, adapter_for
 from rover_kf.injection.plan import ReplicaPlan
 from rover_kf.injection.policy import RoverPolicy
 
@@ -51,10 +51,14 @@ def validate(
     policy = RoverPolicy.from_annotations(
         metadata.get("annotations") or {}, defaults=defaults, source=source
     )
+    if adapter is TENSORFLOW:
+        tfjob.check(manifest, policy, source)
     _check_bounds(manifest, adapter, policy, source)
     for replica in adapter.replicas(manifest):
         trainer = adapter.trainer(replica)
         _check_reserved(replica, trainer, source)
+        if replica.kind in adapter.alone(manifest):
+            continue  # keeps no checkpoints
         _check_arena(replica, trainer, policy, source)
         _check_path(replica, trainer, policy, source, allow_unmounted=allow_unmounted)
     return policy

@@ -37,7 +37,7 @@ def is_our_mount(mount: items.Item) -> bool:
 
 def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
     """Add the volumes, and the shared one's mount to the trainer."""
-    limit = quantities.format_bytes(plan.arena_bytes + sizing.VOLUME_MARGIN)
+    limit = quantities.format_bytes(plan.arena_bytes + plan.scratch_bytes + sizing.VOLUME_MARGIN)
     shared = {"name": names.VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
     return items.replaced(
         items.extended(pod, "volumes", last=(shared, _tokens())),

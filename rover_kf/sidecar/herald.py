@@ -106,8 +106,7 @@ def others(settings: SidecarSettings) -> list[str]:
     if _is_address(settings.coordinator_host):
         return []
     workers = range(settings.max_nodes - settings.masters)
-    first = "master" if settings.masters else "worker"
-    pods = [f"{settings.job}-{first}-0", *(f"{settings.job}-worker-{index}" for index in workers)]
+    pods = [settings.coordinator_host, *(f"{settings.job}-worker-{index}" for index in workers)]
     return [pod for pod in dict.fromkeys(pods) if pod != settings.pod]
 
 

@@ -28,7 +28,7 @@ class SidecarSettings:
     address: str
     """IP address that the TCP port is bound to and that peers use."""
     replica_type: str
-    """``master`` or ``worker``."""
+    """``master``, ``chief``, ``worker``, ``ps`` or ``evaluator``."""
     replica_index: int
     coordinator_host: str
     nodes: int
@@ -87,7 +87,9 @@ class SidecarSettings:
 
     @property
     def node_rank(self) -> int:
-        """Replica order over the job: Master-0 first, then the workers."""
+        """Replica order over the world: Master-0 or Chief-0 first, then the workers."""
+        if self.pod == self.coordinator_host:  # a TFJob's server, too: it is a world of its own
+            return 0
         return self.replica_index + (self.masters if self.replica_type == "worker" else 0)
 
     @property
@@ -97,7 +99,7 @@ class SidecarSettings:
 
     @property
     def is_coordinator(self) -> bool:
-        """Whether this pod is the job's first."""
+        """Whether this pod is its world's first."""
         return self.node_rank == 0
 
     def limits(self, first_round: int) -> Limits:

@@ -19,8 +19,8 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
-from rover_kf.injection import inject
-from rover_kf.injection.adapters import adapter_for
+from rover_kf.injection import inject, tfjob
+from rover_kf.injection.adapters import TENSORFLOW, adapter_for
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.webhook import scaled
 
@@ -72,6 +72,8 @@ def _respond(
                 wanted, warnings = scaled.keep_replicas(job, old, defaults)
                 wanted = scaled.keep_memory(wanted, old)
         injected = inject.inject(wanted, settings=settings, defaults=defaults, source=source)
+        if request["operation"] == "UPDATE" and adapter_for(job) is TENSORFLOW:
+            tfjob.check_update(old, job, source)
         warnings += tuple(event.message for event in injected.warnings)
     except errors.InputError as refusal:
         return {"allowed": False, "status": {"code": _INVALID, "message": str(refusal)}}

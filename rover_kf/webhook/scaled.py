@@ -16,7 +16,7 @@ from typing import Any
 
 from rover_kf.api.jobs import Manifest
 from rover_kf.injection import memory_limit
-from rover_kf.injection.adapters import PYTORCH
+from rover_kf.injection.adapters import adapter_for
 from rover_kf.injection.validation import validate
 
 APPLY_MANAGER = "kubectl-client-side-apply"
@@ -39,16 +39,16 @@ def keep_replicas(
     Raises:
         InputError: the job is wrong.
     """
-    policy = validate(job, defaults=defaults)
-    now = {item.kind: item for item in PYTORCH.replicas(old)}.get("worker")
-    asked = {item.kind: item for item in PYTORCH.replicas(job)}.get("worker")
+    policy, adapter = validate(job, defaults=defaults), adapter_for(job)
+    now = {item.kind: item for item in adapter.replicas(old)}.get("worker")
+    asked = {item.kind: item for item in adapter.replicas(job)}.get("worker")
     if policy.scaling.mode != "auto" or now is None or asked is None:
         return job, ()
     if now.replicas == asked.replicas:
         return job, ()
-    specs = dict(job["spec"][PYTORCH.specs])
+    specs = dict(job["spec"][adapter.specs])
     specs[asked.key] = {**asked.spec, "replicas": now.replicas}
-    kept = {**job, "spec": {**job["spec"], PYTORCH.specs: specs}}
+    kept = {**job, "spec": {**job["spec"], adapter.specs: specs}}
     told = (
         f"{asked.path}.replicas stays {now.replicas}: rover-kf scales this job (scaling.mode "
         "auto); to set it yourself change the file or use kubectl scale"
@@ -58,17 +58,17 @@ def keep_replicas(
 
 def keep_memory(job: Manifest, old: Manifest) -> Manifest:
     """The job with the memory limits that rover-kf has raised, where it states those before."""
-    raised = memory_limit.raised(old)
-    before = {item.key: item for item in PYTORCH.replicas(old)}
-    specs = dict(job["spec"][PYTORCH.specs])
-    for item in PYTORCH.replicas(job):
+    raised, adapter = memory_limit.raised(old), adapter_for(job)
+    before = {item.key: item for item in adapter.replicas(old)}
+    specs = dict(job["spec"][adapter.specs])
+    for item in adapter.replicas(job):
         known = raised.get(item.key)
         if known is None or item.key not in before:
             continue
-        had = memory_limit.of(PYTORCH.trainer(before[item.key]))
-        if had == known.limit and memory_limit.of(PYTORCH.trainer(item)) == known.stated:
-            specs[item.key] = memory_limit.replica(item, PYTORCH, known.limit)
-    return {**job, "spec": {**job["spec"], PYTORCH.specs: specs}}
+        had = memory_limit.of(adapter.trainer(before[item.key]))
+        if had == known.limit and memory_limit.of(adapter.trainer(item)) == known.stated:
+            specs[item.key] = memory_limit.replica(item, adapter, known.limit)
+    return {**job, "spec": {**job["spec"], adapter.specs: specs}}
 
 
 def _last_applied(job: Mapping[str, Any]) -> str | None:

@@ -406,12 +406,6 @@ def test_an_edited_file_takes_effect():
     assert names.NOT_REWRITTEN_ANNOTATION in annotations
 
 
-def test_a_tfjob_comes_later():
-    """A TFJob is refused with a sentence that says so."""
-    with pytest.raises(errors.ManifestError, match="later"):
-        injected(make_job(kind="TFJob", command=["python", "x.py"]))
-
-
 def test_a_checkpoint_path_without_mount_is_for_embedded_runs():
     """allow_unmounted accepts it and mounts nothing."""
     job = make_job(policy={"checkpoint.path": "/somewhere"})

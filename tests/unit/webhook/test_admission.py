@@ -74,7 +74,10 @@ def test_an_unlabelled_job_is_untouched():
     [
         (make_job(policy={"checkpoint.evry": "1"}), "did you mean rover-kf.io/checkpoint.every"),
         (make_job(elastic=(3, 2)), "spec.elasticPolicy.minReplicas is 3"),
-        (make_job(kind="TFJob", command=["python", "x"]), "later"),
+        (
+            make_job(kind="TFJob", command=["python", "x"], policy={"preflight.mode": "report"}),
+            "needs torch",
+        ),
     ],
 )
 def test_a_wrong_job_is_refused_with_the_reason(job, says):
@@ -244,3 +247,18 @@ def test_a_second_apply_keeps_a_raised_limit():
     assert container_of(again, names.SIDECAR_CONTAINER) == container_of(
         ask(bare)[1], names.SIDECAR_CONTAINER
     )
+
+
+def test_a_tfjob_is_injected_and_keeps_its_size():
+    """Applying its file again changes nothing; fewer workers than TF_CONFIG names are refused."""
+    job = make_job(kind="TFJob", command=["python", "x.py"])
+    file, stored = applied(job)
+    assert stored["metadata"]["annotations"][names.INJECTED_ANNOTATION]
+    assert reapply(file, stored)[1] == stored
+    smaller = copy.deepcopy(stored)
+    smaller["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = 1
+    response, _ = ask(smaller, operation="UPDATE", old=stored)
+    assert not response["allowed"]
+    assert "Worker.replicas is 1; allowed: 2 while the job runs" in response["status"]["message"]
+    stored["spec"]["runPolicy"] = smaller["spec"]["runPolicy"] = {"suspend": True}
+    assert ask(smaller, operation="UPDATE", old=stored)[0]["allowed"]

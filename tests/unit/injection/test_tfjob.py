@@ -1,0 +1,198 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A TFJob injected: which pods are one world, which are their own, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from job_manifests import environment_of, make_job
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.injection import inject as injection
+from rover_kf.injection import tfjob
+from rover_kf.injection.settings import InjectionSettings
+from rover_kf.sidecar import settings as sidecar_settings
+from rover_kf.sidecar.herald import others
+
+SETTINGS = InjectionSettings(sidecar_image="rover/sidecar:1", controller_account="sys:controller")
+MOUNT = {"name": "ckpt", "mountPath": "/ckpt"}
+SERVERS = ("PS", "Worker", "Evaluator")
+
+
+def make_tfjob(counts, policy=None, **changes):
+    """A TFJob with so many replicas of each type; only the chief mounts the checkpoints."""
+    plain = make_job(kind="TFJob", command=["python", "train.py"], policy=policy)
+    mounted = make_job(kind="TFJob", command=["python", "train.py"], mount=MOUNT)
+    templates = {
+        kind: (mounted if kind in ("Chief", "Master") else plain)["spec"]["tfReplicaSpecs"]
+        for kind in counts
+    }
+    plain["spec"] = {
+        "tfReplicaSpecs": {
+            kind: {**copy.deepcopy(templates[kind]["Worker"]), "replicas": count}
+            for kind, count in counts.items()
+        },
+        **changes,
+    }
+    return plain
+
+
+def parts_of(job, kind):
+    """Trainer, sidecar and spec of a replica type."""
+    spec = job["spec"]["tfReplicaSpecs"][kind]
+    pod = spec["template"]["spec"]
+    (trainer,) = (item for item in pod["containers"] if item["name"] == "tensorflow")
+    (sidecar,) = (item for item in pod["initContainers"] if item["name"] == names.SIDECAR_CONTAINER)
+    return trainer, sidecar, spec
+
+
+def settings_of(job, kind, index):
+    """What the sidecar of a pod reads, its variables expanded as the kubelet does."""
+    _, sidecar, _ = parts_of(job, kind)
+    fields = {
+        "metadata.name": f"digits-{kind.lower()}-{index}",
+        f"metadata.labels['{names.REPLICA_TYPE_LABEL}']": kind.lower(),
+        f"metadata.labels['{names.REPLICA_INDEX_LABEL}']": str(index),
+    }
+    found = {}
+    for name, value in environment_of(sidecar).items():
+        text = fields.get(value, value)
+        for known in (names.ENV_JOB, names.ENV_REPLICA_INDEX):
+            text = text.replace(f"$({known})", found.get(known, f"$({known})"))
+        found[name] = text
+    return sidecar_settings.read(found)
+
+
+def injected(job, **options):
+    """The injected job."""
+    return injection.inject(job, settings=SETTINGS, **options).manifest
+
+
+def test_a_chief_is_the_world_and_servers_are_worlds_of_their_own():
+    """Of Chief, workers, PS and evaluator the chief alone keeps state and has storage."""
+    counts = {"Chief": 1, "Worker": 2, "PS": 2, "Evaluator": 1}
+    job = injected(make_tfjob(counts, {"checkpoint.path": "/ckpt/digits"}))
+    chief = settings_of(job, "Chief", 0)
+    assert (chief.is_coordinator, chief.nodes, chief.min_nodes, chief.max_nodes) == (True, 1, 1, 1)
+    assert chief.checkpoint_path == "/ckpt/digits"
+    assert chief.arena_bytes == 512 << 20
+    for kind in SERVERS:
+        for index in range(counts[kind]):
+            alone = settings_of(job, kind, index)
+            assert alone.is_coordinator
+            assert (alone.nodes, alone.max_nodes) == (1, 1)
+            assert (alone.checkpoint_path, alone.arena_bytes) == (None, 1 << 20)
+            assert others(alone) == []
+        _, sidecar, _ = parts_of(job, kind)
+        assert "/ckpt" not in [mount["mountPath"] for mount in sidecar["volumeMounts"]]
+    assert others(chief) == []
+
+
+@pytest.mark.parametrize("first", ["Chief", "Master"])
+def test_without_servers_all_train_together(first):
+    """Chief and workers are one world of a fixed size, in TensorFlow's order of tasks."""
+    job = injected(make_tfjob({first: 1, "Worker": 2, "Evaluator": 1}))
+    found = [settings_of(job, first, 0), *(settings_of(job, "Worker", i) for i in range(2))]
+    assert [item.node_rank for item in found] == [0, 1, 2]
+    assert {(item.nodes, item.min_nodes, item.max_nodes) for item in found} == {(3, 3, 3)}
+    assert {item.coordinator_host for item in found} == {f"digits-{first.lower()}-0"}
+    assert others(found[0]) == ["digits-worker-0", "digits-worker-1"]
+    assert settings_of(job, "Evaluator", 0).node_rank == 0
+    workers = injected(make_tfjob({"Worker": 2}))
+    assert [settings_of(workers, "Worker", i).node_rank for i in range(2)] == [0, 1]
+
+
+def test_every_pod_runs_under_the_launcher_and_is_made_anew():
+    """rover-run starts each script; the operator's default, Never, would fail the job."""
+    job = make_tfjob({"Chief": 1, "Worker": 1, "PS": 1})
+    done = injection.inject(job, settings=SETTINGS)
+    for kind in ("Chief", "Worker", "PS"):
+        trainer, _, spec = parts_of(done.manifest, kind)
+        assert trainer["command"][1].endswith("rover_run.py")
+        assert trainer["command"][-1] == "train.py"
+        assert spec["restartPolicy"] == "ExitCode"
+    assert sum("became ExitCode" in event.message for event in done.warnings) == 3
+    kept = make_tfjob({"Worker": 1})
+    kept["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "OnFailure"
+    assert parts_of(injected(kept), "Worker")[2]["restartPolicy"] == "OnFailure"
+
+
+def test_the_volume_has_room_for_files_before_they_are_saved():
+    """TensorFlow writes a checkpoint's files into memory, then they are taken into a slot."""
+    job = injected(make_tfjob({"Chief": 1, "Worker": 1, "PS": 1}))
+    sizes = {}
+    for kind in ("Chief", "PS"):
+        volumes = parts_of(job, kind)[2]["template"]["spec"]["volumes"]
+        (shared,) = (item for item in volumes if item["name"] == names.VOLUME)
+        sizes[kind] = shared["emptyDir"]["sizeLimit"]
+    assert sizes == {"Chief": "832Mi", "PS": "65Mi"}  # 512 and its half, 1, each with 64 of margin
+
+
+def test_a_gang_is_all_pods():
+    """No TFJob starts with fewer pods than its TF_CONFIG names."""
+    gang = {"runPolicy": {"schedulingPolicy": {"queue": "q"}}}
+    for counts in ({"Chief": 1, "Worker": 2, "PS": 2}, {"Chief": 1, "Worker": 3, "Evaluator": 1}):
+        job = injected(make_tfjob(counts, **gang))
+        assert job["spec"]["runPolicy"]["schedulingPolicy"]["minAvailable"] == 5
+
+
+def test_injecting_twice_changes_nothing_and_can_be_undone():
+    """As with a PyTorchJob; every pod's containers become those that the user wrote."""
+    job = make_tfjob({"Chief": 1, "Worker": 2, "PS": 1}, {"checkpoint.path": "/ckpt"})
+    done = injected(job)
+    assert injected(done) == done
+    bare = injection.remove(done)
+    for kind in ("Chief", "Worker", "PS"):
+        pods = (item["spec"]["tfReplicaSpecs"][kind]["template"]["spec"] for item in (bare, job))
+        left, written = pods
+        assert left["containers"] == written["containers"]
+        assert left.get("volumes") == written.get("volumes")
+        assert "initContainers" not in left
+
+
+@pytest.mark.parametrize(
+    ("counts", "changes", "policy", "says"),
+    [
+        ({"Worker": 1, "PS": 1}, {}, {}, r"Chief is None; allowed: a Chief beside PS"),
+        ({"Chief": 1, "PS": 1}, {}, {}, r"Worker is None; allowed: at least one Worker"),
+        ({"Chief": 1, "Master": 1, "Worker": 1}, {}, {}, r"Master\.replicas is 2; allowed: 1"),
+        ({"PS": 1}, {}, {}, "a Worker that trains"),
+        (
+            {"Chief": 1, "Worker": 1, "PS": 1},
+            {"enableDynamicWorker": True},
+            {},
+            r"enableDynamicWorker is True; allowed: false: .* names no worker to the Chief",
+        ),
+        ({"Worker": 2}, {}, {"scaling.mode": "auto"}, "off or recommend: TF_CONFIG fixes"),
+        ({"Worker": 2}, {}, {"scaling.max": "4"}, r"scaling\.max is 4; allowed: 2, the job's"),
+        ({"Worker": 2}, {}, {"scaling.min": "1"}, r"scaling\.min is 1; allowed: 2, the job's"),
+        ({"Worker": 2}, {}, {"preflight.mode": "report"}, "off: the check needs torch"),
+    ],
+)
+def test_what_cannot_train_is_refused(counts, changes, policy, says):
+    """Each with the key, its value and what may stand there."""
+    with pytest.raises(errors.InputError, match=says):
+        injected(make_tfjob(counts, policy, **changes))
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
+        ({"Chief": 1, "Worker": 2, "PS": 1}, r"PS\.replicas is 1; allowed: 2 while the job runs"),
+        ({"Chief": 1, "Worker": 2, "PS": 3}, r"PS\.replicas is 3; allowed: 2 while the job runs"),
+        ({"Chief": 1, "Worker": 3, "PS": 2}, r"Worker\.replicas is 3; allowed: 2 while the job"),
+        ({"Chief": 1, "Worker": 2}, r"PS\.replicas is None; allowed: 2 while the job runs"),
+    ],
+)
+def test_a_running_jobs_size_stays(counts, says):
+    """PS scale-in above all, which the operator answers with a failed job; suspended it may."""
+    before = make_tfjob({"Chief": 1, "Worker": 2, "PS": 2})
+    after = make_tfjob(counts)
+    with pytest.raises(errors.ManifestError, match=says):
+        tfjob.check_update(before, after, "job")
+    before["spec"]["runPolicy"] = {"suspend": True}
+    tfjob.check_update(before, after, "job")
+    tfjob.check_update(after, after, "job")
