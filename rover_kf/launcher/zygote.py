@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The process with torch loaded that every training process is forked from.
+"""The process that every training process is forked from, with torch loaded where it is used.
 
 The agent starts it once a pod, by nursery.py, and speaks to it over a SOCK_SEQPACKET pair: one JSON
 object a message. It stays single-threaded and never initialises CUDA, so that a fork of it is a
@@ -23,12 +23,10 @@ A descriptor that comes with "spawn" becomes the training process's stderr.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import functools
 import gc
-import importlib
 import json
 import os
 import selectors
@@ -40,15 +38,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rover_kf.launcher import measure, stacks, worker
+from rover_kf.launcher import measure, preload, stacks, worker
 
 PR_SET_PDEATHSIG = 1
 LONGEST_MESSAGE = 1 << 20
 STDERR = 2
-LOADED_LATE = ("torch._dynamo", "rover_kf.trainer.checkpointer")
-"""What a script loads after its first lines, so that every restarted process would pay for it.
-DistributedDataParallel loads the first when it is made, which takes as long as torch itself. None
-of them starts a thread."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -170,15 +164,26 @@ class Zygote:
 
 
 def keep_store(control: socket.socket, host: str) -> None:
-    """Open a TCPStore, say its port, keep it until killed."""
+    """Open a TCPStore, say its port, keep it until killed; without torch a port that is kept."""
+    opened = _open_store(host) if preload.has_torch(os.environ) else _open_port(host)
+    _send(control, {"event": "store", "pid": os.getpid(), "port": opened[1]})
+    control.close()
+    while True:
+        time.sleep(3600)
+
+
+def _open_store(host: str) -> tuple[object, int]:
     # torch re-exports it without saying so.
     from torch.distributed import TCPStore  # type: ignore[attr-defined] # noqa: PLC0415
 
     store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
-    _send(control, {"event": "store", "pid": os.getpid(), "port": store.port})
-    control.close()
-    while True:
-        time.sleep(3600)
+    return store, store.port
+
+
+def _open_port(host: str) -> tuple[object, int]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    held = socket.create_server((host, 0), family=family)
+    return held, held.getsockname()[1]
 
 
 def count_processes(control: socket.socket) -> None:
@@ -191,17 +196,11 @@ def count_processes(control: socket.socket) -> None:
 
 
 def main(control_fd: int) -> None:
-    """Load torch, then serve; called in a process of its own by nursery.py."""
+    """Load what is slow, then serve; called in a process of its own by nursery.py."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     control = socket.socket(fileno=control_fd)
-    import torch.distributed  # noqa: PLC0415
-    import torch.nn.parallel  # noqa: PLC0415
-    import torch.utils.data  # noqa: F401, PLC0415 - what nearly every training script imports
-
-    for name in LOADED_LATE:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    preload.load(os.environ)
     gc.collect()
     gc.freeze()
     _send(control, {"event": "ready"})

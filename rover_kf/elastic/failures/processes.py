@@ -170,6 +170,16 @@ PEERS = (
         consequence=True,
     ),
     Rule(
+        "peer_lost",
+        PROCESS,
+        RESTART,
+        "a parameter server or another worker of TensorFlow's went away; its own end is the cause",
+        "tests/compat/test_tensorflow.py",
+        errors=frozenset({"UnavailableError", "AbortedError", "CancelledError"}),
+        causes=frozenset({"OpError"}),
+        consequence=True,
+    ),
+    Rule(
         "nccl_error",
         PROCESS,
         RESTART,

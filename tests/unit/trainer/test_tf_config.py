@@ -1,0 +1,84 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""TF_CONFIG is read as the operator writes it; without one, or with a wrong one, the error says."""
+
+from __future__ import annotations
+
+import json
+import types
+
+import pytest
+
+from rover_kf import errors
+from rover_kf.launcher import preload
+from rover_kf.trainer import tf_config
+from rover_kf.trainer.tensorflow import TensorFlowCheckpointer
+
+CLUSTER = {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"], "ps": ["d:2222"]}
+
+
+def written(task, index, **cluster):
+    """As the operator writes it."""
+    told = {"cluster": cluster or CLUSTER, "task": {"type": task, "index": index}}
+    return {"TF_CONFIG": json.dumps({**told, "environment": "cloud"})}
+
+
+def test_files_go_through_the_process_that_saves():
+    """Beside parameter servers its device is named, without them each process writes its own."""
+    chief = tf_config.read(written("chief", 0), 1)
+    assert chief.files_device == "/job:chief/replica:0/task:0/device:CPU:0"
+    assert not chief.serves
+    for task in ("worker", "ps"):
+        assert tf_config.read(written(task, 0), 1).serves
+    alone = tf_config.read(written("worker", 1, worker=["b:1", "c:1"]), 2)
+    assert (alone.files_device, alone.serves, alone.index) == (None, False, 1)
+    assert tf_config.read({}, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({}, "TF_CONFIG is not set, and there are 2 processes; .* container tensorflow"),
+        ({"TF_CONFIG": "{"}, "JSON with cluster and task"),
+        ({"TF_CONFIG": "[]"}, "JSON with cluster and task"),
+        ({"TF_CONFIG": '{"cluster": {}}'}, "JSON with cluster and task"),
+        ({"TF_CONFIG": '{"cluster": {}, "task": {"type": "ps", "index": "x"}}'}, "JSON with"),
+    ],
+)
+def test_a_missing_or_broken_one_is_refused(environment, says):
+    """In a world of several processes none can do without."""
+    with pytest.raises(errors.InputError, match=says):
+        tf_config.read(environment, 2)
+
+
+def test_a_server_saves_nothing(monkeypatch):
+    """A script that lets a parameter server come to the checkpoint is told what it is."""
+    for name, value in written("ps", 0).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(errors.InputError, match="this process is ps 0 beside parameter servers"):
+        TensorFlowCheckpointer(None)
+
+
+def test_saves_are_due_in_strides():
+    """Several batches an execution pass a multiple of ``every`` without hitting it."""
+    checkpointer = TensorFlowCheckpointer(None, every=10)
+    assert [step for step in (3, 9, 12, 20) if checkpointer.is_due(step)] == [12, 20]
+    with pytest.raises(errors.InputError, match="every is 0; 1 or more"):
+        TensorFlowCheckpointer(None, every=0)
+
+
+def test_outside_of_rover_kf_nothing_happens():
+    """The same lines run anywhere, and TensorFlow's checkpoint is not touched."""
+    checkpointer = TensorFlowCheckpointer(types.SimpleNamespace(), every=1)
+    assert checkpointer.restore() == 0
+    checkpointer.step(1)
+    checkpointer.save(1)
+    assert checkpointer.kept("place.json") is None
+    assert checkpointer.restored_from == "none"
+    checkpointer.close()
+
+
+def test_torch_is_loaded_for_torchs_jobs_alone():
+    """TensorFlow's processes are forked from a bare Python: its threads would not be in a fork."""
+    assert preload.has_torch({})
+    assert not preload.has_torch(written("chief", 0))
