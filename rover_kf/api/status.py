@@ -99,5 +99,8 @@ class CoordinatorStatus:
     """Cores that it kept busy over a few seconds, at most."""
     slow: tuple[SlowPod, ...] = ()
     """Pods that the others wait for, at most 8."""
+    window_closes: float = 0.0
+    """When the throughput window that is being measured will probably close, on the clock of
+    ``now``; 0: it cannot be foretold."""
     data: tuple[DataStatus, ...] = ()
     """Data sets whose slots are leased."""

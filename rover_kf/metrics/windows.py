@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import statistics
 
 from rover_kf.api.samples import StepReport, StepSample, Throughput
@@ -87,6 +88,19 @@ class Windows:
         """Over the last steps; 0 before there are any."""
         seconds = sum(step.seconds for step in self._recent)
         return sum(step.samples for step in self._recent) / seconds if seconds else 0.0
+
+    @property
+    def closes_at(self) -> float:
+        """When the open window will probably close, by the samples' clock; 0 in warm-up."""
+        begun = bool(self._steps)
+        if self._skip or not (begun or self._recent):
+            return 0.0
+        newest = self._recent[-1]
+        first = self._steps[0] if begun else newest
+        started_at = first.ended_at - first.seconds if begun else newest.ended_at
+        seconds = statistics.median(step.seconds for step in self._recent)
+        left = started_at + self._seconds - newest.ended_at
+        return newest.ended_at + math.ceil(left / seconds) * seconds if seconds else 0.0
 
     def _take(self, step: WholeStep) -> None:
         if self._skip:

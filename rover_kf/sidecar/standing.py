@@ -48,6 +48,7 @@ def standing(
         samples_per_second=telemetry.windows.samples_per_second,
         restarts=rendezvous.steward.failures,
         windows=telemetry.windows.closed,
+        window_closes=telemetry.windows.closes_at,
         goodput=telemetry.goodput(now),
         account_from=telemetry.account_from,
         events=(),

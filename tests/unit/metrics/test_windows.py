@@ -27,6 +27,21 @@ def test_window_of_steady_steps():
     assert round(window.save_seconds, 6) == 0.4
 
 
+def test_the_close_of_the_open_window_is_foretold():
+    """From the end of warm-up on, to the very step; the next one begins where the last closed."""
+    windows, foretold = Windows(1.8), {}
+    windows.begin(1, nodes=2, world_size=2)
+    for step in range(1, 12 + WARM_UP_STEPS):
+        windows.observe(report(0, step, 0.5))
+        windows.observe(report(1, step, 0.5))
+        foretold[step] = windows.closes_at
+    ends = [window.ended_at for window in windows.closed]
+    assert ends == [103.5, 105.5]
+    warm_up, first, second = list(foretold.values())[:3], foretold[4], foretold[7]
+    assert (warm_up, first, second) == ([0, 0, 0], 103.5, 105.5)
+    assert set(foretold.values()) == {0, 103.5, 105.5, 107.5}
+
+
 def test_change_drops_the_open_window():
     """A window never spans two worlds; reports of another round are ignored."""
     windows = Windows(1.0)
