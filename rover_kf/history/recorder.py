@@ -32,8 +32,9 @@ MAX_HANGS = 8
 """The newest; each may hold many stacks."""
 MAX_DATA, MAX_POISON = 64, 64
 """Data sets, and what was set aside of each; the newest."""
-MAX_WINDOWS, MAX_EVENTS, MAX_DECISIONS = 2048, 1024, 256
-"""Beyond these the middle is thinned: how a run began and how it ended stay whole."""
+MAX_WINDOWS, MAX_EVENTS, MAX_DECISIONS = 256, 1024, 256
+"""Beyond these the middle is thinned: how a run began and how it ended stay whole. A controller has
+the records of all running jobs in its memory."""
 
 
 def begin(
@@ -105,8 +106,9 @@ def deleted(record: RunRecord, now: float) -> RunRecord:
 
 
 def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
-    seen = {(window.started_at, window.nodes) for window in record.windows}
-    fresh = tuple(w for w in status.windows if (w.started_at, w.nodes) not in seen)
+    # Those before the newest were seen; some of them were thinned out and are not to come back.
+    newest = record.windows[-1].ended_at if record.windows else 0.0
+    fresh = tuple(window for window in status.windows if window.ended_at > newest)
     record = _with_account(record, status.goodput, status.account_from)
     mean_save = status.save_seconds / status.saves if status.saves else record.save_seconds
     return dataclasses.replace(
