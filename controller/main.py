@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The controller's table of contents: what starts, what is watched, what ends.
 
-kopf brings the watch stream and nothing else. Its handlers for changes, timers and daemons would
-put a finalizer on jobs that belong to their users, and a dead controller would keep them from
-being deleted; so the only handler queues a key, and the reconciler reads the rest afresh.
+kopf brings the process' life and what happens to nodes. Its handlers for changes, timers and
+daemons would put a finalizer on jobs that belong to their users, and a dead controller would keep
+them from being deleted; and it reads a collection whole, for which thousands of jobs are too large.
+So jobs are followed by rover_kf.cluster.kubernetes_mirror, and a change of one queues its key.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ import kopf
 
 from controller.rover import Rover
 from controller.settings import read
-from rover_kf.api import names
-from rover_kf.api.jobs import JobKey
 from rover_kf.cluster.kubernetes_objects import silent_since
 
 
@@ -28,18 +27,6 @@ async def start(settings: kopf.OperatorSettings, memo: Any, **_: object) -> None
     """Serve reviews, start the reconcilers."""
     settings.posting.enabled = False  # kopf's own log lines are no part of a job's story
     await memo.rover.start()
-
-
-@kopf.on.event(
-    names.KUBEFLOW_GROUP,
-    names.KUBEFLOW_VERSION,
-    names.PYTORCHJOBS,
-    labels={names.INJECT_LABEL: "true"},
-)
-async def observe(namespace: str | None, name: str, memo: Any, **_: object) -> None:
-    """Queue the job's key."""
-    if namespace is not None:  # None is kopf's type for objects of no namespace; jobs have one
-        memo.rover.queue.add(JobKey(namespace, name))
 
 
 @kopf.on.event("", "v1", "nodes")

@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 
 import kubernetes.client
 import kubernetes.config
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.api.jobs import JobKey
 from rover_kf.cluster.kubernetes import KubernetesCluster
+from rover_kf.cluster.kubernetes_mirrored import MirroredCluster
 from rover_kf.cluster.kubernetes_transport import PodNetwork
 
 
@@ -32,6 +35,28 @@ def from_environment(
     Raises:
         ClusterUnavailable: there is neither.
     """
+    client, inside = _client(kubeconfig, context)
+    return KubernetesCluster(client, PodNetwork(token_file) if inside else None)
+
+
+def mirrored(changed: Callable[[JobKey], None], *, token_file: pathlib.Path) -> MirroredCluster:
+    """The same for who looks at many jobs; it has them in memory once it is told to follow.
+
+    Args:
+        changed: told the keys of jobs that somebody else has changed.
+        token_file: shown to coordinators, inside a cluster.
+
+    Raises:
+        ClusterUnavailable: there is no cluster.
+    """
+    client, inside = _client(None, None)
+    return MirroredCluster(client, PodNetwork(token_file) if inside else None, changed)
+
+
+def _client(
+    kubeconfig: str | None, context: str | None
+) -> tuple[kubernetes.client.ApiClient, bool]:
+    """A client, and whether we are in a pod of the cluster."""
     configuration = kubernetes.client.Configuration()
     if kubeconfig is None and context is None:
         try:
@@ -39,11 +64,10 @@ def from_environment(
         except kubernetes.config.ConfigException:
             pass  # not in a pod: the kubeconfig below
         else:
-            client = kubernetes.client.ApiClient(configuration)
-            return KubernetesCluster(client, PodNetwork(token_file))
+            return kubernetes.client.ApiClient(configuration), True
     try:
         kubernetes.config.load_kube_config(kubeconfig, context, configuration)
     except (kubernetes.config.ConfigException, OSError) as cause:
         message = f"no cluster to talk to: {cause}; set KUBECONFIG, or run embedded"
         raise errors.ClusterUnavailable(message) from cause
-    return KubernetesCluster(kubernetes.client.ApiClient(configuration))
+    return kubernetes.client.ApiClient(configuration), False

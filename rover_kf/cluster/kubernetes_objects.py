@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rover_kf.api import names
@@ -60,6 +60,11 @@ def pods_of(found: Sequence[Mapping[str, Any]]) -> tuple[Pod, ...]:
         for item in found
         if names.REPLICA_INDEX_LABEL in (item["metadata"].get("labels") or {})
     ]
+    return in_order(pods)
+
+
+def in_order(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """Pods in replica order."""
     return tuple(sorted(pods, key=lambda pod: (_ORDER.get(pod.replica_type, 2), pod.replica_index)))
 
 

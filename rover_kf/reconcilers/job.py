@@ -29,6 +29,7 @@ from rover_kf.reconcilers import (
     membership,
     memory_limits,
     nodes,
+    pace,
     policies,
     scaling,
     slow_pods,
@@ -38,8 +39,10 @@ from rover_kf.reconcilers import (
     unstarted,
 )
 from rover_kf.reconcilers.board import Board
+from rover_kf.reconcilers.decision_times import DecisionTimes
 from rover_kf.reconcilers.executor import Executor
 from rover_kf.reconcilers.history import RunHistory
+from rover_kf.reconcilers.pace import Pace
 from rover_kf.reconcilers.plan import Observed, Patch, Plan, Remember, Resize, Tell
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.policy import WatchPolicy
@@ -48,9 +51,6 @@ LOG = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
 """After a write that came too late, or a coordinator that did not take an order."""
-
-SLOWEST_SECONDS = 30.0
-"""A running job is looked at this often at least."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ class Reconcilers:
         history: where runs are recorded.
         policy_of: a job's policy; by default its annotations.
         clock: Unix seconds.
+        jobs: how many there are to look at.
+        times: told of each decision.
     """
 
     def __init__(
@@ -82,6 +84,8 @@ class Reconcilers:
         *,
         policy_of: policies.PolicyOf = policies.of,
         clock: Callable[[], float] = time.time,
+        jobs: Callable[[], int] = lambda: 1,
+        times: DecisionTimes | None = None,
     ) -> None:
         self._cluster = cluster
         self._executor = Executor(cluster)
@@ -89,6 +93,8 @@ class Reconcilers:
         self._history = RunHistory(history, cluster.emit)
         self._policy_of = policy_of
         self._clock = clock
+        self._jobs = jobs
+        self._times = times if times is not None else DecisionTimes()
 
     def reconcile(self, key: JobKey) -> float | None:
         """Look at the job once; seconds until the next look, None to wait for a change.
@@ -116,22 +122,24 @@ class Reconcilers:
             return Tick(job, None, memory.decision, None)
         seen, memory = self._observe(job, memory)
         seen = self._with_view(seen, memory, now)
-        made = plan(seen, memory, now)
+        rate = Pace(self._jobs())
+        made = plan(seen, memory, now, rate)
         if made.wants is not None:
             self._board.learn(key, made.wants)
         applied = self._executor.apply(job, made, now)
-        delay = _delay(seen, made, now) if applied else RETRY_SECONDS
+        self._times.count(memory, made, self._clock())
+        delay = _delay(seen, made, now, rate) if applied else RETRY_SECONDS
         recorded = self._history.update(
             job,
             seen.status,
             made.decision,
             made.told(),
             now=now,
-            every=seen.policy.window_seconds,
+            every=rate.write_seconds(seen.policy.window_seconds),
         )
         if job.finished:
             delay = (
-                self._complete(job, made.status, now) if recorded and applied else SLOWEST_SECONDS
+                self._complete(job, made.status, now) if recorded and applied else rate.calm_seconds
             )
         return Tick(job, seen.status, made.decision, delay)
 
@@ -201,13 +209,14 @@ class Reconcilers:
         return None
 
 
-def plan(seen: Observed, memory: JobStatus, now: float) -> Plan:
+def plan(seen: Observed, memory: JobStatus, now: float, rate: Pace) -> Plan:
     """What to do about a job; pure.
 
     Args:
         seen: the job now.
         memory: its annotation, as read at the same time.
         now: Unix seconds.
+        rate: how often its progress is written.
     """
     made = nodes.extend(story.extend(Plan((), memory), seen, now), seen, now)
     made = memory_limits.extend(absentees.extend(made, seen, now), seen, now)
@@ -216,24 +225,24 @@ def plan(seen: Observed, memory: JobStatus, now: float) -> Plan:
     made = suspension.extend(scaling.extend(made, seen, now), seen, now)
     made = launches.extend(made, seen, now)
     written = status.read(seen.job)
+    every = rate.write_seconds(seen.policy.window_seconds)
     for effect in made.effects:
         if isinstance(effect, Patch):
             written = dataclasses.replace(effect.status, written_at=now)
-    if made.status.deserves_writing(written, now, seen.policy.window_seconds):
+    if made.status.deserves_writing(written, now, every):
         made = made.then(Remember(made.status), status=made.status)
     return made
 
 
-def _delay(seen: Observed, made: Plan, now: float) -> float | None:
+def _delay(seen: Observed, made: Plan, now: float, rate: Pace) -> float | None:
     if seen.job.suspended or seen.job.deleting:
         return None
     launched = launches.delay(made, seen, now)
-    moving = made.status.scaling.move is not None
-    pace = min(seen.policy.window_seconds / 2, 2.0 if moving else SLOWEST_SECONDS)
+    usual = pace.delay(seen, rate, moving=made.status.scaling.move is not None)
     shunned = avoidance.delay(seen, made.status, now)
     suspended = suspension.delay(made, seen, now)
     raised = memory_limits.delay(seen)
     found = (nodes.delay(seen, now), absentees.delay(seen), unstarted.delay(seen, now))
     waits = (*found, raised, shunned, suspended, launched)
     sooner = [wait for wait in waits if wait is not None]
-    return max(min((pace, *sooner)), 0.5)
+    return max(min((usual, *sooner)), 0.5)

@@ -8,6 +8,7 @@ says that something may have changed, the reconciler reads what is there now.
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 import time
@@ -35,6 +36,8 @@ class KeyQueue:
         self._clock = clock
         self._changed = threading.Condition()
         self._due: dict[JobKey, float] = {}
+        self._line: list[tuple[float, JobKey]] = []
+        """A heap of what is due when; what ``_due`` does not say any more is passed over."""
         self._running: set[JobKey] = set()
         self._failures: dict[JobKey, int] = {}
 
@@ -48,9 +51,15 @@ class KeyQueue:
         A key that is being looked at gets another look after this one.
         """
         with self._changed:
-            due = self._clock() + delay
-            self._due[key] = min(due, self._due.get(key, due))
+            self._put(key, self._clock() + delay)
             self._changed.notify()
+
+    def add_missing(self, key: JobKey, delay: float = 0.0) -> None:
+        """Ask for a look in ``delay`` seconds at a key that is not in line for any."""
+        with self._changed:
+            if key not in self._due and key not in self._running:
+                self._put(key, self._clock() + delay)
+                self._changed.notify()
 
     def run(self, reconcile: Reconcile, stop: threading.Event) -> None:
         """Look at keys as they fall due, until stop is set; call it in one thread a worker.
@@ -73,24 +82,39 @@ class KeyQueue:
         self._failures.pop(key, None)
         return delay
 
+    def _put(self, key: JobKey, due: float) -> None:
+        known = self._due.get(key)
+        if known is None or due < known:
+            self._due[key] = due
+            if key not in self._running:
+                heapq.heappush(self._line, (due, key))
+
     def _take(self, stop: threading.Event) -> JobKey | None:
         """The next due key, marked as running; None when it is time to look at stop again."""
         with self._changed:
+            while self._line and self._is_past(*self._line[0]):
+                heapq.heappop(self._line)
             now = self._clock()
-            ready = [(due, key) for key, due in self._due.items() if key not in self._running]
-            due, key = min(ready, default=(now + 1.0, None))
-            if key is None or due > now:
+            due = self._line[0][0] if self._line else now + 1.0
+            if due > now:
                 # stop is an event of the caller's, so it is polled: a quarter of a second at most.
                 if not stop.is_set():
-                    self._changed.wait(min(max(due - now, 0.0), 0.25))
+                    self._changed.wait(min(due - now, 0.25))
                 return None
+            key = heapq.heappop(self._line)[1]
             del self._due[key]
             self._running.add(key)
             return key
 
+    def _is_past(self, due: float, key: JobKey) -> bool:
+        """Whether that place in line counts no more: the key has an earlier one, or is at work."""
+        return self._due.get(key) != due or key in self._running
+
     def _finish(self, key: JobKey, delay: float | None) -> None:
         with self._changed:
             self._running.discard(key)
+            if key in self._due:  # it was asked for meanwhile
+                heapq.heappush(self._line, (self._due[key], key))
             self._changed.notify()
         if delay is not None:
             self.add(key, delay)

@@ -12,7 +12,8 @@ from memory_cluster import KEY, MemoryCluster, manifest
 from rover_kf.api import names
 from rover_kf.api.jobs import Container, Pod
 from rover_kf.reconcilers import absentees
-from rover_kf.reconcilers.job import SLOWEST_SECONDS, Reconcilers
+from rover_kf.reconcilers.job import Reconcilers
+from rover_kf.reconcilers.pace import CALM_SECONDS
 
 FULL = "0/3 nodes are available: 3 Insufficient cpu."
 
@@ -122,7 +123,7 @@ def test_a_silent_node_is_not_asked_again_and_again(clock, history):
     cluster.edit({"metadata": {"annotations": policy}})
     assert look(cluster, history).delay == absentees.KNOCK_SECONDS
     cluster.silent = {"n0": clock()}
-    assert look(cluster, history).delay == SLOWEST_SECONDS
+    assert look(cluster, history).delay == CALM_SECONDS
 
 
 @pytest.mark.parametrize(

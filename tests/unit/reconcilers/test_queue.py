@@ -129,3 +129,40 @@ def test_answer_is_the_next_delay():
         eventually(lambda: len(seen) == 3, what="three looks")
         eventually(lambda: len(queue) == 0, what="an empty queue")
     assert len(seen) == 3
+
+
+def test_a_key_that_is_in_line_is_not_missing():
+    """A resync moves nobody up, adds who is in no line, and none that is being looked at."""
+    ticks = [0.0]
+    queue, seen, release = KeyQueue(clock=lambda: ticks[0]), [], threading.Event()
+
+    def reconcile(key):
+        seen.append(key)
+        if key == TWO:
+            release.wait(20)
+
+    queue.add(ONE, delay=3600)
+    queue.add_missing(ONE)
+    queue.add_missing(TWO)
+    with workers(queue, reconcile):
+        eventually(lambda: seen == [TWO], what="the key that was missing")
+        queue.add_missing(TWO)
+        release.set()
+        eventually(lambda: len(queue) == 1, what="no second look")
+        ticks[0] = 3600.0
+        eventually(lambda: seen == [TWO, ONE], what="the key at its time")
+
+
+def test_thousands_of_keys_come_in_the_order_of_their_times():
+    """Whatever the order in which they were asked for, and moved up."""
+    ticks = [0.0]
+    queue, seen = KeyQueue(clock=lambda: ticks[0]), []
+    keys = [JobKey("team", f"job-{number}") for number in range(5000)]
+    for number, key in enumerate(reversed(keys)):
+        queue.add(key, delay=10_000 + number)
+    for number, key in enumerate(keys):
+        queue.add(key, delay=number)
+    ticks[0] = 20_000.0
+    with workers(queue, seen.append):
+        eventually(lambda: len(queue) == 0, what="an empty queue")
+    assert seen == keys

@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A real cluster whose jobs and pods are read from mirrors, for who looks at many jobs often.
+
+Writes go to the API server and carry the version that was read, so that a plan made from what is
+old by now is refused, as ever. What was written is read back at once.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import kubernetes.client
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import JobKey, ObservedJob, Pod
+from rover_kf.api.surroundings import Objects
+from rover_kf.cluster import kubernetes_objects as objects
+from rover_kf.cluster.kubernetes import KubernetesCluster
+from rover_kf.cluster.kubernetes_mirror import Mirror
+from rover_kf.cluster.kubernetes_pods import PodsOfJobs
+from rover_kf.cluster.kubernetes_transport import Transport
+
+SURROUNDINGS_SECONDS = 10.0
+"""How long what bounds the jobs of a namespace is believed, unless we change a job's size."""
+_LEVEL = 1
+"""Of zlib: a job becomes a fifth of its text."""
+_VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
+
+
+class MirroredCluster(KubernetesCluster):
+    """A cluster.protocol.Cluster for the controller.
+
+    Args:
+        client: with the server's address and the caller's credentials.
+        transport: how coordinators are reached.
+        changed: told the keys of jobs that somebody else has changed.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        client: kubernetes.client.ApiClient,
+        transport: Transport | None,
+        changed: Callable[[JobKey], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(client, transport)
+        self._clock = clock
+        self._jobs = Mirror(
+            self._api,
+            f"/apis/{_VERSION}/{names.PYTORCHJOBS}",
+            what="jobs",
+            query={"labelSelector": f"{names.INJECT_LABEL}=true"},
+            keep=_packed,
+            changed=lambda place: changed(JobKey(*place)),
+        )
+        self._pods = PodsOfJobs(self._api)
+        self._threads: tuple[threading.Thread, ...] = ()
+        self._surroundings: dict[str, tuple[float, Objects]] = {}
+
+    def follow(self, stop: threading.Event) -> None:
+        """Begin to mirror, pods first, in threads that end with the process or after stop."""
+        self._threads = tuple(
+            threading.Thread(target=follow, args=(stop,), name=name, daemon=True)
+            for name, follow in (("pods", self._pods.follow), ("jobs", self._jobs.follow))
+        )
+        for thread in self._threads:
+            thread.start()
+
+    def following(self) -> bool:
+        """Whether changes are still heard."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def job_keys(self) -> tuple[JobKey, ...]:
+        """Of labelled jobs, as far as they were heard of."""
+        return tuple(JobKey(*place) for place in self._jobs.places())
+
+    def jobs(self) -> int:
+        """How many labelled jobs there are."""
+        return len(self._jobs)
+
+    # -- reads -------------------------------------------------------------------------------------
+
+    def get_job(self, key: JobKey) -> ObservedJob:
+        """Read one job.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        packed = self._jobs.get((key.namespace, key.name)) if _is_mirrored(key) else None
+        return super().get_job(key) if packed is None else objects.job_of(_unpacked(packed))
+
+    def list_pods(self, key: JobKey) -> tuple[Pod, ...]:
+        """The job's pods in replica order."""
+        if not _is_mirrored(key) or not self._pods.synced:
+            return super().list_pods(key)
+        return self._pods.of(key)
+
+    def surroundings(self, namespace: str) -> Objects:
+        """Nodes with the pods on them, and the namespace's quotas and autoscalers."""
+        known = self._surroundings.get(namespace)
+        if known is not None and self._clock() - known[0] < SURROUNDINGS_SECONDS:
+            return known[1]
+        found = super().surroundings(namespace)
+        self._surroundings[namespace] = self._clock(), found
+        return found
+
+    # -- writes ------------------------------------------------------------------------------------
+
+    def patch_job(
+        self, key: JobKey, patch: Mapping[str, Any], *, resource_version: str | None = None
+    ) -> ObservedJob:
+        """JSON merge patch of the job.
+
+        Raises:
+            JobNotFound: there is none.
+            Conflict: resource_version is given and is not the current one.
+        """
+        if "spec" in patch:
+            self._surroundings.clear()
+        try:
+            job = super().patch_job(key, patch, resource_version=resource_version)
+        except errors.Conflict:
+            # Who tries again shall see what there is now, though the watch be late.
+            self._jobs.wrote(super().get_job(key).manifest)
+            raise
+        self._jobs.wrote(job.manifest)
+        return job
+
+    def delete_pod(self, key: JobKey, pod: str) -> None:
+        """Delete a pod with its grace period; one that is gone is no error.
+
+        Raises:
+            Conflict: a pod of that name is another one by now.
+        """
+        known = next((one for one in self.list_pods(key) if one.name == pod), None)
+        if known is None:
+            super().delete_pod(key, pod)
+            return
+        path, what = f"/api/v1/namespaces/{key.namespace}/pods/{pod}", f"pod {pod} of {key}"
+        try:
+            body = {"preconditions": {"uid": known.uid}}
+            self._api.request("DELETE", path, what=what, body=body)
+        except errors.JobNotFound:
+            return
+
+
+def _is_mirrored(key: JobKey) -> bool:
+    return key.kind == names.PYTORCHJOB
+
+
+def _packed(item: Mapping[str, Any]) -> bytes:
+    """A job's text, compressed; who manages its fields is never asked."""
+    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+    # A list's items do not name their kind.
+    whole = {"apiVersion": _VERSION, "kind": names.PYTORCHJOB, **item, "metadata": metadata}
+    return zlib.compress(json.dumps(whole, separators=(",", ":")).encode(), _LEVEL)
+
+
+def _unpacked(packed: bytes) -> dict[str, Any]:
+    return dict(json.loads(zlib.decompress(packed)))

@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that the Training Operator made of PyTorchJobs, followed and found by their job."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from rover_kf.api import names
+from rover_kf.api.jobs import JobKey, Pod
+from rover_kf.cluster import kubernetes_objects as objects
+from rover_kf.cluster.kubernetes_api import Api
+from rover_kf.cluster.kubernetes_mirror import Mirror, Place
+
+_MADE = f"{names.OPERATOR_NAME_LABEL}={names.PYTORCHJOB.lower()}-controller"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    """A pod and where its job is."""
+
+    job: Place
+    pod: Pod | None
+    """None: it lacks the Training Operator's labels."""
+
+
+class PodsOfJobs:
+    """A mirror of those pods.
+
+    Args:
+        api: of the cluster.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._mirror = Mirror(
+            api,
+            "/api/v1/pods",
+            what="pods",
+            query={"labelSelector": _MADE},
+            keep=_member,
+            changed=self._file,
+        )
+        self._lock = threading.Lock()
+        self._filed: dict[Place, dict[Place, Pod]] = {}
+        """By the job's place, then by the pod's."""
+        self._jobs: dict[Place, Place] = {}
+        """By the pod's place: under which job it is filed."""
+        self.follow = self._mirror.follow
+        """List and watch until an event is set."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether all pods were read: what is not here is not there."""
+        return self._mirror.synced.is_set()
+
+    def of(self, key: JobKey) -> tuple[Pod, ...]:
+        """A job's pods in replica order."""
+        with self._lock:
+            found = tuple(self._filed.get((key.namespace, key.name), {}).values())
+        return objects.in_order(found)
+
+    def _file(self, place: Place) -> None:
+        member = self._mirror.get(place)
+        with self._lock:
+            filed = self._jobs.pop(place, None)
+            if filed is not None:
+                self._filed[filed].pop(place, None)
+                if not self._filed[filed]:
+                    del self._filed[filed]
+            if member is not None and member.pod is not None:
+                self._jobs[place] = member.job
+                self._filed.setdefault(member.job, {})[place] = member.pod
+
+
+def _member(item: Mapping[str, Any]) -> Member:
+    metadata = item["metadata"]
+    labels = metadata.get("labels") or {}
+    job = metadata["namespace"], labels.get(names.JOB_NAME_LABEL, "")
+    found = objects.pods_of([item])
+    return Member(job, found[0] if found else None)
