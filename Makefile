@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help venv packages programs demo check test test-fast test-cluster images cluster-up cluster-down \
   cluster-status test-gpu compat soak bench bench-checkpoint bench-rendezvous bench-sharding bench-recommendation bench-scaling bench-elastic \
-  clean
+  bench-controller clean
 
 PYTHON ?= python3
 CACHE := $(or $(ROVER_KF_CACHE),$(HOME)/.cache/rover-kf)
@@ -112,8 +112,12 @@ bench-rendezvous: venv
 bench-elastic: packages venv
 	$(PY) benchmarks/elastic.py --out build/bench/elastic.json
 
+# A control plane of its own with simulated nodes, beside no other; about an hour for both sizes.
+bench-controller: packages venv
+	$(PY) benchmarks/controller.py --out build/bench/controller.json
+
 # All of them; hours. Without TRACES those that need measured tables are left out.
-bench: bench-checkpoint bench-rendezvous bench-sharding bench-recommendation $(if $(TRACES),bench-scaling) bench-elastic
+bench: bench-checkpoint bench-rendezvous bench-sharding bench-recommendation $(if $(TRACES),bench-scaling) bench-elastic bench-controller
 
 clean:
 	rm -rf build .venv .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

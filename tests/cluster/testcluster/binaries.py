@@ -68,6 +68,15 @@ OBJECT_SERVER = GoModule(
 """An S3 server, for the tests of checkpoints in object stores."""
 
 
+SIMULATOR = GoModule(
+    "kwok",
+    ("sigs.k8s.io/kwok/cmd/kwok",),
+    ("kwok",),
+    ("-trimpath", "-ldflags", "-s -w"),
+)
+"""Nodes and pods without kubelets, for the benchmark of the controller."""
+
+
 def key_of(*parts: str | bytes) -> str:
     """Short name for exactly these contents."""
     digest = hashlib.sha256()

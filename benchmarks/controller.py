@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the controller costs and how soon it decides, with thousands of jobs.
+
+``make bench-controller`` writes build/bench/controller.json. The API server, the scheduler and the
+Training Operator are real, nodes and pods are simulated by KWOK, and a server on the simulated
+pods' addresses stands in for their coordinators. All of it runs in a network namespace of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "controller_parts"), str(HERE.parent / "tests/cluster")]
+
+import course
+import place
+from plane import Plane
+from testcluster import binaries, pki, releases, settings
+from testcluster.processes import Registry
+
+_INSIDE = "--inside"
+
+
+def main() -> None:
+    """Measure, write, print."""
+    given = _options()
+    if not given.inside:
+        binaries.build(releases.find())
+        binaries.compiled(binaries.SIMULATOR)
+        with place.made():
+            words = [*place.enter(), sys.executable, __file__, *sys.argv[1:], _INSIDE]
+            sys.exit(subprocess.run(words, check=False).returncode)
+    report = _measured(given)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"written to {given.out}")
+
+
+def _measured(given: argparse.Namespace) -> dict[str, object]:
+    root = settings.cache() / "controller-bench"
+    shutil.rmtree(root, ignore_errors=True)
+    registry = Registry(root / "processes", root / "log")
+    found = binaries.build(releases.find())
+    found["kwok"] = binaries.compiled(binaries.SIMULATOR) / "kwok"
+    pki.create(root, 0)
+    try:
+        return course.run(
+            Plane(root, found, registry),
+            sizes=[int(word) for word in given.jobs.split(",")],
+            window=given.window,
+            windows=given.windows,
+            rate=given.rate,
+        )
+    finally:
+        registry.stop(registry.all())
+        if not given.keep:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", default="1000,5000", help="how many, ascending")
+    parser.add_argument("--window", type=float, default=60.0, help="seconds of a window")
+    parser.add_argument("--windows", type=float, default=4.0, help="windows that are measured")
+    parser.add_argument("--rate", type=float, default=50.0, help="creations a second")
+    parser.add_argument("--keep", action="store_true", help="leave logs where they are")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("build/bench/controller.json")
+    )
+    parser.add_argument(_INSIDE, action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
