@@ -23,8 +23,8 @@ PAGE = 100
 """Objects that are parsed at a time."""
 WATCH_SECONDS = 60.0
 """After that the watch is opened anew: a connection that has died unseen is not waited on."""
-PAUSE_SECONDS = 1.0
-"""Between two tries to follow an API server that does not answer."""
+PAUSE_SECONDS, LONGEST_PAUSE = 1.0, 10.0
+"""Between two tries to follow an API server that does not answer: at first, and at most."""
 
 T = TypeVar("T")
 Place = tuple[str, str]
@@ -74,11 +74,6 @@ class Mirror(Generic[T]):
         with self._lock:
             return tuple(self._kept)
 
-    def values(self) -> tuple[T, ...]:
-        """What is kept of all objects."""
-        with self._lock:
-            return tuple(value for _, value in self._kept.values())
-
     def wrote(self, item: Mapping[str, Any]) -> None:
         """Take what the API server answered to a write of ours; its echo tells nobody anything."""
         place, version = _place(item), _version(item)
@@ -90,22 +85,27 @@ class Mirror(Generic[T]):
 
     def follow(self, stop: threading.Event) -> None:
         """List, then watch, and again whenever that breaks off; until stop is set."""
+        pause = PAUSE_SECONDS
         while not stop.is_set():
-            self._follow(stop)
+            began = time.monotonic()
+            try:
+                self._follow(stop)
+            except Expired:
+                LOG.info("%s are listed again: the watch was too far behind", self._what)
+            except errors.RoverError as cause:
+                if time.monotonic() - began > LONGEST_PAUSE:
+                    pause = PAUSE_SECONDS  # it has worked for a while
+                LOG.warning("%s: %s; trying again in %g s", self._what, cause, pause)
+                stop.wait(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
 
     def _follow(self, stop: threading.Event) -> None:
-        try:
-            version = self._read_all()
-            while not stop.is_set():
-                opened = time.monotonic()
-                version = self._watch(version)
-                if time.monotonic() - opened < PAUSE_SECONDS:
-                    stop.wait(PAUSE_SECONDS)  # a server that ends streams at once is in trouble
-        except Expired:
-            LOG.info("%s are listed again: the watch was too far behind", self._what)
-        except errors.RoverError as cause:
-            LOG.warning("%s: %s; trying again in %g s", self._what, cause, PAUSE_SECONDS)
-            stop.wait(PAUSE_SECONDS)
+        version = self._read_all()
+        while not stop.is_set():
+            opened = time.monotonic()
+            version = self._watch(version)
+            if time.monotonic() - opened < PAUSE_SECONDS:
+                stop.wait(PAUSE_SECONDS)  # a server that ends streams at once is in trouble
 
     def _read_all(self) -> str:
         """Take the whole collection; returns the version to watch from."""

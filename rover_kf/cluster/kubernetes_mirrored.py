@@ -31,6 +31,7 @@ SURROUNDINGS_SECONDS = 10.0
 """How long what bounds the jobs of a namespace is believed, unless we change a job's size."""
 _LEVEL = 1
 """Of zlib: a job becomes a fifth of its text."""
+_POLL_SECONDS = 0.25
 _VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
 
 
@@ -69,10 +70,16 @@ class MirroredCluster(KubernetesCluster):
         """Begin to mirror, pods first, in threads that end with the process or after stop."""
         self._threads = tuple(
             threading.Thread(target=follow, args=(stop,), name=name, daemon=True)
-            for name, follow in (("pods", self._pods.follow), ("jobs", self._jobs.follow))
+            for name, follow in (("pods", self._pods.follow), ("jobs", self._follow_jobs))
         )
         for thread in self._threads:
             thread.start()
+
+    def _follow_jobs(self, stop: threading.Event) -> None:
+        # A job that is told of is looked at, and a look wants its pods.
+        while not (stop.is_set() or self._pods.synced.wait(_POLL_SECONDS)):
+            continue
+        self._jobs.follow(stop)
 
     def following(self) -> bool:
         """Whether changes are still heard."""
@@ -99,7 +106,7 @@ class MirroredCluster(KubernetesCluster):
 
     def list_pods(self, key: JobKey) -> tuple[Pod, ...]:
         """The job's pods in replica order."""
-        if not _is_mirrored(key) or not self._pods.synced:
+        if not _is_mirrored(key) or not self._pods.synced.is_set():
             return super().list_pods(key)
         return self._pods.of(key)
 

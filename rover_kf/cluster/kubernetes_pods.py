@@ -50,11 +50,8 @@ class PodsOfJobs:
         """By the pod's place: under which job it is filed."""
         self.follow = self._mirror.follow
         """List and watch until an event is set."""
-
-    @property
-    def synced(self) -> bool:
-        """Whether all pods were read: what is not here is not there."""
-        return self._mirror.synced.is_set()
+        self.synced = self._mirror.synced
+        """Set once all pods were read: what is not here is not there."""
 
     def of(self, key: JobKey) -> tuple[Pod, ...]:
         """A job's pods in replica order."""
