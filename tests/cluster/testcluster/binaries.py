@@ -59,15 +59,6 @@ _BESIDE = (
 )
 
 
-OBJECT_SERVER = GoModule(
-    "versitygw",
-    ("github.com/versity/versitygw/cmd/versitygw",),
-    ("versitygw",),
-    ("-trimpath", "-ldflags", "-s -w"),
-)
-"""An S3 server, for the tests of checkpoints in object stores."""
-
-
 SIMULATOR = GoModule(
     "kwok",
     ("sigs.k8s.io/kwok/cmd/kwok",),
@@ -75,6 +66,15 @@ SIMULATOR = GoModule(
     ("-trimpath", "-ldflags", "-s -w"),
 )
 """Nodes and pods without kubelets, for the benchmark of the controller."""
+
+
+OBJECT_SERVER = GoModule(
+    "versitygw",
+    ("github.com/versity/versitygw/cmd/versitygw",),
+    ("versitygw",),
+    ("-trimpath", "-ldflags", "-s -w"),
+)
+"""An S3 server, for the tests of checkpoints in object stores."""
 
 
 def key_of(*parts: str | bytes) -> str:
