@@ -24,8 +24,7 @@ import aiohttp
 
 from rover_kf.api import codec, names
 from rover_kf.api.data import MOST_AT_ONCE, DataPlan, Partition, Progress
-from rover_kf.api.leases import LeaseReply
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.leases import LeaseReply, Registered
 from rover_kf.sharding.holder import Holder, Place
 
 WORKERS, RATE = 1000, 500.0
@@ -100,8 +99,7 @@ class Worker:
     async def register(self) -> None:
         """At the begin of the round."""
         told = self._holder.registration(Progress())
-        await self._post(names.PATH_DATA_REGISTER, told, Acknowledged)
-        self._holder.knows()
+        self._holder.knows(await self._post(names.PATH_DATA_REGISTER, told, Registered))
 
     async def ask(self, due: float) -> tuple[float, int]:
         """Tell what was used, lease 16 shards; seconds since it was due, and leases."""

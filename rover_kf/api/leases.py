@@ -29,6 +29,17 @@ class RegisterData:
     """The ledger is the coordinator's alone and rank 0's state has it: at least once."""
     generation: int = 0
     """Greatest of a ledger that the rank has heard of."""
+    ticket: str = ""
+    """With which a process takes the place of another one of its rank; ``Registered`` gave it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Registered:
+    """The coordinator knows the rank, or asks whether it is still alive."""
+
+    ticket: str = ""
+    """Not empty: another process of the rank is known. Register again with it: only who lives to
+    hear this can, so that a late message of a dead process displaces nobody."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from rover_kf.api.leases import (
     LeaseReply,
     LeaseRequest,
     RegisterData,
+    Registered,
 )
 from rover_kf.sharding.ledger import Ledger
 from rover_kf.sharding.lending import Terms
@@ -46,6 +47,8 @@ class Counter:
     """None: not all ranks have registered."""
     answered: dict[str, LeaseReply] = dataclasses.field(default_factory=dict)
     """Of each worker the last one."""
+    tickets: dict[int, str] = dataclasses.field(default_factory=dict)
+    """By rank, since its last process came: with which another one takes its place."""
 
 
 class Desk:
@@ -67,8 +70,11 @@ class Desk:
 
     # -- registering ------------------------------------------------------------------------------
 
-    def register(self, told: RegisterData, now: float) -> None:
+    def register(self, told: RegisterData, now: float) -> Registered:
         """A rank says what it has; the ledger begins when all ranks of the round have.
+
+        Returns:
+            With a ticket, if another process of the rank is known and nothing has happened yet.
 
         Raises:
             Conflict: its round is over.
@@ -76,9 +82,14 @@ class Desk:
         """
         counter = self._counter(told)
         before = counter.ranks.get(told.rank)
+        if before is not None and before.worker != told.worker:
+            ticket = counter.tickets.setdefault(told.rank, self._answer())
+            if told.ticket != ticket:
+                return Registered(ticket)
+            del counter.tickets[told.rank]
         counter.ranks[told.rank] = told
         if before is not None and before.worker == told.worker and counter.ledger is not None:
-            return  # the same again: its answer was lost
+            return Registered()  # the same again: its answer was lost
         if before is not None and counter.ledger is not None:
             counter.ledger.gone(before.worker)
             counter.answered.pop(before.worker, None)
@@ -87,6 +98,11 @@ class Desk:
             self._open(counter, now)
         elif counter.ledger is not None and told.generation == counter.ledger.generation:
             counter.ledger.adopt(told.worker, told.held, now)
+        return Registered()
+
+    def _answer(self) -> str:
+        """A name that no other answer of any coordinator has."""
+        return f"{self._name}{next(self._answers)}"
 
     def _counter(self, told: RegisterData) -> Counter:
         known = self.counters.get(told.plan.name)
@@ -154,8 +170,7 @@ class Desk:
             raise errors.Conflict(f"{request.worker} has asked {last.number} meanwhile")
         if last is not None and request.taken != last.answer:
             ledger.give_back(request.worker, last.leases)
-        answer = f"{self._name}{next(self._answers)}"
-        reply = dataclasses.replace(_served(ledger, request, now), answer=answer)
+        reply = dataclasses.replace(_served(ledger, request, now), answer=self._answer())
         counter.answered[request.worker] = reply
         return reply
 

@@ -19,6 +19,7 @@ from rover_kf.api.leases import (
     LeaseReply,
     LeaseRequest,
     RegisterData,
+    Registered,
     Unread,
 )
 from rover_kf.sharding.ranges import Ranges
@@ -66,7 +67,7 @@ class Holder:
         self._spoilt: list[Unread] = []
         """All three to be told of."""
         self._asked: LeaseRequest | None = None
-        self._number, self._taken, self._generation = 0, "", 0
+        self._number, self._taken, self._generation, self._ticket = 0, "", 0, ""
 
     # -- the loop's side --------------------------------------------------------------------------
 
@@ -162,6 +163,7 @@ class Holder:
             tuple(self._held()),
             self.shared,
             self._generation,
+            self._ticket,
         )
 
     def _held(self) -> Iterable[Span]:
@@ -169,9 +171,10 @@ class Holder:
         yield from (*self.queue, *(unread.span for unread in self._unread))
         yield from (*_spans(self._out), *_spans(self._done))
 
-    def knows(self) -> None:
-        """The coordinator has taken the registration."""
-        self.registered = True
+    def knows(self, reply: Registered) -> None:
+        """The coordinator has taken the registration, or wants it again with a ticket."""
+        self._ticket = reply.ticket
+        self.registered = self.registered or not reply.ticket
 
     def request(self, wanted: int, ends: Mapping[str, int] | None = None) -> LeaseRequest:
         """What to ask now: the same as before if that was not answered."""

@@ -16,7 +16,6 @@ from aiohttp import web
 
 from rover_kf.api import names
 from rover_kf.api.leases import DataStatus, LeaseRequest, ProgressRequest, RegisterData
-from rover_kf.api.status import Acknowledged
 from rover_kf.sharding.desk import Desk
 from rover_kf.sharding.lending import Poisoned
 from rover_kf.sharding.pace import Pace
@@ -74,8 +73,7 @@ class Leases:
                 self._story.record(names.EVENT_SHARD_POISONED, _text(name, each), warning=True)
 
     async def _on_register(self, request: web.Request) -> web.Response:
-        self._desk.register(await read(request, RegisterData), time.monotonic())
-        return reply(Acknowledged())
+        return reply(self._desk.register(await read(request, RegisterData), time.monotonic()))
 
     async def _on_lease(self, request: web.Request) -> web.Response:
         return reply(self._desk.ask(await read(request, LeaseRequest), time.monotonic()))

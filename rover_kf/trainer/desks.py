@@ -10,8 +10,13 @@ from typing import Protocol
 
 from rover_kf.api import names
 from rover_kf.api.data import DataPlan, Partition, Progress
-from rover_kf.api.leases import LeaseReply, LeaseRequest, ProgressRequest, RegisterData
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.leases import (
+    LeaseReply,
+    LeaseRequest,
+    ProgressRequest,
+    RegisterData,
+    Registered,
+)
 from rover_kf.sharding.desk import Desk
 from rover_kf.sharding.ranges import Ranges
 from rover_kf.trainer.link import Link
@@ -22,7 +27,7 @@ _TIMEOUT_SECONDS = 5.0
 class Counter(Protocol):
     """What answers."""
 
-    def register(self, told: RegisterData) -> None:
+    def register(self, told: RegisterData) -> Registered:
         """Say what this process has.
 
         Raises:
@@ -54,9 +59,10 @@ class FarDesk:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def register(self, told: RegisterData) -> None:
+    def register(self, told: RegisterData) -> Registered:
         """See Counter."""
-        self._link.ask(names.PATH_DATA_REGISTER, told, Acknowledged, timeout=_TIMEOUT_SECONDS)
+        path = names.PATH_DATA_REGISTER
+        return self._link.ask(path, told, Registered, timeout=_TIMEOUT_SECONDS)
 
     def ask(self, request: LeaseRequest) -> LeaseReply:
         """See Counter."""
@@ -75,7 +81,7 @@ class OwnDesk:
     def __init__(self) -> None:
         self._desk = Desk()
 
-    def register(self, told: RegisterData) -> None:
+    def register(self, told: RegisterData) -> Registered:
         """See Counter."""
         plan = _part(told.plan, told.rank, told.world_size)
         progress = dataclasses.replace(
@@ -84,7 +90,7 @@ class OwnDesk:
             poison=_inside(plan, told.progress.poison),
         )
         alone = dataclasses.replace(told, plan=plan, progress=progress, world_size=1, shared=False)
-        self._desk.register(alone, time.monotonic())
+        return self._desk.register(alone, time.monotonic())
 
     def ask(self, request: LeaseRequest) -> LeaseReply:
         """See Counter."""

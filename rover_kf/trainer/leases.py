@@ -196,9 +196,11 @@ class Leases:
             if not self._holder.registered:
                 registration = self._holder.registration(self._progress())
         if registration is not None:
-            self._desk.register(registration)
+            told = self._desk.register(registration)
             with self._changed:
-                self._holder.knows()
+                self._holder.knows(told)
+                if not self._holder.registered:
+                    return  # again at once, with the ticket
         with self._changed:
             request = self._holder.request(self._wanted(), ends)
             self._asked_at = time.monotonic()

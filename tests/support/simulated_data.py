@@ -14,7 +14,7 @@ import dataclasses
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.data import DataPlan, Partition, Progress, Span
-from rover_kf.api.leases import LeaseReply, LeaseRequest, RegisterData
+from rover_kf.api.leases import LeaseReply, LeaseRequest, RegisterData, Registered
 from rover_kf.sharding.desk import Desk
 from rover_kf.sharding.holder import Holder, Place
 from rover_kf.sharding.lending import Terms
@@ -243,8 +243,8 @@ class SimulatedData:
     def _arrive(self, rank: Rank, message: object) -> None:
         try:
             if isinstance(message, RegisterData):
-                self.desk.register(codec.loads(RegisterData, codec.dumps(message)), self.now)
-                reply: object = None
+                told = codec.loads(RegisterData, codec.dumps(message))
+                reply: object = self.desk.register(told, self.now)
             elif isinstance(message, LeaseRequest):
                 reply = self.desk.ask(codec.loads(LeaseRequest, codec.dumps(message)), self.now)
             elif isinstance(message, LeaseReply):
@@ -252,9 +252,10 @@ class SimulatedData:
                     rank.holder.absorb(message)
                     rank.union.aside(rank.holder.poison)
                 return
-            else:  # the desk has taken a registration
+            else:
+                assert isinstance(message, Registered)
                 if rank.alive:
-                    rank.holder.knows()
+                    rank.holder.knows(message)
                 return
         except errors.Conflict:
             return  # of another round, or late

@@ -10,8 +10,8 @@ from __future__ import annotations
 from simulated_data import Rank, Saved, SimulatedData
 
 from rover_kf.api.data import Progress
-from rover_kf.api.leases import RegisterData
 from rover_kf.sharding.holder import Holder, Place
+from rover_kf.sharding.ledger import Ledger
 from rover_kf.sharding.union import Union
 
 WORKERS = 3
@@ -53,10 +53,10 @@ class SimulatedShared(SimulatedData):
 
     def save(self, _: int) -> None:
         """The first worker asks for the progress, then the model is saved."""
-        counter = self.desk.counters.get("train")
-        if counter is None or counter.ledger is None or not self.ranks[0].holder.registered:
+        ledger = self._ledger()
+        if ledger is None or not self.ranks[0].holder.registered:
             return
-        progress = counter.ledger.progress()
+        progress = ledger.progress()
         if self.ranks[0].union.epoch == progress.epoch:
             self.ranks[0].union = Union.of([progress, self.ranks[0].union.progress()])
             self.lent = sum(self._held(rank) for rank in self.ranks)
@@ -74,18 +74,24 @@ class SimulatedShared(SimulatedData):
             self.weights, self.aside = self.saved.weights.copy(), {*self.saved.aside}
 
     def _arrive(self, rank: Rank, message: object) -> None:
-        if isinstance(message, RegisterData) and message.rank == 0 and rank.alive:
-            # What is on its way to the others' loops is used, and lent anew.
-            self.repeats += sum(self._held(other) for other in self.ranks[1:])
+        held = sum(self._held(other) for other in self.ranks[1:])
+        before = self._ledger()
         super()._arrive(rank, message)
+        if self._ledger() is not before:
+            # What is on its way to the others' loops is used, and lent anew.
+            self.repeats += held
+
+    def _ledger(self) -> Ledger | None:
+        counter = self.desk.counters.get("train")
+        return counter.ledger if counter else None
 
     def _held(self, rank: Rank) -> int:
         """Slots that are lent to it, as it or the ledger knows."""
         told = sum(span.size for span in rank.holder.registration(Progress()).held)
-        counter = self.desk.counters.get("train")
-        if counter is None or counter.ledger is None:
+        ledger = self._ledger()
+        if ledger is None:
             return told
-        account = counter.ledger.workers.get(rank.holder.place.worker)
+        account = ledger.workers.get(rank.holder.place.worker)
         return max(told, account.outstanding if account else 0)
 
     def check(self) -> None:

@@ -13,8 +13,7 @@ from aiohttp import test_utils
 from rover_kf import errors
 from rover_kf.api import codec, names, refusals
 from rover_kf.api.data import DataPlan, Partition, Progress, Span
-from rover_kf.api.leases import LeaseReply, ProgressRequest, Unread
-from rover_kf.api.status import Acknowledged
+from rover_kf.api.leases import LeaseReply, ProgressRequest, Registered, Unread
 from rover_kf.sharding.holder import Holder, Place
 from rover_kf.sidecar.leases import Leases
 from rover_kf.sidecar.story import Chronicle
@@ -38,8 +37,7 @@ class Served:
 
     async def register(self, holder, plan=PLAN):
         told = dataclasses.replace(holder.registration(Progress()), plan=plan)
-        assert await self.post(names.PATH_DATA_REGISTER, told, Acknowledged)
-        holder.knows()
+        holder.knows(await self.post(names.PATH_DATA_REGISTER, told, Registered))
 
     async def lease(self, holder, count=2):
         reply = await self.post(names.PATH_DATA_LEASE, holder.request(count), LeaseReply)
@@ -115,6 +113,28 @@ def test_a_record_of_which_nothing_can_be_made_is_told_by_its_place():
         "data set 'clicks': record 'clicks/1' 6 could not be used and is left out: JSONDecodeError",
         "data set 'clicks': record 'clicks/1' 7 could not be used and is left out: KeyError",
     ]
+
+
+def test_a_late_message_of_a_dead_process_displaces_nobody():
+    """Its successor came with a ticket; the slots that it has stay its own."""
+
+    async def talk(served):
+        old, new = (Holder(PLAN, Place(1, 0, 1, name), shared=True) for name in ("old", "new"))
+        late = old.registration(Progress())
+        await served.register(old)
+        await served.register(new)
+        assert not new.registered
+        await served.register(new)
+        assert new.registered
+        held = (await served.lease(new)).leases
+        for ticket in ("", "of another coordinator"):
+            message = dataclasses.replace(late, ticket=ticket)
+            reply = await served.post(names.PATH_DATA_REGISTER, message, Registered)
+            assert reply.ticket
+        assert (await served.lease(new)).leases[0].begin == held[-1].end
+
+    ((status,), _) = serve(talk)
+    assert [share.worker for share in status.workers] == ["0/new"]
 
 
 def test_rounds_that_are_over_and_other_data_are_refused():
