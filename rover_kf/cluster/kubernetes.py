@@ -93,17 +93,13 @@ class KubernetesCluster(KubernetesNodes):
         return objects.job_of(reply)
 
     def try_patch(self, key: JobKey, patch: Mapping[str, Any]) -> str:
-        """Why the API server or a webhook would refuse a merge patch of the job; a dry run.
-
-        Raises:
-            JobNotFound: there is none.
-        """
+        """Why the API server or a webhook would refuse a merge patch of the job; a dry run."""
         query: dict[str, str | int | bool] = {"dryRun": "All"}
         body, kind = dict(patch), MERGE_PATCH
         path, what = _job(key), str(key)
         try:
             self._api.request("PATCH", path, what=what, query=query, body=body, content_type=kind)
-        except errors.InputError as refusal:
+        except (errors.InputError, errors.JobNotFound) as refusal:
             return str(refusal)
         return ""
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
-from rover_kf.api.surroundings import NodeRoom, Surroundings
+from rover_kf.api.surroundings import NodeRoom, Objects, Surroundings
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.reconcilers import surroundings
 from rover_kf.scaling.competition import ALL, Member, Share, View, promised, shares
@@ -25,7 +25,7 @@ from rover_kf.scaling.competition import ALL, Member, Share, View, promised, sha
 LOG = logging.getLogger(__name__)
 
 FRESH_SECONDS = 10.0
-"""How long what nodes have left is believed while no job of ours changes."""
+"""How long what a namespace may have is believed, and what nodes have left while no job changes."""
 MOST_OF_THE_TIME = 20.0
 """Seconds until the next reading, for each that the last one took."""
 
@@ -35,6 +35,7 @@ class _Reading:
     """Nodes at one time, and what follows for all jobs."""
 
     nodes: tuple[NodeRoom, ...] | None = None
+    """Less what jobs were promised."""
     shares: Mapping[str, Share] = dataclasses.field(default_factory=dict)
     unread: str = ""
     fresh_until: float = 0.0
@@ -55,6 +56,8 @@ class Board:
         self._short: set[JobKey] = set()
         self._changed = True
         self._reading = _Reading()
+        self._objects: dict[str, tuple[float, Objects]] = {}
+        """By namespace, with until when they are believed."""
 
     def known(self, key: JobKey) -> Member | None:
         """The job as it was put here last."""
@@ -72,11 +75,17 @@ class Board:
                     self._short.add(key)
             self._changed |= _room_of(before) != _room_of(member)
 
-    def learn(self, key: JobKey, wants: int) -> None:
-        """Note how many replicas the job would have, were there room; 0: what it asks for."""
+    def learn(self, key: JobKey, wants: int, bound: str) -> None:
+        """Note how many replicas the job would have, were there room, and where there is none.
+
+        Args:
+            key: of the job.
+            wants: Worker replicas; 0: what it asks for.
+            bound: what has no room for these.
+        """
         found = self.known(key)
-        if found is not None and found.wants != wants:
-            self.put(key, dataclasses.replace(found, wants=wants))
+        if found is not None and (found.wants, found.bound) != (wants, bound):
+            self.put(key, dataclasses.replace(found, wants=wants, bound=bound))
 
     def others_short(self, key: JobKey) -> bool:
         """Whether another job lacks room."""
@@ -94,22 +103,29 @@ class Board:
         Raises:
             ClusterUnavailable: the cluster did not answer.
         """
-        objects = self._cluster.surroundings(key.namespace)
         reading = self._read(now)
-        around = surroundings.of(objects, reading.nodes)
+        around = surroundings.of(self._bounds(key.namespace, now), reading.nodes)
         if reading.unread:
             around = dataclasses.replace(around, unread=(*around.unread, reading.unread))
+        found = [reading.shares.get(mine.name, ALL)]
+        if around.quotas:
+            with self._lock:
+                members = [one for one in self._members.values() if one.namespace == key.namespace]
+            found.append(shares(members, Surroundings(None, around.quotas)).get(mine.name, ALL))
+        return View(around, mine.need, min(found, key=lambda share: share.most))
+
+    def _bounds(self, namespace: str, now: float) -> Objects:
         with self._lock:
-            members = list(self._members.values())
-        neighbours = [one for one in members if one.namespace == key.namespace]
-        quotas = Surroundings(None, around.quotas)
-        found = (
-            shares(neighbours, quotas).get(mine.name, ALL),
-            reading.shares.get(mine.name, ALL),
-        )
-        others = (one for one in members if one.name != mine.name)
-        left = promised(around, others)
-        return View(left, mine.need, min(found, key=lambda share: share.most))
+            until, known = self._objects.get(namespace, (0.0, Objects()))
+        if now < until:
+            return known
+        found = self._cluster.surroundings(namespace)
+        with self._lock:
+            self._objects[namespace] = (now + FRESH_SECONDS, found)
+            old = [name for name, (end, _) in self._objects.items() if end <= now]
+            for name in old:
+                del self._objects[name]
+        return found
 
     def _read(self, now: float) -> _Reading:
         with self._lock:
@@ -121,6 +137,7 @@ class Board:
         began = time.perf_counter()
         nodes, unread = self._nodes()
         found = shares(members, Surroundings(nodes))
+        nodes = promised(Surroundings(nodes), members).nodes
         paused = now + MOST_OF_THE_TIME * (time.perf_counter() - began)
         reading = _Reading(nodes, found, unread, now + FRESH_SECONDS, paused)
         with self._lock:

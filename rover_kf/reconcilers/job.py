@@ -125,7 +125,7 @@ class Reconcilers:
         rate = Pace(self._jobs())
         made = plan(seen, memory, now, rate)
         if made.wants is not None:
-            self._board.learn(key, made.wants)
+            self._board.learn(key, made.wants, made.bound)
         applied = self._executor.apply(job, made, now)
         self._times.count(memory, made, self._clock())
         delay = _delay(seen, made, now, rate) if applied else RETRY_SECONDS

@@ -55,7 +55,7 @@ def member(
         restart_seconds=seen.policy.restart_prior_seconds,
     )
     if known is not None and known.asked == asked:
-        found = dataclasses.replace(found, wants=known.wants)
+        found = dataclasses.replace(found, wants=known.wants, bound=known.bound)
     return _with_rates(found, seen, known) if ours else found
 
 

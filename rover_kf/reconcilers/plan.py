@@ -203,6 +203,8 @@ class Plan:
     """Of this tick; None where nothing was decided."""
     wants: int | None = None
     """Worker replicas that it would have, were there room; 0: what it asks for; None: as before."""
+    bound: str = ""
+    """What has no room for these, if it is something that other jobs might give."""
 
     def then(self, *effects: Effect, status: JobStatus) -> Plan:
         """The plan with more to do."""

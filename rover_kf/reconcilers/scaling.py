@@ -115,11 +115,12 @@ def _decide(plan: Plan, seen: Observed, here: Observation, now: float, mode: str
         return _stay(plan, seen, decision, state, now)
     if mode == policies.RECOMMEND:
         return _recommend(moves.follow(plan, seen), decision, state, now)
-    most, why = _most(seen, here.replicas)
+    most, why, bound = _most(seen, here.replicas)
     if decision.target <= max(most, here.replicas):
         return moves.begin(dataclasses.replace(plan, wants=0), seen, decision, state, now)
-    # In as far as it would be more, the others shall know of it.
-    plan = dataclasses.replace(plan, wants=decision.target)
+    # What other jobs might give, they shall know of.
+    wants = 0 if seen.refused else decision.target
+    plan = dataclasses.replace(plan, wants=wants, bound=bound)
     bounded = dataclasses.replace(seen.policy, max=int(max(most, here.replicas)))
     less, state = decide(here, bounded, memory, now=now)
     less = dataclasses.replace(less, bound=why)
@@ -131,15 +132,15 @@ def _decide(plan: Plan, seen: Observed, here: Observation, now: float, mode: str
     return moves.tell_once(plan, f"bound:{here.replicas}:{why[:28]}", event)
 
 
-def _most(seen: Observed, replicas: int) -> tuple[float, str]:
-    """How many replicas there is room for now, and what that ends at."""
+def _most(seen: Observed, replicas: int) -> tuple[float, str, str]:
+    """How many replicas there is room for now, what that ends at, and that in a word."""
     if seen.refused:
-        return replicas, f"the API server would not take it: {seen.refused}"
+        return replicas, f"the API server would not take it: {seen.refused}", ""
     if seen.view is None:
-        return math.inf, ""
-    left = room.more_pods(seen.view.need, seen.view.around)
-    bounds = [(replicas + left.count, left.why), (seen.view.share.most, seen.view.share.why)]
-    return min(bounds)
+        return math.inf, "", ""
+    left, share = room.more_pods(seen.view.need, seen.view.around), seen.view.share
+    room_now = (replicas + left.count, left.why, left.bound)
+    return room_now if room_now[0] <= share.most else (share.most, share.why, "")
 
 
 def _without_coordinator(plan: Plan, seen: Observed, now: float) -> Plan:
@@ -161,7 +162,7 @@ def _stay(
 ) -> Plan:
     if decision.reason == NOTHING_NEW:
         return moves.follow(plan, seen)
-    plan = plan if plan.wants else dataclasses.replace(plan, wants=0)
+    plan = plan if plan.wants else dataclasses.replace(plan, wants=0, bound="")
     verified = plan.status.scaling.move
     plan = moves.decided(moves.follow(plan, seen), decision, state)
     if verified is None or state.move is not None or seen.job.replicas["worker"] != verified.target:

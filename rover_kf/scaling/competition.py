@@ -42,6 +42,8 @@ class Member:
     """Nodes of its Workers, one for each that has one."""
     wants: int = 0
     """Worker replicas that it would have, were there room; 0: what it asks for."""
+    bound: str = ""
+    """What has no room for these (``MorePods.bound``); empty: something that no job can give."""
     lacking_seconds: float = 0.0
     """For how long a pod of it has found no node; 0: all have one."""
     rates: tuple[tuple[int, float], ...] = ()
@@ -61,7 +63,12 @@ class Member:
     @property
     def short(self) -> bool:
         """Whether it lacks room that others might give."""
-        return self.wants > self.asked or 0 < self.lacking_seconds < GIVES_UP_SECONDS
+        return self.lacks(room.NODES) or self.lacks(self.bound)
+
+    def lacks(self, pool: str) -> bool:
+        """Whether it lacks room of that kind."""
+        waits = pool == room.NODES and 0 < self.lacking_seconds < GIVES_UP_SECONDS
+        return waits or (self.wants > self.asked and bool(pool) and pool == self.bound)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,11 +102,12 @@ def shares(members: Sequence[Member], around: Surroundings) -> dict[str, Share]:
         members: that compete; for a quota, those of its namespace alone.
         around: what is left beside all of them.
     """
-    pools: list[dict[str, float]] = []
+    found = []
     if around.nodes is not None:
-        pools.append(_node_counts(members, around.nodes))
-    pools += [_quota_counts(members, quota) for quota in around.quotas]
-    found = [_shares(members, counts) for counts in pools]
+        found.append(_shares(members, _node_counts(members, around.nodes), room.NODES))
+    for quota in around.quotas:
+        counts = _quota_counts(members, quota)
+        found.append(_shares(members, counts, room.of_quota(quota.name)))
     return {
         one.name: min((pool[one.name] for pool in found), key=lambda share: share.most, default=ALL)
         for one in members
@@ -120,10 +128,10 @@ def promised(around: Surroundings, others: Iterable[Member]) -> Surroundings:
     return dataclasses.replace(around, nodes=tuple(nodes))
 
 
-def _shares(members: Sequence[Member], counts: Mapping[str, float]) -> dict[str, Share]:
+def _shares(members: Sequence[Member], counts: Mapping[str, float], pool: str) -> dict[str, Share]:
     """Of one capacity, by how many pods of each job it would hold."""
     bound = [one for one in members if 1 <= counts[one.name] < math.inf]
-    short = sorted(one.name for one in bound if one.short)
+    short = sorted(one.name for one in bound if one.lacks(pool))
     found = dict.fromkeys((one.name for one in members), ALL)
     if not short:
         return found

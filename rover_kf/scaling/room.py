@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from rover_kf.api.surroundings import Amounts, NodeRoom, PodNeed, QuotaRoom, Surroundings, Taint
 
+NODES = "nodes"
 _PODS = ("pods", "count/pods")
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
 _PLAIN = ("cpu", "memory", "ephemeral-storage")
@@ -26,6 +27,13 @@ class MorePods:
     """Infinite where nothing is known to end it."""
     why: str = ""
     """What it ends at, by name; empty where nothing does."""
+    bound: str = ""
+    """The same as one word: NODES, or what ``of_quota`` calls a quota."""
+
+
+def of_quota(name: str) -> str:
+    """What a quota is called as a bound."""
+    return f"quota {name}"
 
 
 def more_pods(need: PodNeed, around: Surroundings) -> MorePods:
@@ -49,16 +57,15 @@ def quota_room(need: PodNeed, quota: QuotaRoom) -> MorePods:
         f"ResourceQuota {quota.name} leaves {_amount(left)} of {key}, and a pod asks for "
         f"{_amount(counted(need, key))}"
     )
-    return MorePods(count, why if key else "")
+    return MorePods(count, why, of_quota(quota.name)) if key else MorePods(count)
 
 
 def node_room(need: PodNeed, nodes: Iterable[NodeRoom]) -> MorePods:
     """How many more pods the nodes take, each pod whole on one node."""
     count = sum(places(need, node) for node in nodes)
     asked = ", ".join(f"{key} {_amount(value)}" for key, value in need.requests.items() if value)
-    return MorePods(
-        count, f"nodes have room for {count} more of its pods ({asked or 'no requests'})"
-    )
+    why = f"nodes have room for {count} more of its pods ({asked or 'no requests'})"
+    return MorePods(count, why, NODES)
 
 
 def places(need: PodNeed, node: NodeRoom, more: Amounts | None = None) -> int:

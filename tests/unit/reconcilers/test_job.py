@@ -11,9 +11,10 @@ import pytest
 from memory_cluster import KEY, Clock, Killed, MemoryCluster, manifest
 
 from rover_kf.api import names
-from rover_kf.api.jobs import Container, Pod
+from rover_kf.api.jobs import Container, JobKey, ObservedJob, Pod
 from rover_kf.api.surroundings import Objects
 from rover_kf.history.store import SqlHistory
+from rover_kf.reconcilers import scaling
 from rover_kf.reconcilers.job import Reconcilers
 from rover_kf.reconcilers.watch import watch
 
@@ -214,9 +215,43 @@ def test_jobs_that_are_not_ours_are_left_alone_with_an_event(changes, word, cloc
     assert word in told[0].message
 
 
+def a_job(kind="PyTorchJob", *, masters=0, labels=None, **spec):
+    manifest = {"metadata": {"labels": labels or {}}, "spec": spec}
+    replicas = {"worker": 2, **({"master": masters} if masters else {})}
+    return ObservedJob(JobKey("team", "digits", kind), "u", "1", manifest, replicas, "Running")
+
+
+@pytest.mark.parametrize(
+    ("job", "word"),
+    [
+        (a_job(), ""),
+        (a_job(elasticPolicy={"minReplicas": 1}), ""),
+        (a_job(masters=1), ""),
+        (a_job(runPolicy={"managedBy": "kubeflow.org/training-operator"}), ""),
+        (a_job("TFJob"), "TFJob fails when workers go"),
+        (a_job(elasticPolicy={"metrics": [{}]}), "HPA"),
+        (a_job(elasticPolicy={"minReplicas": 1}, masters=1), "Master"),
+        (a_job(runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"}), "managedBy"),
+        (a_job(labels={"kueue.x-k8s.io/queue-name": "q"}), "Kueue"),
+    ],
+)
+def test_whose_size_is_ours_to_change(job, word):
+    """By what the job itself says."""
+    why = scaling.refusal(job)
+    assert bool(why) == bool(word)
+    assert word in why
+
+
 def quota(name, left):
     status = {"hard": {"requests.cpu": "8"}, "used": {"requests.cpu": str(8 - left)}}
     return {"metadata": {"name": name}, "status": status}
+
+
+def elsewhere():
+    return tuple(
+        Pod(f"digits-worker-{index}", f"uid-{index}", "worker", index, "Running", node="m")
+        for index in range(2)
+    )
 
 
 def hpa(kind, target):
@@ -249,6 +284,7 @@ def test_what_bounds_a_change_is_named(around, told, resizes, clock, history):
     """Quota, nodes, somebody else's autoscaler, the API server's own word in a dry run: with too
     little of one the job stays and one Event names it; with enough it goes."""
     cluster = MemoryCluster(clock)
+    cluster.pods = elsewhere()
     for name, value in around.items():
         setattr(cluster, name, value)
     look(cluster, history, times=6)
@@ -263,7 +299,7 @@ def test_a_step_that_fits_is_made_where_the_best_one_does_not(clock, history):
     """Four would be best and there is room for one more: three, which pay by themselves."""
     given = manifest(annotations={f"{names.PREFIX}scaling.max": "4"})
     cluster = MemoryCluster(clock, given)
-    cluster.machines = (machine(1),)
+    cluster.machines, cluster.pods = (machine(1),), elsewhere()
     look(cluster, history, times=3)
     assert cluster.resizes == [(2, 3)]
     assert any("room for 1 more" in one.bound for one in history.get("uid-1").decisions)

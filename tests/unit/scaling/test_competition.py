@@ -26,7 +26,7 @@ def node(name, free=0.0):
 
 def member(name, asked, *, on=None, **more):
     places = tuple(f"n{index}" for index in range(asked)) if on is None else tuple(on)
-    given = {"fewest": 1, "rates": LINEAR, "work": 36_000.0, **more}
+    given = {"fewest": 1, "rates": LINEAR, "work": 36_000.0, "bound": "nodes", **more}
     return Member(
         name, given.pop("namespace", "team"), given.pop("need", ONE), asked, places=places, **given
     )
@@ -96,7 +96,17 @@ def test_who_could_not_use_the_room_gets_none():
 def test_a_quota_is_shared():
     """A full quota: who gains more by it gets the replica of another one."""
     around = Surroundings(quotas=(QuotaRoom("q", {"requests.cpu": 0.0}),))
-    assert share(member("a", 3), (member("b", 1, wants=2, weight=8.0),), around).most == 2
+    assert (
+        share(member("a", 3), (member("b", 1, wants=2, weight=8.0, bound="quota q"),), around).most
+        == 2
+    )
+
+
+def test_who_is_bound_by_something_else_asks_nobody_for_nodes():
+    """A job that a quota keeps from growing would not use the nodes that others gave."""
+    around = Surroundings((*FULL.nodes, node("n3")))
+    other = member("b", 1, on=("n3",), wants=2, weight=8.0, bound="quota q")
+    assert share(member("a", 3), (other,), around).most == math.inf
 
 
 def test_what_others_were_promised_is_not_free():
