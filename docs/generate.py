@@ -17,6 +17,7 @@ import click
 import yaml
 
 from rover_kf.api import names
+from rover_kf.cli import exit_codes
 from rover_kf.cli.entry import cli
 from rover_kf.elastic.failures import pods, processes
 from rover_kf.elastic.failures.rule import Rule
@@ -31,7 +32,7 @@ NOTE = "<!-- Made by docs/generate.py; edit the source instead. -->\n"
 
 def command_line() -> str:
     """Every command with its help, as the terminal shows it."""
-    parts = [f"{NOTE}# Command line\n\n{_block(cli, 'rover-kf')}"]
+    parts = [f"{NOTE}# Command line\n\n{_block(cli, 'rover-kf')}", _exit_codes()]
     stack = sorted(cli.commands.items())
     while stack:
         name, command = stack.pop(0)
@@ -40,6 +41,16 @@ def command_line() -> str:
             below = [(f"{name} {key}", value) for key, value in sorted(command.commands.items())]
             stack = below + stack
     return "\n".join(parts)
+
+
+def _exit_codes() -> str:
+    """What they mean, and what else holds for every verb."""
+    rows = "".join(f"| {code} | {meaning} |\n" for code, meaning in exit_codes.MEANINGS.items())
+    return (
+        f"## Exit codes\n\n| code | meaning |\n|---|---|\n{rows}\n"
+        "Errors go to standard error, one line each, and name what is allowed. Where no terminal "
+        "is, output has no colours and does not move; `-o json` and `-o yaml` are for programs.\n"
+    )
 
 
 def _block(command: click.Command, path: str) -> str:

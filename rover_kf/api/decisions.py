@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
+
+from rover_kf.api.tables import Shown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Proposal:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Recommendation:
+class Recommendation(Shown):
     """Sizes for a job that has not started yet."""
 
     job: str
@@ -82,6 +85,17 @@ class Recommendation:
     def get(self, name: str) -> Quantity | None:
         """The quantity of that name; None if nothing could be said about it."""
         return next((item for item in self.quantities if item.name == name), None)
+
+    def _html_title(self) -> str:
+        return f"sizes for {self.job}"
+
+    def _html_header(self) -> Sequence[str]:
+        return ("size", "target", "from", "to", "unit", "basis", "why")
+
+    def _html_rows(self) -> Iterable[Sequence[object]]:
+        for one in self.quantities:
+            numbers = (f"{value:,.4g}" for value in (one.target, one.lower, one.upper))
+            yield (one.name, *numbers, one.unit, one.basis, one.why)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

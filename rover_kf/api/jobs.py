@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rover_kf.api import names
+from rover_kf.api.tables import Shown
 
 Manifest = Mapping[str, Any]
 """A Kubernetes object as plain data; nobody changes one in place."""
@@ -99,7 +100,7 @@ class Event:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ObservedJob:
+class ObservedJob(Shown):
     """A job as it stands in the cluster, with defaults of the Training Operator applied."""
 
     key: JobKey
@@ -134,3 +135,15 @@ class ObservedJob:
     def nodes(self) -> int:
         """Pods that train: Master and Worker replicas together."""
         return sum(self.replicas.get(kind, 0) for kind in ("master", "chief", "worker"))
+
+    def _html_title(self) -> str:
+        return str(self.key)
+
+    def _html_rows(self) -> Iterable[Sequence[object]]:
+        yield "phase", self.phase or "New"
+        yield "replicas", ", ".join(f"{count} {kind}" for kind, count in self.replicas.items())
+        if self.suspended:
+            yield "suspended", "yes"
+        for key in sorted(self.annotations):
+            if key.startswith(names.PREFIX) and key.count(".") > 1:  # policy, not what we wrote
+                yield key.removeprefix(names.PREFIX), self.annotations[key]

@@ -11,12 +11,23 @@ import click
 
 import rover_kf
 from rover_kf import errors
-from rover_kf.cli import checkpoint, doctor, jobs, past, plan, recommend, run, simulate
+from rover_kf.cli import (
+    checkpoint,
+    completion,
+    doctor,
+    exit_codes,
+    jobs,
+    past,
+    plan,
+    recommend,
+    run,
+    simulate,
+    top,
+    train,
+)
 from rover_kf.cli.place import Place
 from rover_kf.cli.steering import VERBS as STEERING
 from rover_kf.client import settings
-
-INTERRUPTED = 130
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,9 +47,10 @@ def cli(
     ctx.obj = Place(on=on, state=state, context=context)
 
 
-BEFORE = (*run.VERBS, *plan.VERBS, *recommend.VERBS, *simulate.VERBS)
+BEFORE = (*run.VERBS, *train.VERBS, *plan.VERBS, *recommend.VERBS, *simulate.VERBS)
+AROUND = (*top.VERBS, *doctor.VERBS, *completion.VERBS)
 
-for verb in (*BEFORE, *jobs.VERBS, *past.VERBS, *checkpoint.VERBS, *doctor.VERBS, *STEERING):
+for verb in (*BEFORE, *jobs.VERBS, *past.VERBS, *checkpoint.VERBS, *AROUND, *STEERING):
     cli.add_command(verb)
 
 
@@ -58,5 +70,5 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(refusal.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(exit_codes.INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)

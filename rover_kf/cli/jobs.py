@@ -6,17 +6,21 @@ from __future__ import annotations
 
 import pathlib
 import threading
+from collections.abc import Iterator
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import JobKey
 from rover_kf.cli import show
 from rover_kf.cli.data_progress import data_lines
+from rover_kf.cli.output import FORMAT, tell
 from rover_kf.cli.place import Place
-from rover_kf.client import RoverClient
+from rover_kf.cli.plan import DRY_RUN, tell_difference
+from rover_kf.client import Progress, RoverClient
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.reconcilers.watch import watch as reconcile
 
@@ -27,10 +31,14 @@ NAMESPACE = click.option("-n", "--namespace", default="default", show_default=Tr
 @click.command()
 @click.argument("file", metavar="JOB.yaml", type=click.Path(path_type=pathlib.Path))
 @click.option("--inject/--no-inject", default=True, help="Patch the job before it is created.")
+@DRY_RUN
 @click.pass_obj
-def submit(place: Place, file: pathlib.Path, inject: bool) -> None:  # noqa: FBT001 - click passes flags so
+def submit(place: Place, file: pathlib.Path, inject: bool, dry_run: bool) -> None:  # noqa: FBT001 - click passes flags so
     """Create a job on the cluster and return."""
     with place.client() as rover:
+        if dry_run:
+            tell_difference(rover, file)
+            return
         if isinstance(rover.cluster, LocalCluster):
             raise errors.InputError(
                 "an embedded job ends with its command: use rover-kf run, or --on kubernetes"
@@ -41,11 +49,13 @@ def submit(place: Place, file: pathlib.Path, inject: bool) -> None:  # noqa: FBT
 
 @click.command("list")
 @click.option("-n", "--namespace", help="Only of this namespace.")
+@FORMAT
 @click.pass_obj
-def list_jobs(place: Place, namespace: str | None) -> None:
+def list_jobs(place: Place, namespace: str | None, output: str) -> None:
     """List labelled jobs."""
     with place.client() as rover:
-        Console().print(show.job_table(rover.list(namespace)))
+        found = rover.list(namespace)
+        tell(found, output, show.job_table(found))
 
 
 @click.command()
@@ -85,8 +95,9 @@ def _reconciler(rover: RoverClient, key: JobKey, stop: threading.Event) -> threa
 @NAME
 @NAMESPACE
 @click.option("--json", "as_json", is_flag=True, help="Print the coordinator's whole answer.")
+@FORMAT
 @click.pass_obj
-def status(place: Place, name: str, namespace: str, as_json: bool) -> None:  # noqa: FBT001 - click passes flags so
+def status(place: Place, name: str, namespace: str, as_json: bool, output: str) -> None:  # noqa: FBT001 - click passes flags so
     """Say where a job stands now."""
     key = JobKey(namespace, name)
     with place.client() as rover:
@@ -94,11 +105,15 @@ def status(place: Place, name: str, namespace: str, as_json: bool) -> None:  # n
             click.echo(codec.dumps(rover.status(key)).decode())
         else:
             progress = rover.progress(key)
-            click.echo(show.progress_line(progress))
-            for line in (line for data in progress.data for line in data_lines(data)):
-                click.echo(f"{progress.job}: {line}")
-            if progress.goodput is not None and progress.goodput.total:
-                click.echo(f"{progress.job}: {show.goodput_line(progress.goodput)}")
+            tell(progress, output, *(Text(line) for line in _status_lines(progress)))
+
+
+def _status_lines(progress: Progress) -> Iterator[str]:
+    yield show.progress_line(progress)
+    for line in (line for data in progress.data for line in data_lines(data)):
+        yield f"{progress.job}: {line}"
+    if progress.goodput is not None and progress.goodput.total:
+        yield f"{progress.job}: {show.goodput_line(progress.goodput)}"
 
 
 @click.command()
@@ -132,13 +147,13 @@ def logs(  # noqa: PLR0917 - click passes options by name
 @click.command()
 @NAME
 @NAMESPACE
+@FORMAT
 @click.pass_obj
-def events(place: Place, name: str, namespace: str) -> None:
+def events(place: Place, name: str, namespace: str, output: str) -> None:
     """Print a job's story."""
     with place.client() as rover:
-        key = rover.get(JobKey(namespace, name)).key
-        for event in rover.events(key):
-            click.echo(show.event_line(event))
+        found = rover.events(rover.get(JobKey(namespace, name)).key)
+        tell(found, output, *(Text(show.event_line(event)) for event in found))
 
 
 @click.command()

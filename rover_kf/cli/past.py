@@ -9,11 +9,11 @@ import pathlib
 import time
 
 import click
-from rich.console import Console
 
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.cli import show
+from rover_kf.cli.output import FORMAT, tell
 from rover_kf.cli.place import Place
 from rover_kf.history import transfer
 
@@ -27,12 +27,15 @@ def history() -> None:
 @click.option("-n", "--namespace", help="Only of this namespace.")
 @click.option("--job", help="Only of this job.")
 @click.option("--limit", default=20, show_default=True)
+@FORMAT
 @click.pass_obj
-def list_runs(place: Place, namespace: str | None, job: str | None, limit: int) -> None:
+def list_runs(
+    place: Place, namespace: str | None, job: str | None, limit: int, output: str
+) -> None:
     """List runs, newest first."""
     with place.embedded() as rover:
         found = rover.history.list(namespace=namespace, name=job, limit=limit)
-    Console().print(show.run_table(found))
+    tell(found, output, show.run_table(found))
 
 
 @history.command("show")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The verb patch. Nothing is created by it."""
+"""The verb patch, and what other verbs would create. Nothing is created by it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ import pathlib
 
 import click
 
+from rover_kf.api.jobs import Manifest
 from rover_kf.cli.place import Place
-from rover_kf.client import manifests
+from rover_kf.client import RoverClient, manifests
+from rover_kf.client.manifests import Source
 from rover_kf.injection import differences
-from rover_kf.injection.inject import inject
+from rover_kf.injection.inject import Injected, inject
 
 FILE = click.argument("file", metavar="JOB.yaml", type=click.Path(path_type=pathlib.Path))
+DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Show what would change, and create nothing."
+)
 
 
 @click.command()
 @FILE
 @click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="File to write.")
-@click.option("--diff", is_flag=True, help="Show what would change instead.")
+@click.option("--diff", "--dry-run", is_flag=True, help="Show what would change instead.")
 @click.pass_obj
 def patch(place: Place, file: pathlib.Path, output: pathlib.Path | None, diff: bool) -> None:  # noqa: FBT001 - click passes flags so
     """Print the file with the job patched, ready for ``kubectl apply -f -``.
@@ -28,10 +33,7 @@ def patch(place: Place, file: pathlib.Path, output: pathlib.Path | None, diff: b
     """
     source = manifests.load(file)
     done = inject(source.job, settings=place.read_settings().injection, source=source.name)
-    for event in done.warnings:
-        click.echo(f"warning: {event.message}", err=True)
-    # Equal but for the order of keys is equal: a patched file comes out as it went in.
-    job = source.job if done.manifest == source.job else done.manifest
+    job = _told(source, done)
     text = source.with_job(job).to_yaml()
     if diff:
         text = differences.diff(source.job, job, source=source.name)
@@ -39,6 +41,25 @@ def patch(place: Place, file: pathlib.Path, output: pathlib.Path | None, diff: b
         click.echo(text, nl=False)
     else:
         output.write_text(text, encoding="utf-8")
+
+
+def tell_difference(rover: RoverClient, file: pathlib.Path) -> None:
+    """Print as a diff what submitting a file would change of it.
+
+    Raises:
+        InputError: it would be refused.
+    """
+    source = manifests.load(file)
+    job = _told(source, rover.patch(file))
+    click.echo(differences.diff(source.job, job, source=source.name), nl=False)
+
+
+def _told(source: Source, done: Injected) -> Manifest:
+    """The patched job, after its warnings were told."""
+    for event in done.warnings:
+        click.echo(f"warning: {event.message}", err=True)
+    # Equal but for the order of keys is equal: a patched file comes out as it went in.
+    return source.job if done.manifest == source.job else done.manifest
 
 
 VERBS = (patch,)

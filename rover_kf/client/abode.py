@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+from rover_kf import errors
 from rover_kf.api.jobs import JobKey, ObservedJob
-from rover_kf.client import settings
+from rover_kf.client import kubeflow_client, settings
+from rover_kf.client.kubeflow_client import KubeflowClient
 from rover_kf.client.reconciling import Background
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.protocol import Cluster
+from rover_kf.doctor.answer import Api
 from rover_kf.history import opening
 from rover_kf.reconcilers import policies
 
@@ -20,17 +23,40 @@ class Abode:
     """A cluster, a history, and what goes on in this process for jobs of the two.
 
     Args:
-        cluster: where jobs are; an embedded one in the settings' state folder by default.
+        cluster: where jobs are, or a TrainingClient of kubeflow's that is connected with it; an
+            embedded one in the settings' state folder by default.
         told: settings; the environment's by default.
     """
 
     def __init__(
-        self, cluster: Cluster | None = None, *, told: settings.ClientSettings | None = None
+        self,
+        cluster: Cluster | KubeflowClient | None = None,
+        *,
+        told: settings.ClientSettings | None = None,
     ) -> None:
         self.settings = told or settings.read()
+        self.namespace = "default"
+        """Of jobs that are named without one by kubeflow's verbs."""
+        if isinstance(cluster, KubeflowClient):
+            self.namespace, cluster = cluster.namespace, kubeflow_client.cluster_of(cluster)
         self.cluster: Cluster = cluster or LocalCluster(self.settings.state)
         self.history = opening.at(self.settings.history)
         self._background: Background | None = None
+
+    @property
+    def api(self) -> Api:
+        """The API server, for what is no job.
+
+        Raises:
+            InputError: jobs are embedded, there is none.
+        """
+        api: Api | None = getattr(self.cluster, "api", None)
+        if api is None:
+            raise errors.InputError(
+                "jobs are embedded, there is no API server; allowed: --on kubernetes, or "
+                'RoverClient.at("kubernetes")'
+            )
+        return api
 
     def close(self) -> None:
         """End embedded jobs and everything that this object has started."""

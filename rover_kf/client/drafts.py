@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import pathlib
 
-from rover_kf import errors
 from rover_kf.api.decisions import Recommendation
 from rover_kf.api.jobs import Manifest, ObservedJob
 from rover_kf.client import admission, bounds, manifests
 from rover_kf.client.abode import Abode
+from rover_kf.client.kubeflow_client import Model, manifest_of
 from rover_kf.client.rehearsing import DryRun, rehearse
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.doctor import Diagnosis, examine
@@ -20,21 +20,24 @@ from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.price import PriceTable
 from rover_kf.recommender.recommend import recommend
 
+Given = Manifest | Model | pathlib.Path | str
+"""A job: a mapping, a model of kubeflow's client, a path, or a text of YAML or JSON."""
+
 
 class Drafts(Abode):
     """What a client does with manifests."""
 
-    def patch(self, given: Manifest | pathlib.Path | str) -> Injected:
+    def patch(self, given: Given) -> Injected:
         """Inject a job without submitting it.
 
         Raises:
             InputError: it cannot be used; the message names file, key, value and what is allowed.
         """
-        return self._inject(manifests.load(given))
+        return self._inject(_read(given))
 
     def recommend(
         self,
-        given: Manifest | pathlib.Path | str,
+        given: Given,
         *,
         dry_run: DryRun | None = None,
         constraints: Constraints | None = None,
@@ -44,7 +47,7 @@ class Drafts(Abode):
         """Sizes for a job from the history of its like, a dry run, else from its manifest.
 
         Args:
-            given: mapping, path, or text of YAML or JSON.
+            given: mapping, model of kubeflow's client, path, or text of YAML or JSON.
             dry_run: how its script is tried on this machine; None: it is not.
             constraints: what may be had at most, beside quotas and nodes, which are looked up.
             prices: what an hour of each costs.
@@ -53,7 +56,7 @@ class Drafts(Abode):
         Raises:
             InputError: the manifest cannot be used, or its script made no step.
         """
-        source = manifests.load(given)
+        source = _read(given)
         namespace = source.job["metadata"].get("namespace") or "default"
         return recommend(
             source.job,
@@ -65,21 +68,24 @@ class Drafts(Abode):
             source=source.name,
         )
 
-    def submit(self, given: Manifest | pathlib.Path | str, *, inject: bool = True) -> ObservedJob:
+    def submit(self, given: Given, *, inject: bool = True) -> ObservedJob:
         """Create a job; embedded it runs, and is looked after, in this process.
 
         Where ``memory.max`` lets the memory limit be raised, the job starts with the one that runs
         alike were raised to.
 
         Args:
-            given: mapping, path, or text of YAML or JSON.
+            given: mapping, model of kubeflow's client, path, or text of YAML or JSON.
             inject: patch it first; a job that is patched already is not changed by that.
 
         Raises:
             InputError: refused before anything started.
             JobExists: a job of that name is there; it is left alone.
         """
-        source = manifests.load(given)
+        return self.submit_source(_read(given), inject=inject)
+
+    def submit_source(self, source: manifests.Source, *, inject: bool = True) -> ObservedJob:
+        """The same of a job that is read already; relative scripts are looked for in its folder."""
         if inject:
             source = self._fed(source)
         injected = self._inject(source) if inject else Injected(dict(source.job))
@@ -101,16 +107,10 @@ class Drafts(Abode):
             given: a job that is to be tried; None tries a small example.
 
         Raises:
-            InputError: jobs are embedded: there is no cluster to look at; or the job is wrong.
+            InputError: jobs are embedded, or the job is wrong.
             ClusterUnavailable: the API server does not answer at all.
         """
-        api = getattr(self.cluster, "api", None)
-        if api is None:
-            raise errors.InputError(
-                "jobs are embedded, there is no cluster to look at; allowed: --on kubernetes, or "
-                'RoverClient.at("kubernetes")'
-            )
-        return examine(api, namespace, given, settings=self.settings.injection)
+        return examine(self.api, namespace, given, settings=self.settings.injection)
 
     def _inject(self, source: manifests.Source) -> Injected:
         embedded = isinstance(self.cluster, LocalCluster)
@@ -131,3 +131,7 @@ class Drafts(Abode):
             return source
         found = recommend(source.job, self.history, source=source.name)
         return manifests.fed(source, found, most=most)
+
+
+def _read(given: Given) -> manifests.Source:
+    return manifests.load(manifest_of(given) if isinstance(given, Model) else given)

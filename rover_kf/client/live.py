@@ -16,6 +16,7 @@ from rover_kf.api.status import CoordinatorStatus, ScaleRequest
 from rover_kf.client import admission, explaining, pausing
 from rover_kf.client.abode import key_of
 from rover_kf.client.explaining import Explanation
+from rover_kf.client.listings import Events, Jobs
 from rover_kf.client.pausing import Paused
 from rover_kf.client.progress import Progress, carried, progress_of
 from rover_kf.client.runs import Runs
@@ -32,9 +33,9 @@ class LiveJobs(Runs):
         """Read one job; a name alone is a PyTorchJob in the namespace ``default``."""
         return self.cluster.get_job(key_of(key))
 
-    def list(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
+    def list(self, namespace: str | None = None) -> Jobs:
         """Labelled jobs of a namespace, or of all."""
-        return self.cluster.list_jobs(namespace)
+        return Jobs(self.cluster.list_jobs(namespace))
 
     def wait(
         self, key: JobKey | str, until: str = "Succeeded", timeout: float | None = None
@@ -96,9 +97,9 @@ class LiveJobs(Runs):
                 return
             time.sleep(every)
 
-    def events(self, key: JobKey | str) -> tuple[Event, ...]:
+    def events(self, key: JobKey | str) -> Events:
         """Events of the job, oldest first."""
-        return self.cluster.list_events(key_of(key))
+        return Events(self.cluster.list_events(key_of(key)))
 
     def logs(
         self,

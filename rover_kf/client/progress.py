@@ -5,16 +5,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rover_kf.api.jobs import Event, ObservedJob, Pod
 from rover_kf.api.leases import DataStatus
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
+from rover_kf.api.tables import Shown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Shown):
     """Where a job stands."""
 
     job: str
@@ -48,6 +49,23 @@ class Progress:
     def finished(self) -> bool:
         """Whether the Training Operator has given its final verdict."""
         return self.phase in ("Succeeded", "Failed")
+
+    def _html_title(self) -> str:
+        return self.job
+
+    def _html_rows(self) -> Iterable[Sequence[object]]:
+        total = f" of {self.total_steps}" if self.total_steps else ""
+        yield "phase", ", ".join(filter(None, (self.phase or "New", self.activity)))
+        yield "replicas", f"{self.running} of {self.replicas} run, {self.nodes} in the world"
+        yield "step", f"{self.step}{total}"
+        yield "samples a second", f"{self.samples_per_second:.0f}"
+        yield "newest step in memory", self.sealed_step
+        yield "newest step on storage", self.durable_step
+        yield "restarts", self.restarts
+        if self.goodput is not None and self.goodput.total:
+            yield "goodput", f"{self.goodput.fraction:.0%}"
+        if self.verdict:
+            yield "verdict", self.verdict
 
 
 def progress_of(

@@ -3,7 +3,8 @@
 """RoverClient: one object for a job's whole life, embedded or on Kubernetes.
 
 Called by CLI, notebooks and components. Every method reads afresh; nothing is cached. Its methods
-stand by what they are about: drafts.py, live.py, runs.py; abode.py has what all of them share.
+stand by what they are about: drafts.py, trainings.py, live.py, runs.py, and kubeflow_verbs.py for
+kubeflow's own names; all of them share abode.py.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from types import TracebackType
 from typing import final
 
 from rover_kf.client import settings
-from rover_kf.client.drafts import Drafts
-from rover_kf.client.live import LiveJobs
+from rover_kf.client.kubeflow_verbs import KubeflowVerbs
 from rover_kf.cluster.local import LocalCluster
 
 
 @final
-class RoverClient(Drafts, LiveJobs):
+class RoverClient(KubeflowVerbs):
     """Submits, watches, scales and reports jobs.
 
     **Usage**::
@@ -30,7 +30,8 @@ class RoverClient(Drafts, LiveJobs):
             rover.report(job.key, "report.html")
 
     Args:
-        cluster: where jobs are; an embedded one in the settings' state folder by default.
+        cluster: where jobs are, or a TrainingClient of kubeflow's that is connected with it; an
+            embedded one in the settings' state folder by default.
         told: settings; the environment's by default.
     """
 

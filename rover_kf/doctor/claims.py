@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rover_kf.api.jobs import Manifest
+from rover_kf.doctor import trials
 from rover_kf.doctor.answer import Answer, Api, Listing, ask, ask_all
 from rover_kf.doctor.finding import Finding, unread
 
@@ -33,7 +34,7 @@ def look(api: Api, namespace: str, job: Manifest) -> Claims:
     place = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
     found = {name: ask(api, f"{place}/{name}", f"claim {name}") for name in sorted(named(job))}
     classes = ask_all(api, "/apis/storage.k8s.io/v1/storageclasses", "storage classes")
-    replicas = sum(spec.get("replicas", 1) for spec in job["spec"]["pytorchReplicaSpecs"].values())
+    replicas = sum(spec.get("replicas", 1) for spec in trials.specs(job).values())
     most = (job["spec"].get("elasticPolicy") or {}).get("maxReplicas") or 0
     return Claims(namespace, found, classes, max(replicas, most))
 
@@ -42,7 +43,7 @@ def named(job: Manifest) -> set[str]:
     """Names of the claims that a job's pods mount."""
     return {
         volume["persistentVolumeClaim"]["claimName"]
-        for spec in job["spec"]["pytorchReplicaSpecs"].values()
+        for spec in trials.specs(job).values()
         for volume in spec["template"]["spec"].get("volumes") or ()
         if "persistentVolumeClaim" in volume
     }

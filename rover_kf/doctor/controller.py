@@ -34,6 +34,8 @@ NEEDED = (
     Right("list", "", "nodes"),
     Right("watch", "", "nodes"),
     Right("create", "", "events"),
+    Right("list", "", "resourcequotas"),
+    Right("list", "autoscaling", "horizontalpodautoscalers"),
     Right("create", "authentication.k8s.io", "tokenreviews"),
     Right("create", "authorization.k8s.io", "subjectaccessreviews"),
     Right("get", "apiextensions.k8s.io", "customresourcedefinitions"),

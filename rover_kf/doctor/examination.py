@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
+from rover_kf.api.tables import Shown
 from rover_kf.doctor import (
     admission,
     claims,
@@ -31,6 +32,7 @@ from rover_kf.doctor.pods import Pods
 from rover_kf.doctor.rights import Rights
 from rover_kf.doctor.training_operator import TrainingOperator
 from rover_kf.doctor.versions import Versions
+from rover_kf.injection.adapters import adapter_for
 from rover_kf.injection.inject import inject, remove
 from rover_kf.injection.settings import InjectionSettings
 
@@ -56,7 +58,7 @@ class Facts:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Shown):
     """What was found, in the order in which to mend."""
 
     namespace: str
@@ -66,6 +68,16 @@ class Diagnosis:
     def broken(self) -> tuple[Finding, ...]:
         """What keeps jobs from running as they should."""
         return tuple(finding for finding in self.findings if finding.verdict == "broken")
+
+    def _html_title(self) -> str:
+        return f"namespace {self.namespace}: {len(self.broken)} broken"
+
+    def _html_header(self) -> Sequence[str]:
+        return ("check", "verdict", "what", "mend")
+
+    def _html_rows(self) -> Iterable[Sequence[object]]:
+        for one in self.findings:
+            yield one.check, one.verdict, one.what, one.mend
 
 
 def examine(
@@ -101,7 +113,7 @@ def look(
     patched = inject(trials.unlabelled(plain, namespace), settings=settings).manifest
     seen = versions.look(api)
     group = f"/apis/{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
-    path = f"{group}/namespaces/{namespace}/{names.PYTORCHJOBS}"
+    path = f"{group}/namespaces/{namespace}/{adapter_for(plain).plural}"
     by_hand = try_out(api, path, "an injected job", trials.unlabelled(patched, namespace))
     labelled = try_out(api, path, "a labelled job", trials.labelled(plain, namespace))
     place = ask(api, f"/api/v1/namespaces/{namespace}", f"namespace {namespace}")

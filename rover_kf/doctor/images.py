@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
+from rover_kf.doctor import trials
 from rover_kf.doctor.answer import Api, Listing, ask_all
 from rover_kf.doctor.controller import waiting
 from rover_kf.doctor.finding import Finding, unread
@@ -36,7 +37,7 @@ def look(api: Api, namespace: str, nodes: Listing, injected: Manifest) -> Images
 
 def sidecar_of(job: Manifest) -> str:
     """Image of the sidecar in an injected job."""
-    for spec in job["spec"]["pytorchReplicaSpecs"].values():
+    for spec in trials.specs(job).values():
         for item in spec["template"]["spec"].get("initContainers") or ():
             if item["name"] == names.SIDECAR_CONTAINER:
                 return str(item["image"])

@@ -18,6 +18,7 @@ Object = Mapping[str, Any]
 
 ADMITTED, MEMORY, SHM = "pods", "memory", "shm"
 SHM_PATH = "/dev/shm"  # noqa: S108 - where every Linux has it
+_TRAINERS = (names.PYTORCH_CONTAINER, names.TENSORFLOW_CONTAINER)
 _WAYS = {
     "PodSecurity": (
         "give the pods what the profile asks for (securityContext: runAsNonRoot, runAsUser, "
@@ -120,9 +121,7 @@ def _asked(container: Object) -> int:
 
 def _shared(made: Mapping[str, Object]) -> Iterator[Finding]:
     for kind, pod in made.items():
-        trainer = next(
-            item for item in pod["spec"]["containers"] if item["name"] == names.PYTORCH_CONTAINER
-        )
+        trainer = next(item for item in pod["spec"]["containers"] if item["name"] in _TRAINERS)
         volume = _volume_at(pod["spec"], trainer, SHM_PATH)
         if volume is None:
             what = f"{kind}: {SHM_PATH} has the container runtime's default size, mostly 64 MiB"

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rover_kf.api import names
+from rover_kf.doctor import trials
 from rover_kf.doctor.answer import Answer, Api, Listing, ask, ask_all
 from rover_kf.doctor.finding import Finding, unread
 
@@ -166,8 +167,8 @@ def _sidecars(seen: TrainingOperator) -> Finding:
 
 
 def _has_sidecar(job: Mapping[str, Any]) -> bool:
-    specs = job["spec"]["pytorchReplicaSpecs"].values()
-    first = [spec["template"]["spec"].get("initContainers") or () for spec in specs]
+    found = trials.specs(job).values()
+    first = [spec["template"]["spec"].get("initContainers") or () for spec in found]
     return any(item.get("restartPolicy") == "Always" for items in first for item in items)
 
 

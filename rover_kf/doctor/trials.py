@@ -10,6 +10,7 @@ from typing import Any
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
+from rover_kf.injection.adapters import adapter_for
 
 Object = dict[str, Any]
 
@@ -65,12 +66,14 @@ def _named(job: Manifest, namespace: str, label: dict[str, str]) -> Object:
     return made
 
 
+def specs(job: Manifest) -> dict[str, Any]:
+    """Replica types of a job of either kind, as the manifest writes them."""
+    return dict(job["spec"][adapter_for(job).specs])
+
+
 def pods(job: Manifest, namespace: str) -> dict[str, Object]:
     """The first pod of each replica type, by its type."""
-    return {
-        kind: _pod(job, namespace, kind, spec)
-        for kind, spec in job["spec"]["pytorchReplicaSpecs"].items()
-    }
+    return {kind: _pod(job, namespace, kind, spec) for kind, spec in specs(job).items()}
 
 
 def _pod(job: Manifest, namespace: str, kind: str, spec: Manifest) -> Object:
@@ -79,11 +82,11 @@ def _pod(job: Manifest, namespace: str, kind: str, spec: Manifest) -> Object:
     labels = {
         **(given.get("labels") or {}),
         names.JOB_NAME_LABEL: name,
-        names.OPERATOR_NAME_LABEL: "pytorchjob-controller",
+        names.OPERATOR_NAME_LABEL: f"{job['kind'].lower()}-controller",
         names.REPLICA_TYPE_LABEL: kind.lower(),
         names.REPLICA_INDEX_LABEL: "0",
     }
-    policy = spec.get("restartPolicy") or "OnFailure"
+    policy = spec.get("restartPolicy") or adapter_for(job).restart_policy
     return {
         "apiVersion": "v1",
         "kind": "Pod",

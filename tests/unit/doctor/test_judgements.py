@@ -10,7 +10,7 @@ import dataclasses
 import pytest
 import sound_cluster as sound
 
-from rover_kf.doctor import controller, images, rights, trials
+from rover_kf.doctor import claims, controller, images, rights, trials
 from rover_kf.doctor.answer import Answer, Listing
 from rover_kf.doctor.claims import Claims
 from rover_kf.doctor.examination import judge
@@ -219,6 +219,20 @@ def test_each_fault_is_named_with_its_cure(facts, check, verdict, words, mend):
     assert words in found[0].what
     assert mend in found[0].mend
     assert bool(found[0].mend) == (verdict != "good") or not mend
+
+
+def test_a_tfjob_is_tried_as_what_it_is():
+    """Its replica types, its operator's label and its policy where none is stated."""
+    plain = trials.example("a")
+    worker = plain["spec"].pop("pytorchReplicaSpecs")["Worker"]
+    worker["template"]["spec"]["containers"][0]["name"] = "tensorflow"
+    del worker["restartPolicy"], plain["spec"]["elasticPolicy"]
+    job = {**plain, "kind": "TFJob", "spec": {"tfReplicaSpecs": {"Chief": worker}}}
+    pod = trials.pods(trials.labelled(job, "a"), "a")["Chief"]
+    assert pod["metadata"]["name"].endswith("-chief-0")
+    assert pod["metadata"]["labels"]["training.kubeflow.org/operator-name"] == "tfjob-controller"
+    assert pod["spec"]["restartPolicy"] == "Never"
+    assert claims.named(job) == set()
 
 
 def test_what_is_tried_is_what_would_run():

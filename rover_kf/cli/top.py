@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""``rover-kf top``: all jobs at work, looked at again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from rover_kf.cli.interrupts import Interrupts
+from rover_kf.cli.output import FORMAT, tell
+from rover_kf.cli.place import Place
+from rover_kf.client import Progress, RoverClient
+
+COLUMNS = (
+    "job", "phase", "replicas", "step", "samples/s", "in memory", "durable", "restarts", "goodput",
+)  # fmt: skip
+_PAUSE_SECONDS = 0.1
+
+
+@click.command()
+@click.option("-n", "--namespace", help="Only of this namespace.")
+@click.option("-a", "--all", "every", is_flag=True, help="Also jobs that have ended.")
+@click.option("--seconds", default=2.0, show_default=True, type=click.FloatRange(0.2))
+@click.option("--once", is_flag=True, help="Look once; so it does where no terminal is.")
+@FORMAT
+@click.pass_obj
+def top(  # noqa: PLR0917 - click passes options by name
+    place: Place,
+    namespace: str | None,
+    every: bool,  # noqa: FBT001 - click passes flags so
+    seconds: float,
+    once: bool,  # noqa: FBT001 - the same
+    output: str,
+) -> None:
+    """Show where all jobs stand, until Ctrl-C: steps, throughput, checkpoints, goodput."""
+    console = Console()
+    with place.client() as rover:
+        if once or output != "table" or not console.is_terminal:
+            found = look(rover, namespace, every=every)
+            tell(found, output, table(found))
+            return
+        with Interrupts() as interrupts, Live(console=console, screen=True) as live:
+            while not interrupts.code:
+                live.update(table(look(rover, namespace, every=every)), refresh=True)
+                again = time.monotonic() + seconds
+                while not interrupts.code and time.monotonic() < again:
+                    time.sleep(_PAUSE_SECONDS)
+
+
+def look(rover: RoverClient, namespace: str | None, *, every: bool) -> tuple[Progress, ...]:
+    """Progress of the jobs, those that have not ended first."""
+    jobs = sorted(rover.list(namespace), key=lambda job: (job.finished, job.key))
+    return tuple(rover.progress(job.key) for job in jobs if every or not job.finished)
+
+
+def table(found: Sequence[Progress]) -> Table:
+    """One job a row."""
+    made = Table(*COLUMNS, box=None, caption=None if found else "no job is at work")
+    for item in found:
+        total = f"/{item.total_steps}" if item.total_steps else ""
+        spent = item.goodput
+        made.add_row(
+            item.job,
+            Text(item.activity or item.phase or "New", style=_style(item)),
+            f"{item.running}/{item.replicas}",
+            f"{item.step}{total}",
+            f"{item.samples_per_second:.0f}",
+            _step(item.sealed_step),
+            _step(item.durable_step),
+            str(item.restarts),
+            f"{spent.fraction:.0%}" if spent is not None and spent.total else "-",
+        )
+    return made
+
+
+def _style(item: Progress) -> str:
+    if item.phase == "Failed" or item.activity == "failed":
+        return "red"
+    return "green" if item.activity == "training" else "yellow"
+
+
+def _step(step: int | None) -> str:
+    return "-" if step is None else str(step)
+
+
+VERBS = (top,)

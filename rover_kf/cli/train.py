@@ -1,0 +1,99 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""``rover-kf train``: a torchrun script as an elastic job, without a manifest."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import click
+
+from rover_kf import errors
+from rover_kf.api.jobs import JobKey
+from rover_kf.cli import following
+from rover_kf.cli.place import Place
+from rover_kf.cli.plan import DRY_RUN
+from rover_kf.client import RoverClient, training
+from rover_kf.client.training import Resources, Training
+from rover_kf.injection import differences
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--replicas", default="1", show_default=True, help="4, or fewest and most: 1:4.")
+@click.option("--start", type=click.IntRange(1), help="Replicas at first [default: the most].")
+@click.option("--processes", default=1, show_default=True, help="Of training, in each replica.")
+@click.option("--checkpoints", default="", help="Folder (embedded), claim:NAME or s3://… to keep.")
+@click.option("--set", "policy", multiple=True, metavar="KEY=VALUE", help="docs/policy.md.")
+@click.option("--image", default="", help="With Python and torch: trains on the cluster.")
+@click.option("--cpu", default="", help="Of a replica, such as 2.")
+@click.option("--memory", default="", help="Of a replica, such as 4Gi.")
+@click.option("--gpu", default="", help="Of a replica.")
+@click.option("--name", default="", help="Of the job [default: made of the script's].")
+@click.option("-n", "--namespace", default="default", show_default=True)
+@click.option("--report", type=click.Path(path_type=pathlib.Path), help="Report to write, HTML.")
+@DRY_RUN
+@click.argument("script", metavar="SCRIPT", type=click.Path(path_type=pathlib.Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def train(place: Place, /, script: pathlib.Path, **given: Any) -> int:
+    """Train with SCRIPT, which torchrun could start; ARGUMENTS are its own.
+
+    On this machine it is shown until it ends. With --image, or --on kubernetes, it is submitted to
+    the cluster, its script in a ConfigMap that goes with the job. A script need not know rover-kf:
+    it is restarted after a failure, at any number of replicas within the bounds; a few lines of
+    rover_kf let it go on where it was (docs/quickstart.md).
+    """
+    asked = _asked(script, given)
+    on_cluster = bool(asked.image) or place.read_settings().place == "kubernetes"
+    if given["dry_run"]:
+        _show(asked, on_cluster=on_cluster)
+        return 0
+    if on_cluster:
+        with place.kubernetes() as rover:
+            key = rover.start_training(asked).key
+        click.echo(f"{key} created; rover-kf --on kubernetes watch -n {key.namespace} {key.name}")
+        return 0
+    following.end_on_sigterm()
+    with place.embedded() as rover:
+        return following.to_its_end(rover, lambda: _start(rover, asked), given["report"])
+
+
+def _asked(script: pathlib.Path, given: dict[str, Any]) -> Training:
+    least, most = training.bounds(given["replicas"])
+    return Training(
+        script=script,
+        name=given["name"] or training.fresh_name(script.stem),
+        least=least,
+        most=most,
+        start=given["start"] or 0,
+        arguments=given["arguments"],
+        namespace=given["namespace"],
+        processes=given["processes"],
+        image=given["image"],
+        resources=Resources(given["cpu"], given["memory"], given["gpu"]),
+        checkpoints=given["checkpoints"],
+        policy=dict(_pair(text) for text in given["policy"]),
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equal, value = text.partition("=")
+    if not equal or not key:
+        raise errors.InputError(f"--set {text!r}; allowed: KEY=VALUE, such as checkpoint.every=50")
+    return key, value
+
+
+def _start(rover: RoverClient, asked: Training) -> JobKey:
+    return rover.start_training(asked).key
+
+
+def _show(asked: Training, *, on_cluster: bool) -> None:
+    """All that would be created, as files for kubectl."""
+    documents = [training.cluster_job(asked) if on_cluster else training.embedded_job(asked)]
+    if on_cluster:
+        documents.insert(0, training.script_map(asked))
+    click.echo("---\n".join(differences.to_yaml(document) for document in documents), nl=False)
+
+
+VERBS = (train,)

@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs of kubeflow's TrainingClient, by their own names, for code that is written for it.
+
+What they return is ours: frozen views in place of models. Times are in seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api.jobs import JobKey, ObservedJob, Pod
+from rover_kf.client.live import POLL_SECONDS, LiveJobs
+from rover_kf.client.trainings import Trainings
+
+
+class KubeflowVerbs(Trainings, LiveJobs):
+    """``create_job``, ``get_job``, ``wait_for_job_conditions`` and the others."""
+
+    def create_job(
+        self,
+        job: Any = None,
+        name: str | None = None,
+        namespace: str | None = None,
+        *,
+        train_func: Callable[..., object] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        base_image: str = "",
+        num_workers: int | str = 1,
+        num_procs_per_worker: int = 1,
+        resources_per_worker: Mapping[str, Any] | None = None,
+    ) -> ObservedJob:
+        """Submit a job (a model, a mapping), or train with a function.
+
+        Raises:
+            InputError: neither or both are given, or it is refused.
+        """
+        if (job is None) == (train_func is None):
+            raise errors.InputError("create_job needs one of job and train_func")
+        if train_func is None:
+            return self.submit(job)
+        return self.train(
+            train_func,
+            parameters=parameters,
+            name=name or "",
+            namespace=namespace or self.namespace,
+            num_workers=num_workers,
+            num_procs_per_worker=num_procs_per_worker,
+            resources_per_worker=resources_per_worker,
+            base_image=base_image,
+        )
+
+    def get_job(self, name: str, namespace: str | None = None) -> ObservedJob:
+        """Read one job."""
+        return self.get(self._key(name, namespace))
+
+    def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
+        """Labelled jobs of a namespace."""
+        return self.list(namespace or self.namespace)
+
+    def delete_job(self, name: str, namespace: str | None = None) -> None:
+        """Delete a job with its pods."""
+        self.delete(self._key(name, namespace))
+
+    def get_job_pods(self, name: str, namespace: str | None = None) -> tuple[Pod, ...]:
+        """A job's pods in replica order."""
+        return self.cluster.list_pods(self.get(self._key(name, namespace)).key)
+
+    def get_job_logs(self, name: str, namespace: str | None = None) -> dict[str, str]:
+        """What the trainers of a job printed so far, by pod."""
+        key = self._key(name, namespace)
+        pods = self.get_job_pods(name, namespace)
+        return {pod.name: self.logs(key, pod.name) for pod in pods}
+
+    def get_job_conditions(
+        self, name: str, namespace: str | None = None
+    ) -> list[Mapping[str, Any]]:
+        """The Training Operator's conditions of a job, oldest first."""
+        status = self.get_job(name, namespace).manifest.get("status") or {}
+        return list(status.get("conditions") or ())
+
+    def wait_for_job_conditions(
+        self,
+        name: str,
+        namespace: str | None = None,
+        expected_conditions: Collection[str] = ("Succeeded",),
+        wait_timeout: float = 600,
+        polling_interval: float = POLL_SECONDS,
+    ) -> ObservedJob:
+        """Wait until the job's last condition is one of those expected.
+
+        Raises:
+            JobFailed: it ended otherwise; the message holds the verdict.
+            StillRunning: it did not get there in time; it goes on.
+        """
+        key, deadline = self._key(name, namespace), time.monotonic() + wait_timeout
+        while True:
+            job = self.get(key)
+            if job.phase in expected_conditions:
+                return job
+            if job.finished:
+                raise errors.JobFailed(f"{key} is {job.phase}: {self.verdict(key)}")
+            if time.monotonic() > deadline:
+                wanted = " or ".join(sorted(expected_conditions))
+                raise errors.StillRunning(
+                    f"{key} is {job.phase or 'new'}, not {wanted}, after {wait_timeout:g} s; it "
+                    "goes on"
+                )
+            time.sleep(polling_interval)
+
+    def is_job_created(self, name: str, namespace: str | None = None) -> bool:
+        """Whether the operator has seen it."""
+        return self._was(name, namespace, "Created")
+
+    def is_job_running(self, name: str, namespace: str | None = None) -> bool:
+        """Whether it runs now."""
+        return self.get_job(name, namespace).phase == "Running"
+
+    def is_job_restarting(self, name: str, namespace: str | None = None) -> bool:
+        """Whether pods of it are made anew now."""
+        return self.get_job(name, namespace).phase == "Restarting"
+
+    def is_job_succeeded(self, name: str, namespace: str | None = None) -> bool:
+        """Whether it ended well."""
+        return self.get_job(name, namespace).phase == "Succeeded"
+
+    def is_job_failed(self, name: str, namespace: str | None = None) -> bool:
+        """Whether it ended otherwise."""
+        return self.get_job(name, namespace).phase == "Failed"
+
+    def _was(self, name: str, namespace: str | None, condition: str) -> bool:
+        told = self.get_job_conditions(name, namespace)
+        return condition in {item["type"] for item in told}
+
+    def _key(self, name: str, namespace: str | None) -> JobKey:
+        return JobKey(namespace or self.namespace, name)
