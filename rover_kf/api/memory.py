@@ -29,3 +29,17 @@ class MemoryGrowth:
     """When the limit was raised last; Unix seconds of who raised it."""
     seen_until: float = 0.0
     """The newest kill of unknown limit that was dealt with; Unix seconds of its node."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryTrend:
+    """How what the worst pod takes has changed since its world began."""
+
+    memory: float
+    """Bytes now."""
+    per_second: float
+    """Bytes a second, over the whole time or its newer half, whichever is less."""
+    rising: float
+    """Share of pairs of looks of which the later one saw more."""
+    seconds: float
+    """That it was seen over."""

@@ -9,7 +9,7 @@ import dataclasses
 from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event
 from rover_kf.api.leases import DataStatus
-from rover_kf.api.memory import MemoryKill
+from rover_kf.api.memory import MemoryKill, MemoryTrend
 from rover_kf.api.nodes import UnfitNode
 from rover_kf.api.preflight import Preflight
 from rover_kf.api.samples import Goodput, Throughput
@@ -95,6 +95,8 @@ class CoordinatorStatus:
     round runs."""
     memory_peak: float = 0.0
     """Bytes that a trainer's container took at its worst, arena left out; 0: not told yet."""
+    memory_trend: MemoryTrend | None = None
+    """How that grows; None while too little was seen of this world."""
     cpu_peak: float = 0.0
     """Cores that it kept busy over a few seconds, at most."""
     slow: tuple[SlowPod, ...] = ()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""How far a memory limit is raised after a kill for memory; pure.
+"""How far a memory limit is raised after a kill for memory, or in time before one; pure.
 
 All pods of a replica type do the same work, so one kill raises the limit of all. A kill counts
 only against the limit that it happened at: however many ranks are killed at one limit, and however
@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from rover_kf.api.memory import MemoryGrowth, MemoryKill
+from rover_kf.api.memory import MemoryGrowth, MemoryKill, MemoryTrend
 
 MOST_RAISES = 4
 """After so many something grows without end, and more memory only puts the end off."""
@@ -22,6 +22,14 @@ SETTLE_SECONDS = 20.0
 """A kill of unknown limit that is seen so soon after a raise was still one at the old limit."""
 PAGES = 1 << 16
 """The kernel rounds a limit down to whole pages, which are 64 KiB at most."""
+NEARLY = 0.95
+"""Of a limit: beyond it a burst is enough."""
+RISING = 0.8
+"""Share of pairs of looks that have to rise: what falls again at each epoch's end does not."""
+SOON_SECONDS = 600.0
+"""Before the limit is reached; what is farther off is looked at again."""
+BEYOND = 1.1
+"""Of what is predicted for the end."""
 MIB = 1 << 20
 
 
@@ -36,6 +44,14 @@ class Bounds:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """What is left to do, and what an interruption costs."""
+
+    seconds_left: float
+    restart_seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Growth:
     """What follows from the kills that are known."""
 
@@ -44,6 +60,8 @@ class Growth:
     """The new limit in bytes; None leaves it as it is."""
     refusal: str = ""
     """Why it is not raised, though a kill asks for it."""
+    foreseen: str = ""
+    """Why it is raised before anything was killed; empty after a kill."""
 
 
 def decide(
@@ -74,10 +92,45 @@ def decide(
     return Growth(raised, limit=wanted)
 
 
+def foresee(
+    trend: MemoryTrend, state: MemoryGrowth, limit: int, bounds: Bounds, *, work: Work, now: float
+) -> Growth:
+    """Whether the limit would be reached before the work is done, and soon; raised in time then.
+
+    Args:
+        trend: of what the worst pod takes.
+        state: what was done before.
+        limit: that the type's pods shall have now, in bytes.
+        bounds: what may be had.
+        work: that is left.
+        now: Unix seconds of who asks.
+    """
+    room = NEARLY * limit - trend.memory
+    if trend.rising < RISING or trend.per_second <= 0 or now - state.at < SETTLE_SECONDS:
+        return Growth(state)
+    seconds = max(room, 0.0) / trend.per_second
+    soon = max(SOON_SECONDS, 2 * work.restart_seconds)
+    if seconds >= min(soon, work.seconds_left) or _refusal(state, limit, bounds):
+        return Growth(state)
+    peak = trend.memory + trend.per_second * work.seconds_left
+    most = min(bounds.policy, bounds.node or bounds.policy)
+    wanted = min(max(grown(limit, state.raises), _whole(peak * BEYOND)), most)
+    why = (
+        f"it grows by {trend.per_second / MIB:.2f} MiB/s since {trend.seconds:.0f} s and would "
+        f"reach the limit in {seconds:.0f} s"
+    )
+    raised = dataclasses.replace(state, raises=state.raises + 1, at=now)
+    return Growth(raised, limit=wanted, foreseen=why)
+
+
 def grown(limit: int, raises: int) -> int:
     """The next limit without bounds, in whole MiB: half as much again at first, then twice."""
     wanted = 2 * limit if raises else max(limit * 3 // 2, limit * 6 // 5 + MARGIN)
-    return -(-wanted // MIB) * MIB
+    return _whole(wanted)
+
+
+def _whole(wanted: float) -> int:
+    return -int(-wanted // MIB) * MIB
 
 
 def _refusal(state: MemoryGrowth, limit: int, bounds: Bounds) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import collections
 
 from rover_kf.api.samples import StepReport
+from rover_kf.metrics.memory_trend import MemorySeries
 
 
 class Usage:
@@ -16,22 +17,32 @@ class Usage:
         self.memory = 0.0
         """Bytes of the trainer's container, the worst pod's at the worst moment."""
         self.cores = 0.0
+        self.series = MemorySeries()
+        """What the worst pod takes, over the time of this world."""
         self._nodes, self._world = 1, 1
         self._pods: dict[int, dict[int, StepReport]] = collections.defaultdict(dict)
         """By pod and rank, the newest."""
+        self._takes: dict[int, float] = {}
+        """Bytes, by pod."""
 
     def begin(self, nodes: int, world_size: int) -> None:
         """A round begins: what ranks of the last one took is no part of it."""
         self._nodes, self._world = max(nodes, 1), max(world_size, 1)
         self._pods.clear()
+        self._takes.clear()
+        self.series.begin()
 
-    def heard(self, report: StepReport) -> None:
-        """Take what a rank of the current round takes."""
+    def heard(self, report: StepReport, now: float = 0.0) -> None:
+        """Take what a rank of the current round takes; now in Unix seconds."""
         if not report.memory and not report.cores:
             return
-        ranks = self._pods[report.rank * self._nodes // self._world]
+        pod = report.rank * self._nodes // self._world
+        ranks = self._pods[pod]
         ranks[report.rank] = report
         shared = max(one.shared_memory for one in ranks.values())
         memory = sum(one.memory for one in ranks.values()) + shared
         self.memory = max(self.memory, float(memory))
+        self._takes[pod] = float(memory)
+        if len(ranks) == max(self._world // self._nodes, 1):
+            self.series.add(now, max(self._takes.values()))
         self.cores = max(self.cores, sum(one.cores for one in ranks.values()))

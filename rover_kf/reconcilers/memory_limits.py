@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Memory limits that were too low: raised in the job's template, then in its pods; pure.
+"""Memory limits that are too low: raised in the job's template, then in its pods; pure.
 
 What the template states is what all pods of the type shall have. A pod that has less is resized
 while it runs, where Kubernetes can do that; else it is replaced, one pod at a time, since each
@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from rover_kf.api import names
 from rover_kf.api.jobs import Container, Event, Pod
 from rover_kf.api.memory import MemoryGrowth, MemoryKill
-from rover_kf.elastic.memory_growth import Bounds, Growth, decide
+from rover_kf.elastic.memory_growth import Bounds, Growth, Work, decide, foresee
 from rover_kf.injection import memory_limit, quantities
 from rover_kf.injection.adapters import PYTORCH, Replica
 from rover_kf.injection.memory_limit import Raise
 from rover_kf.reconcilers.plan import Enlarge, Observed, Plan, RaiseLimit, Replace, Tell
 from rover_kf.reconcilers.status import JobStatus
+from rover_kf.scaling.case import UNKNOWN_WORK_SECONDS
 
 KILLED_CODE = 137
 """SIGKILL. A container of which a child was killed may end well and be called OOMKilled, too."""
@@ -64,13 +65,25 @@ def _growth(replica: Replica, seen: Observed, memory: JobStatus, now: float) -> 
     """What follows from kills of this type's pods; None if there is no limit to raise."""
     limit = memory_limit.of(PYTORCH.trainer(replica))
     kills = tuple(_kills(replica, seen))
-    if limit is None or not kills:
+    trend = seen.status.memory_trend if seen.status else None
+    if limit is None or not (kills or trend):
         return None
     node = max(map(quantities.parse_bytes, seen.node_memory), default=None)
     if node is not None:
         node = max(node - memory_limit.beside(replica, PYTORCH), 0)
     bounds = Bounds(seen.policy.most_memory, node)
-    return decide(kills, _state(replica, memory), limit, bounds, now)
+    found = decide(kills, _state(replica, memory), limit, bounds, now)
+    if found.limit or found.refusal or trend is None or not seen.policy.most_memory:
+        return found
+    return foresee(trend, found.state, limit, bounds, work=_work(seen), now=now)
+
+
+def _work(seen: Observed) -> Work:
+    status = seen.status
+    if status is None or not status.windows or status.total_steps is None:
+        return Work(UNKNOWN_WORK_SECONDS)
+    left = max(0, status.total_steps - status.step) * status.windows[-1].step_seconds
+    return Work(left, status.restart_seconds)
 
 
 def _kills(replica: Replica, seen: Observed) -> Iterator[MemoryKill]:
@@ -102,7 +115,7 @@ def _carry_out(made: Plan, replica: Replica, growth: Growth, seen: Observed, now
         stated = memory_limit.stated(seen.job.manifest, replica.key, trainer) or limit
         text = memory_limit.annotation({**known, replica.key: Raise(stated, growth.limit)})
         patch = memory_limit.patch(replica, PYTORCH, growth.limit)
-        event = _raised(replica, limit, growth.limit, seen, now)
+        event = _raised(replica, limit, growth, seen, now)
         return made.then(RaiseLimit(patch, text, memory), Tell(event), status=memory)
     key = f"memory:{replica.kind}:{limit}"
     if not growth.refusal or memory.has_told(key):
@@ -156,12 +169,13 @@ def _trainer(pod: Pod) -> Container | None:
     return next((one for one in pod.containers if one.name == PYTORCH.container), None)
 
 
-def _raised(replica: Replica, old: int, new: int, seen: Observed, now: float) -> Event:
+def _raised(replica: Replica, old: int, growth: Growth, seen: Observed, now: float) -> Event:
     killed = sorted({kill.pod for kill in _kills(replica, seen)})
     how = "in place" if seen.resizes else "by replacing the pods, one at a time"
+    why = growth.foreseen or f"the kernel killed for memory in {', '.join(killed)}"
     message = (
-        f"memory limit of {replica.key} replicas {_text(old)} -> {_text(new)}, {how}: the kernel "
-        f"killed for memory in {', '.join(killed)} (memory.max is {_text(seen.policy.most_memory)})"
+        f"memory limit of {replica.key} replicas {_text(old)} -> {_text(growth.limit or old)}, "
+        f"{how}: {why} (memory.max is {_text(seen.policy.most_memory)})"
     )
     return Event(names.EVENT_MEMORY_RAISED, message, at=now)
 

@@ -62,6 +62,7 @@ def standing(
         replicated=commits.seals.replicated,
         awaited=world.missing[:_MOST_AWAITED],
         memory_peak=telemetry.usage.memory,
+        memory_trend=telemetry.usage.series.trend(),
         cpu_peak=telemetry.usage.cores,
     )
 

@@ -89,7 +89,7 @@ class Telemetry:
         """Take a report; returns the seconds that a change took, when it is over."""
         if self._round is None or report.round != self._round.number:
             return None
-        self.usage.heard(report)
+        self.usage.heard(report, now)
         self.places.heard(report, now)
         if not report.samples:
             return None

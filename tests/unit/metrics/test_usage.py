@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from rover_kf.api.samples import StepReport
 from rover_kf.metrics.usage import Usage
 from rover_kf.trainer.usage import UsageMeter
@@ -33,6 +35,52 @@ def test_the_worst_pod_counts():
     usage.begin(1, 1)
     usage.heard(report(0, 30))
     assert (usage.memory, usage.cores) == (44, 1.5)
+
+
+def looks(memory_at, *, until=200.0, every=1.0):
+    """The trend after looks at one pod of one rank."""
+    usage = Usage()
+    usage.begin(1, 1)
+    for index in range(int(until / every)):
+        usage.heard(report(0, int(memory_at(index * every))), index * every)
+    return usage.series.trend()
+
+
+def test_a_trend_is_told_of_what_grows():
+    """A leak's slope, whatever single looks say; looks are thinned, and all of the time counts."""
+    found = looks(lambda at: (500 + at + 40 * (at % 37 == 0)) * MIB)
+    assert found is not None
+    assert found.per_second == pytest.approx(MIB, rel=0.05)
+    assert found.memory == pytest.approx(700 * MIB, rel=0.02)
+    assert found.rising > 0.9
+    assert found.seconds == pytest.approx(196, abs=4)
+
+
+@pytest.mark.parametrize(
+    "memory_at",
+    [
+        lambda _: 500 * MIB,
+        lambda at: min(at, 80) * MIB,
+        lambda at: (500 + at % 50) * MIB,
+    ],
+)
+def test_what_does_not_grow_on_has_no_trend(memory_at):
+    """The same all the time, a plateau, and what falls again at each epoch's end."""
+    found = looks(memory_at)
+    assert found is not None
+    assert found.per_second <= 0.0 or found.rising < 0.7
+
+
+def test_too_little_is_no_trend_and_a_new_world_begins_anew():
+    """Twenty looks at two seconds' distance are the least; other processes are another series."""
+    assert looks(lambda at: at * MIB, until=36.0) is None
+    usage = Usage()
+    usage.begin(1, 1)
+    for at in range(0, 100, 2):
+        usage.heard(report(0, at * MIB), float(at))
+    assert usage.series.trend() is not None
+    usage.begin(1, 1)
+    assert usage.series.trend() is None
 
 
 def test_a_process_sees_what_it_takes():

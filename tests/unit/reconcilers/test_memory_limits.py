@@ -13,8 +13,9 @@ from memory_cluster import KEY, Clock, Killed, MemoryCluster, manifest
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Container, Pod
-from rover_kf.api.memory import MemoryKill
+from rover_kf.api.memory import MemoryGrowth, MemoryKill, MemoryTrend
 from rover_kf.api.status import CoordinatorStatus
+from rover_kf.elastic.memory_growth import Bounds, Work, foresee
 from rover_kf.injection import quantities
 from rover_kf.reconcilers import memory_limits
 from rover_kf.reconcilers.job import Reconcilers
@@ -38,6 +39,7 @@ class Limited(MemoryCluster):
         containers[0]["resources"] = resources
         super().__init__(clock, given)
         self.kills: list[MemoryKill] = []
+        self.trend: MemoryTrend | None = None
         self.nodes_have, self.can_resize, self.refuses = ("8Gi", "16Gi"), True, ""
         self.pods = tuple(_pod(index, limit) for index in range(2))
         self.resized: list[tuple[str, dict]] = []
@@ -93,7 +95,10 @@ class Limited(MemoryCluster):
         self.become(dataclasses.replace(pod, containers=(ended,)))
 
     def _status(self, after) -> CoordinatorStatus:
-        return dataclasses.replace(super()._status(after), memory_kills=tuple(self.kills))
+        kills = tuple(self.kills)
+        return dataclasses.replace(
+            super()._status(after), memory_kills=kills, memory_trend=self.trend
+        )
 
     def told(self, reason):
         return [event.message for event in self.events if event.reason == reason]
@@ -281,3 +286,64 @@ def test_only_jobs_that_may_be_raised_are_looked_at_often(clock, look):
     """Their launchers wait for it after a kill."""
     assert look(Limited(clock)).delay == memory_limits.LOOK_SECONDS
     assert look(Limited(clock, most="")).delay > memory_limits.LOOK_SECONDS
+
+
+LEAK = MemoryTrend(memory=450.0 * MIB, per_second=float(MIB), rising=1.0, seconds=60.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "left", "raised"),
+    [
+        ({}, 3600.0, 2048),
+        ({}, 300.0, 826),
+        ({"per_second": 0.3 * MIB}, 100.0, None),
+        ({"memory": 100.0 * MIB, "per_second": 0.1 * MIB}, 3600.0, None),
+        ({"rising": 0.7}, 3600.0, None),
+        ({"per_second": -1.0}, 3600.0, None),
+        ({"memory": 511.0 * MIB, "per_second": 1.0}, 3600.0, 768),
+    ],
+)
+def test_a_limit_is_raised_before_it_is_reached(changes, left, raised):
+    """By what is predicted for the end; not for what ends before, is far off, or falls again."""
+    trend = dataclasses.replace(LEAK, **changes)
+    state, work = MemoryGrowth("worker"), Work(left)
+    found = foresee(trend, state, 512 * MIB, Bounds(2048 * MIB), work=work, now=100.0)
+    assert found.limit == (None if raised is None else raised * MIB)
+    assert bool(found.foreseen) == (raised is not None)
+
+
+def test_foresight_keeps_to_the_bounds():
+    """memory.max, the largest node, four raises, and some time after each."""
+    state, work = MemoryGrowth("worker"), Work(3600.0)
+
+    def wanted(bounds, state=state):
+        return foresee(LEAK, state, 512 * MIB, bounds, work=work, now=1000.0).limit
+
+    assert wanted(Bounds(700 * MIB)) == 700 * MIB
+    assert wanted(Bounds(2048 * MIB, 600 * MIB)) == 600 * MIB
+    assert wanted(Bounds(512 * MIB)) is None
+    assert wanted(Bounds(2048 * MIB), dataclasses.replace(state, raises=4)) is None
+    assert wanted(Bounds(2048 * MIB), dataclasses.replace(state, at=990.0)) is None
+
+
+def test_growth_is_raised_in_time_and_told(clock, history):
+    """Nobody was killed: template and pods have more, once, and the Event says how it grows."""
+    cluster = Limited(clock)
+    cluster.trend = LEAK
+    for _ in range(4):
+        cluster.train()
+        Reconcilers(cluster, history, clock=clock).tick(KEY)
+    assert cluster.limit == "2Gi"
+    assert {name for name, _ in cluster.resized} == {"digits-worker-0", "digits-worker-1"}
+    (line,) = [event.message for event in cluster.events if event.reason == RAISED]
+    assert "512Mi -> 2Gi, in place: it grows by 1.00 MiB/s since 60 s and would reach" in line
+
+
+def test_without_the_permission_growth_raises_nothing(clock, history):
+    """memory.max is what allows it."""
+    cluster = Limited(clock, most="")
+    cluster.trend = LEAK
+    cluster.train()
+    Reconcilers(cluster, history, clock=clock).tick(KEY)
+    assert cluster.limit == "512Mi"
+    assert RAISED not in cluster.reasons()
