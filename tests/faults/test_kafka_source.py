@@ -12,11 +12,13 @@ import uuid
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
+from tests_support import eventually
 
 from rover_kf import KafkaDataset, errors
 from rover_kf.api.data import DataPlan, Progress
 from rover_kf.sharding.ledger import Ledger
 from rover_kf.sharding.source import Resumable, Slot, Source, Spoilt
+from rover_kf.trainer.kafka import fetcher
 from rover_kf.trainer.kafka.connection import KafkaConnection
 from rover_kf.trainer.kafka.source import KafkaSource
 
@@ -118,6 +120,48 @@ def test_offsets_without_a_record_hold_nothing_up(kafka, topic):
     assert reading.progress().done[f"{topic}/0"] == "0+26"
 
 
+def test_a_compacted_topic_has_holes_and_each_last_record(kafka, topic):
+    """Of records of one key the last is kept: ranges in which none is left are used, too."""
+    compacted = f"{topic}-compacted"
+    rules = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
+    kafka.create(compacted, 1, rules)
+    values = numbered(0, 40)
+    for value in values:
+        kafka.produce(compacted, [value], partition=0, key=b"%d" % (int(value) % 2))
+    kafka.produce(compacted, [b"40"], partition=0, key=b"2")  # the others' segment is closed
+
+    def left():
+        return Reading(made(kafka, compacted), shard=3).rest()
+
+    kept = eventually(lambda: (found := left()) and len(found) < 41 and found, within=60)
+    print(f"{len(kept)} of 41 records are left: {kept}")
+    assert {b"38", b"39", b"40"} <= {*kept}
+    assert kept == [value for value in [*values, b"40"] if value in kept]
+    reading = Reading(made(kafka, compacted), shard=3)
+    kafka.produce(compacted, [b"41"], partition=0, key=b"3")
+    assert reading.rest()[-2:] == [b"40", b"41"]
+    assert reading.progress().done[f"{compacted}/0"] == "0+42"
+
+
+def test_a_topic_that_ends_before_it_did_is_an_error(kafka, topic, monkeypatch):
+    """Made anew, or its newest records lost, while it is read: never a loop without an end."""
+    monkeypatch.setattr(fetcher, "_SHORT_SECONDS", 1.0)
+    kafka.produce(topic, numbered(0, 40), partition=0)
+    reading = Reading(made(kafka, topic, on_lost="report"))
+    (span,) = reading.ledger.lease("one", 0, 0.0)
+    assert list(reading.source.read(span, 0)) == numbered(0, 16)
+    (span,) = reading.ledger.lease("one", 0, 0.0)
+    admin = kafka.admin()
+    for told in admin.delete_topics([topic]).values():
+        told.result(30)
+    kafka.create(topic, 2)
+    for end in (0, 5):
+        kafka.produce(topic, numbered(0, end), partition=0)
+        other = made(kafka, topic, on_lost="report")  # a worker that has no connection yet
+        with pytest.raises(errors.StreamBroken, match=f"{topic}/0 ends before offset 16"):
+            list(other.read(span, 0))
+
+
 def delete(kafka, topic, below):
     admin = kafka.admin()
     for told in admin.delete_records([TopicPartition(topic, 0, below)]).values():
@@ -148,6 +192,10 @@ def test_records_that_retention_took_are_never_missed_silently(kafka, topic, cap
         assert again.rest() == numbered(20, 40)
         assert again.progress().done[f"{topic}/0"] == "0+40"
     assert len([text for text in caplog.messages if lost in text]) == 2
+    delete(kafka, topic, 40)  # all of it
+    with pytest.raises(errors.StreamBroken, match=r"24 records .* \(offsets 16 to 39\)"):
+        Reading(made(kafka, topic), seen)
+    assert Reading(made(kafka, topic, on_lost="report"), seen).rest() == []
 
 
 def test_a_record_that_cannot_be_decoded_is_told_by_its_place(kafka, topic, caplog):

@@ -53,10 +53,17 @@ def _node() -> pathlib.Path:
     return _cached("kafka-node", ("pom.xml", "server.properties"), _format)
 
 
+def _classes() -> tuple[str, ...]:
+    """Java's option for a broker's classes as one had them loaded: half of a start's work."""
+    java = run(["java", "--version"]).encode()
+    folder = _cached("kafka-classes", ("pom.xml", "server.properties"), _archive, java)
+    return (f"-XX:SharedArchiveFile={folder / 'classes.jsa'}",)
+
+
 def _cached(
-    name: str, made_of: Sequence[str], make: Callable[[pathlib.Path], None]
+    name: str, made_of: Sequence[str], make: Callable[[pathlib.Path], None], more: bytes = b""
 ) -> pathlib.Path:
-    key = key_of(*((SOURCE / part).read_bytes() for part in made_of), _CLUSTER)
+    key = key_of(*((SOURCE / part).read_bytes() for part in made_of), _CLUSTER, more)
     folder = settings.cache() / "bin" / f"{name}-{key}"
     if not folder.exists():
         partial = folder.with_suffix(f".{os.getpid()}.part")
@@ -82,6 +89,18 @@ def _format(folder: pathlib.Path) -> None:
     _configure(properties, folder / "data", (1, 2, 3), "")
     words = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", properties]
     run([*_JAVA, *_CLASSES, *words], cwd=installed())
+
+
+def _archive(folder: pathlib.Path) -> None:
+    """Start a broker, and have Java keep its classes when it ends."""
+    home = folder / "broker"
+    home.mkdir()
+    broker = KafkaBroker(home, (f"-XX:ArchiveClassesAtExit={folder / 'classes.jsa'}",))
+    broker.start()
+    assert broker.process is not None
+    broker.process.terminate()
+    broker.process.wait(60)
+    shutil.rmtree(home)
 
 
 def _sha256(path: pathlib.Path) -> str:
@@ -110,16 +129,18 @@ class KafkaBroker:
 
     Args:
         folder: for its files; empty.
+        java: options of Java; those for a quick start if not given.
     """
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder: pathlib.Path, java: Sequence[str] | None = None) -> None:
         self.folder = folder
+        self._packages = installed()
+        self._java = (*_JAVA, *(_classes() if java is None else java), *_CLASSES)
         ports = (free_port(), free_port(), free_port())
         self.address, self.sasl_address = (f"127.0.0.1:{port}" for port in (ports[0], ports[2]))
         self.password = uuid.uuid4().hex
         """Of the user ``trainer``, at the second address."""
         self.process: subprocess.Popen[bytes] | None = None
-        self._packages = installed()
         self._properties = folder / "server.properties"
         self._log = folder / "broker.log"
         shutil.copytree(_node() / "data", folder / "data")
@@ -129,7 +150,7 @@ class KafkaBroker:
         """Start it, or start it again with what it had; returns when it serves."""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*_JAVA, *_CLASSES, "kafka.Kafka", str(self._properties)],
+                [*self._java, "kafka.Kafka", str(self._properties)],
                 cwd=self._packages,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -21,7 +21,9 @@ _SHORT_SECONDS = 20.0
 """How long a partition may seem to end before it did."""
 
 Lost = Callable[[str, int, int], int]
-"""Told of a partition and an offset that it has no longer; gives where to go on, or raises."""
+"""Told of a partition and an offset that it has not; gives where to go on, or raises.
+
+The same offset: nothing is lost, but the partition does not reach it any more."""
 
 
 class Fetcher:
@@ -80,7 +82,12 @@ class Fetcher:
             assert self._place is not None  # noqa: S101 - a record was due
             gone, self._place = self._place[2], None
             again = self._lost(topic, partition, gone)
+            since = self._short_since or time.monotonic()
             self._go(topic, partition, again)
+            if again == gone:
+                self._short_since = since
+                self._check_short(topic, partition)
+                time.sleep(_POLL_SECONDS)
             return again
         self._client.outage.reason = error.str()
         self._client.check(error, f"reading {topic}/{partition}")
@@ -99,6 +106,9 @@ class Fetcher:
 
     def _wait(self, topic: str, partition: int) -> None:
         self._client.outage.waiting(f"reading {topic}/{partition}")
+        self._check_short(topic, partition)
+
+    def _check_short(self, topic: str, partition: int) -> None:
         # A broker that has just started may tell an older end for a moment.
         if self._short_since and time.monotonic() - self._short_since > _SHORT_SECONDS:
             raise errors.StreamBroken(

@@ -217,8 +217,10 @@ class KafkaSource:
         """Records from an offset on are no longer there while they are read."""
         name, asked = _name(topic, number), {(topic, number): EARLIEST}
         oldest = self._offsets(asked, math.inf)[name]
-        self._lost(Span(name, offset, max(oldest, offset)))
-        return max(oldest, offset)
+        if oldest <= offset:
+            return offset  # none is lost: the partition does not reach it any more
+        self._lost(Span(name, offset, oldest))
+        return oldest
 
     def _lost(self, span: Span) -> None:
         text = (
