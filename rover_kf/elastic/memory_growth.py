@@ -28,6 +28,9 @@ RISING = 0.8
 """Share of pairs of looks that have to rise: what falls again at each epoch's end does not."""
 SOON_SECONDS = 600.0
 """Before the limit is reached; what is farther off is looked at again."""
+LEAST_GROWTH = 0.05
+"""Of a limit, in that time. What ranks report counts pages of files, which the kernel would drop
+first: a job may live for long with what looks like its limit."""
 BEYOND = 1.1
 """Of what is predicted for the end."""
 MIB = 1 << 20
@@ -110,7 +113,9 @@ def foresee(
         return Growth(state)
     seconds = max(room, 0.0) / trend.per_second
     soon = max(SOON_SECONDS, 2 * work.restart_seconds)
-    if seconds >= min(soon, work.seconds_left) or _refusal(state, limit, bounds):
+    near = min(soon, work.seconds_left)
+    little = trend.per_second * near < LEAST_GROWTH * limit
+    if seconds >= near or little or _refusal(state, limit, bounds):
         return Growth(state)
     peak = trend.memory + trend.per_second * work.seconds_left
     most = min(bounds.policy, bounds.node or bounds.policy)
