@@ -17,10 +17,11 @@ from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.api.jobs import JobKey
 from rover_kf.cluster.kubernetes import KubernetesCluster
 from rover_kf.reconcilers import status
 from rover_kf.reconcilers.status import JobStatus, LaunchSeen
-from rover_kf.steps import cleanup, naming
+from rover_kf.steps import cleanup, naming, recording, scaling_watch
 from rover_kf.steps.launch import Launch
 from rover_kf.steps.step import Owner, Step
 from rover_kf.steps.terms import Terms
@@ -309,3 +310,40 @@ def test_cleanup_deletes_what_its_run_has_launched(api, rover):
     assert lines[-1] == "1 jobs of run run-1 deleted"
     with pytest.raises(errors.InputError, match="PIPELINE_JOB_ID_PLACEHOLDER"):
         cleanup.clean(rover, Step())
+
+
+def test_a_run_is_told_of_without_a_history(api, rover):
+    """By what stands on the job: its end, its last step; a job that is not there is no run."""
+    rover.submit(naming.launched(manifest(), STEP, Terms()), inject=False)
+    memory = JobStatus(phase="finished", step=120, total_steps=120, restarts=2)
+    noted = {"metadata": {"annotations": {names.STATUS_ANNOTATION: status.write(memory)}}}
+    key = rover.cluster.patch_job(rover.list("team")[0].key, noted).key
+    condition(api, "Succeeded")
+    record = recording.recorded(rover, key)
+    assert (record.outcome, record.steps, record.restarts) == ("succeeded", 120, 2)
+    assert record.signature.name == NAME
+    rover.delete(key)
+    with pytest.raises(errors.JobNotFound, match="report before the job is deleted"):
+        recording.recorded(rover, key)
+
+
+def test_a_jobs_size_is_followed_to_its_end(api, rover):
+    """From before it is there until it has ended; one that never comes is an error."""
+
+    def grow():
+        rover.submit(naming.launched(manifest(), STEP, Terms()), inject=False)
+        key = rover.list("team")[0].key
+        seen = len(api.requests)
+        eventually(lambda: len(api.requests) > seen + 5, within=30)
+        sizes = {"pytorchReplicaSpecs": {"Worker": {"replicas": 3}}}
+        rover.cluster.patch_job(key, {"spec": sizes})
+        condition(api, "Succeeded")
+
+    later = Later(lambda: any(path == PATH for _, path, *_ in api.requests), grow)
+    key = JobKey("team", NAME)
+    told = {"timeout_seconds": 30.0, "start_seconds": 20.0, "every": 0.02, "say": lambda _: None}
+    story = scaling_watch.follow(rover, key, **told)
+    later.done()
+    assert (story.fewest, story.most, story.last) == (1, 3, 3)
+    with pytest.raises(errors.JobNotFound, match="start_seconds"):
+        scaling_watch.follow(rover, JobKey("team", "no"), **{**told, "start_seconds": 0.1})
