@@ -28,6 +28,7 @@ NEEDED = (
     Right("watch", "kubeflow.org", "pytorchjobs"),
     Right("patch", "kubeflow.org", "pytorchjobs"),
     Right("list", "", "pods"),
+    Right("watch", "", "pods"),
     Right("delete", "", "pods"),
     Right("patch", "", "pods", "resize"),
     Right("get", "", "nodes"),
