@@ -52,6 +52,7 @@ class Board:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._lock = threading.Lock()
+        self._reader = threading.Lock()
         self._members: dict[JobKey, Member] = {}
         self._short: set[JobKey] = set()
         self._changed = True
@@ -133,6 +134,18 @@ class Board:
             fresh = now < reading.fresh_until and not self._changed
             if fresh or now < reading.not_before:
                 return reading
+        # All pods of a cluster are many: one reads them at a time, the others go by the last time.
+        if not self._reader.acquire(blocking=reading.fresh_until == 0):
+            return reading
+        try:
+            return self._read_anew(members, now)
+        finally:
+            self._reader.release()
+
+    def _read_anew(self, members: list[Member], now: float) -> _Reading:
+        with self._lock:
+            if now < self._reading.not_before:
+                return self._reading  # somebody else was faster
             self._changed = False
         began = time.perf_counter()
         nodes, unread = self._nodes()
