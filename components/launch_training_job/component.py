@@ -6,49 +6,66 @@
 from kfp import dsl
 
 from components.image import IMAGE
+from components.passing import PASSED
 
 
-@dsl.component(base_image=IMAGE, install_kfp_package=False)  # type: ignore[untyped-decorator] # kfp has no types
+@dsl.component(  # type: ignore[untyped-decorator] # kfp has no types
+    base_image=IMAGE, install_kfp_package=False, task_config_passthroughs=PASSED
+)
 def launch_training_job(  # noqa: PLR0917 - kfp passes by name
     manifest: str,
     metrics: dsl.Output[dsl.Metrics],
-    report: dsl.Output[dsl.HTML],
+    task_config: dsl.TaskConfig,
+    run: str = "",
     timeout_seconds: float = 86400.0,
+    start_seconds: float = 120.0,
+    on_stop: str = "delete",
+    lease_seconds: float = 600.0,
+    lost: str = "suspend",
+    inject: bool = True,  # noqa: FBT001, FBT002 - as above
     place: str = "kubernetes",
     state: str = "",
     history: str = "",
 ) -> str:
-    """Create a training job, wait until it succeeds, and say how it went.
+    """Create a training job, keep it, wait until it succeeds, and tell of it meanwhile.
 
-    A job of that name that is there already is waited for, never overwritten: a step that is
-    started again finds its own. Switch caching off for this step, or a second run trains nothing.
+    Started again, the step finds its own job: the name follows from run and manifest. The job goes
+    with the run's Workflow; one whose step is not heard of for the lease is suspended or deleted by
+    the controller. Switch caching off for this step, or a second run trains nothing.
 
     Args:
         manifest: PyTorchJob as a text of YAML or JSON, patched or not.
-        metrics: steps, restarts and goodput of the run, where its history can be read.
-        report: the run's report, one HTML file, where its history can be read.
-        timeout_seconds: how long it is waited for; the job goes on after that.
+        metrics: steps, restarts, goodput and seconds of the run, as far as they could be seen.
+        task_config: the task's own resources, volumes, variables, tolerations, node selector and
+            affinity, given to the training pods; filled in by the backend.
+        run: id of the pipeline's run, as dsl.PIPELINE_JOB_ID_PLACEHOLDER; empty takes what the
+            step's pod says. Without one the job keeps the manifest's name, and has no lease.
+        timeout_seconds: how long it is waited for; then it is stopped as on_stop says.
+        start_seconds: how long no operator may act on it before the step fails.
+        on_stop: what becomes of the job when the step is stopped: delete, suspend or keep.
+        lease_seconds: how long the step may be silent; 0 is for ever.
+        lost: what the controller does then: suspend, delete or keep.
+        inject: patch the job here; False leaves that to the controller's webhook.
         place: kubernetes, or embedded on this machine.
         state: folder of embedded jobs; empty takes the default.
-        history: SQLAlchemy URL of the history; empty takes the default.
+        history: SQLAlchemy URL of the history, or a controller's https one; empty takes the
+            default.
 
     Returns:
         The job's name.
     """
-    from rover_kf import errors
-    from rover_kf.client import RoverClient, manifests
+    import dataclasses
 
+    from rover_kf.client import RoverClient, manifests
+    from rover_kf.steps import looking, step, task_settings
+    from rover_kf.steps.launch import Launch
+    from rover_kf.steps.terms import Terms
+
+    terms = Terms(timeout_seconds, start_seconds, on_stop, lease_seconds, lost)
+    job = task_settings.applied(manifests.load(manifest).job, dataclasses.asdict(task_config))
     with RoverClient.at(place, state=state, history=history) as rover:
-        key = manifests.load(manifest).key
-        try:
-            rover.submit(manifest)
-        except errors.JobExists:
-            print(f"{key} is there already: waiting for it")  # noqa: T201 - the step's log
-        rover.wait(key, timeout=timeout_seconds)
-        record = rover.record(key)
-        if record is not None:
-            metrics.log_metric("steps", record.steps)
-            metrics.log_metric("restarts", record.restarts)
-            metrics.log_metric("goodput", record.goodput.fraction)
-            rover.report(key, report.path)
-        return key.name
+        launch = Launch(rover, step.read(rover.cluster, run), terms)
+        done = launch.run(job, inject=inject)
+        for name, value in looking.figures(rover, done.key, done.last).items():
+            metrics.log_metric(name, value)
+    return done.key.name

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A pipeline: recommend sizes, patch the manifest, train, report.
+"""A pipeline: recommend sizes, patch the manifest, train, report; clean up whatever happens.
 
 Compile it with ``python -m components.compile``, or run it here and now::
 
@@ -12,41 +12,55 @@ Compile it with ``python -m components.compile``, or run it here and now::
 # No postponed annotations: kfp reads the types themselves.
 from kfp import dsl
 
+from components.cleanup_job.component import cleanup_job
 from components.launch_training_job.component import launch_training_job
 from components.patch_manifest.component import patch_manifest
 from components.recommend_resources.component import recommend_resources
+from components.training_report.component import training_report
 
 
 @dsl.pipeline(name="rover-kf-train")  # type: ignore[untyped-decorator] # kfp has no types
-def train(
+def train(  # noqa: PLR0917 - kfp passes by name
     manifest: str,
     timeout_seconds: float = 86400.0,
+    lease_seconds: float = 600.0,
     place: str = "kubernetes",
     state: str = "",
     history: str = "",
-) -> str:
-    """Recommend, patch, train.
+) -> None:
+    """Recommend, patch, train, report; when a step fails, the job that it left is deleted.
 
     Args:
         manifest: PyTorchJob as a text of YAML or JSON.
         timeout_seconds: how long training is waited for.
+        lease_seconds: how long the launching step may be silent before the job is suspended.
         place: kubernetes, or embedded on this machine.
         state: folder of embedded jobs; empty takes the default.
-        history: SQLAlchemy URL of the history; empty takes the default.
-
-    Returns:
-        The job's name.
+        history: SQLAlchemy URL of the history, or a controller's https one; empty takes the
+            default.
     """
-    sizes = recommend_resources(manifest=manifest, place=place, state=state, history=history)
-    # What is recommended changes with each run that is recorded: an old answer is no answer.
-    sizes.set_caching_options(False)
-    patched = patch_manifest(manifest=manifest, recommendation=sizes.outputs["Output"], place=place)
-    launched = launch_training_job(
-        manifest=patched.output,
-        timeout_seconds=timeout_seconds,
-        place=place,
-        state=state,
-        history=history,
-    )
-    launched.set_caching_options(False)
-    return launched.outputs["Output"]  # type: ignore[no-any-return] # a placeholder of kfp's
+    run = dsl.PIPELINE_JOB_ID_PLACEHOLDER
+    clean = cleanup_job(run=run, place=place, state=state)
+    clean.set_caching_options(False)
+    with dsl.ExitHandler(clean):
+        sizes = recommend_resources(manifest=manifest, place=place, state=state, history=history)
+        # What is recommended changes with each run that is recorded: an old answer is no answer.
+        sizes.set_caching_options(False)
+        learned = sizes.outputs["Output"]
+        patched = patch_manifest(manifest=manifest, recommendation=learned, place=place)
+        launched = launch_training_job(
+            manifest=patched.output,
+            run=run,
+            timeout_seconds=timeout_seconds,
+            lease_seconds=lease_seconds,
+            place=place,
+            state=state,
+            history=history,
+        )
+        launched.set_caching_options(False)
+        # A killed step finds its job again; one whose job has failed fails again at once.
+        launched.set_retry(num_retries=3, backoff_duration="10s")
+        told = training_report(
+            job=launched.outputs["Output"], place=place, state=state, history=history
+        )
+        told.set_caching_options(False)

@@ -162,6 +162,9 @@ ENV_RESTING = "ROVER_RESTING"
 ENV_ERROR_FILE = "ROVER_ERROR_FILE"
 """Where a training process leaves its exception as JSON before it ends."""
 
+ENV_COMPONENT = "ROVER_COMPONENT"
+"""JSON of a pipeline component's function and its parameters (trainer/component.py)."""
+
 # -- HTTP paths (docs/protocol.md) ----------------------------------------------------------------
 
 PATH_HEALTH, PATH_METRICS = "/healthz", "/metrics"

@@ -1,0 +1,26 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The component vary_manifest; compile it with ``python -m components.compile``."""
+
+# No postponed annotations: kfp reads the types themselves.
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)  # type: ignore[untyped-decorator] # kfp has no types
+def vary_manifest(manifest: str, arguments: str) -> str:
+    """Give a training job's script further arguments: a trial of a sweep.
+
+    Args:
+        manifest: PyTorchJob as a text of YAML or JSON, not patched yet.
+        arguments: as a shell would split them, such as ``--lr 0.1``; they come last, and so win.
+
+    Returns:
+        The job with these arguments as YAML.
+    """
+    from rover_kf.client import manifests
+    from rover_kf.injection import differences
+    from rover_kf.steps.varying import varied
+
+    return differences.to_yaml(varied(manifests.load(manifest).job, arguments))

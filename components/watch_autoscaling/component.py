@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The component watch_autoscaling; compile it with ``python -m components.compile``."""
+
+# No postponed annotations: kfp reads the types themselves.
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)  # type: ignore[untyped-decorator] # kfp has no types
+def watch_autoscaling(  # noqa: PLR0917 - kfp passes by name
+    manifest: str,
+    summary: dsl.Output[dsl.Markdown],
+    metrics: dsl.Output[dsl.Metrics],
+    run: str = "",
+    timeout_seconds: float = 86400.0,
+    start_seconds: float = 600.0,
+    place: str = "kubernetes",
+    state: str = "",
+) -> str:
+    """Follow what becomes of a job's size, beside the step that has launched it.
+
+    Args:
+        manifest: the text that launch_training_job is given: it names the job.
+        summary: what was decided, verified and rolled back, and why, as a table.
+        metrics: replicas at least, at most and at the end; changes, verified, rolled back.
+        run: id of the pipeline's run, as launch_training_job is given it.
+        timeout_seconds: how long it is watched.
+        start_seconds: how long the job may take to be created.
+        place: kubernetes, or embedded on this machine.
+        state: folder of embedded jobs; empty takes the default.
+
+    Returns:
+        The job's name.
+    """
+    import pathlib
+
+    from rover_kf.client import RoverClient, manifests
+    from rover_kf.steps import naming, scaling_watch, step
+    from rover_kf.steps.terms import Terms
+
+    with RoverClient.at(place, state=state) as rover:
+        job = manifests.load(manifest).job
+        launched = naming.launched(job, step.read(rover.cluster, run), Terms())
+        story = scaling_watch.follow(
+            rover,
+            manifests.load(launched).key,
+            timeout_seconds=timeout_seconds,
+            start_seconds=start_seconds,
+        )
+    pathlib.Path(summary.path).write_text(story.markdown, encoding="utf-8")
+    for name, value in story.figures.items():
+        metrics.log_metric(name, value)
+    return story.job

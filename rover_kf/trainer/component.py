@@ -1,0 +1,46 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m rover_kf.trainer.component``: a pipeline component's function as a training process.
+
+The function's source and its parameters come in a variable: the image needs nothing of the
+component, nor kfp.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import names
+
+_PLACE = "<component>"
+
+
+def main(environment: Mapping[str, str] = os.environ) -> None:
+    """Call the function.
+
+    Raises:
+        InputError: the variable does not hold one.
+    """
+    text = environment.get(names.ENV_COMPONENT, "")
+    try:
+        order: dict[str, Any] = json.loads(text)
+        source, function = str(order["source"]), str(order["function"])
+        parameters: dict[str, Any] = dict(order["parameters"])
+    except (ValueError, KeyError, TypeError) as cause:
+        raise errors.InputError(
+            f"{names.ENV_COMPONENT} holds no component; components.to_pytorchjob sets it"
+        ) from cause
+    # So that a traceback shows its lines.
+    linecache.cache[_PLACE] = (len(source), None, source.splitlines(keepends=True), _PLACE)
+    scope: dict[str, Any] = {"__name__": "__main__", "__file__": _PLACE}
+    exec(compile(source, _PLACE, "exec"), scope)  # noqa: S102 - the user's own program
+    scope[function](**parameters)
+
+
+if __name__ == "__main__":
+    main()
