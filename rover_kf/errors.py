@@ -14,6 +14,7 @@
     ├── StillRunning            the job did not get where it was waited for in time; it goes on
     ├── Conflict                the object changed between the read and the write; read again
     ├── ClusterUnavailable      the place where jobs run did not answer; retrying may help
+    │   └── OutOfReach          there is no way there from here
     ├── CheckpointError
     │   ├── ArenaTooSmall       the state does not fit; says the size to set
     │   ├── UnsupportedState    a value that cannot be stored without pickle, by its name
