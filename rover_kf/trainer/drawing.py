@@ -23,6 +23,8 @@ class Drawn(NamedTuple):
     done: int
     """Samples of the epoch that are used after its step, over all ranks."""
     indices: list[int]
+    costs: tuple[int, ...] = ()
+    """By which its step was cut."""
 
 
 def drawn(
@@ -50,6 +52,6 @@ def drawn(
         for number in range(step, end):
             done = batches.end_of(number)
             for part, samples in sized:
-                yield Drawn(part, done, indices[at : at + samples])
+                yield Drawn(part, done, indices[at : at + samples], costs)
                 at += samples
         step = end

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -20,7 +20,7 @@ from rover_kf import errors
 from rover_kf.api.samples import DataPlace
 from rover_kf.sharding.batches import Part
 from rover_kf.trainer.balance import Balance, known
-from rover_kf.trainer.drawing import drawn
+from rover_kf.trainer.drawing import Drawn, drawn
 from rover_kf.trainer.route import Cut, route
 
 
@@ -100,12 +100,12 @@ class ElasticDataLoader(DataLoader[Any]):
         )
         self._course, self._whole = self._route.course, self._route.whole
         self._part: Part | None = None
-        self._ahead: collections.deque[_Asked] = collections.deque()
+        self._ahead: collections.deque[Drawn] = collections.deque()
         """Parts that were asked for and have not come yet."""
         self._costs: tuple[int, ...] = ()
         """By which the last whole step was cut, or the one of which the checkpoint is."""
-        self._taken = 0
-        """Samples of the epoch that the loop was given here."""
+        self._taken = self._fetched = 0
+        """Samples of the epoch that the loop was given here, and that were asked for."""
         super().__init__(dataset, batch_sampler=_Cuts(self), **options)
         self._balance: Balance | None = None
         if balance is not None and self._whole.world_size > 1:
@@ -146,18 +146,20 @@ class ElasticDataLoader(DataLoader[Any]):
 
     def _counted(self) -> Iterator[Any]:
         self._ahead.clear()
+        self._fetched = self._taken
+        course, ahead = self._course, self._ahead
         for batch in super().__iter__():
-            self._part, done, costs = self._ahead.popleft()
+            self._part, done, indices, costs = ahead.popleft()
             if self._part.last:
                 # Before the loop's body runs: a checkpoint at its end has this step.
-                self._course.done, self._costs = done, costs
-            self._taken += self._part.samples
+                course.done, self._costs = done, costs
+            self._taken += len(indices)
             yield batch
         self._turn()
 
     def _turn(self) -> None:
         self._course.turn()
-        self._taken = 0
+        self._taken = self._fetched = 0
 
     def __len__(self) -> int:
         """Batches that this rank has in a whole epoch."""
@@ -177,7 +179,7 @@ class ElasticDataLoader(DataLoader[Any]):
             CheckpointError: it is a place in another data set, or of a newer version.
         """
         self._course.load_state_dict(state)
-        self._part, self._taken = None, 0
+        self._part, self._taken, self._fetched = None, 0, 0
         # Earlier versions kept no costs.
         self._costs = known(state.get("costs", ()), self._whole.world_size)
         if self._balance is not None:
@@ -187,7 +189,7 @@ class ElasticDataLoader(DataLoader[Any]):
 
     def data_place(self, name: str) -> DataPlace:
         """How far this rank is, for the coordinator's status; from any thread."""
-        course, ahead = self._course, sum(asked.part.samples for asked in tuple(self._ahead))
+        course, ahead = self._course, max(self._fetched - self._taken, 0)
         return DataPlace(name, course.epoch, course.samples, course.done, self._taken, ahead)
 
     def _fetched_ahead(self) -> int:
@@ -198,20 +200,10 @@ class ElasticDataLoader(DataLoader[Any]):
         """Indices into the data set, a part after the other, from the place on."""
         batches, balance = self._route.rest(), self._balance
         cut_by = (lambda _: ((), batches.steps)) if balance is None else balance.at
-        for part, done, indices in drawn(batches, self._course.order(), cut_by):
-            costs = () if balance is None else balance.costs
-            self._ahead.append(_Asked(part, done, costs))
-            yield indices
-
-
-class _Asked(NamedTuple):
-    """A part that is being read."""
-
-    part: Part
-    done: int
-    """Samples of the epoch that are used after its step, over all ranks."""
-    costs: tuple[int, ...]
-    """By which its step was cut."""
+        for found in drawn(batches, self._course.order(), cut_by):
+            self._ahead.append(found)
+            self._fetched += len(found.indices)
+            yield found.indices
 
 
 class _Cuts:
