@@ -1,0 +1,132 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""TFJobs with real TensorFlow: a worker, a parameter server and the chief are killed."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+from job_manifests import make_job
+from tensorflow_job import TensorFlowJob, TensorFlowPod
+from testcluster import settings
+from tests_support import eventually
+
+pytestmark = pytest.mark.timeout(1200)
+
+HERE = pathlib.Path(__file__).parent
+SAMPLES = HERE.parents[1] / "manifests" / "samples"
+PATIENCE = 240.0
+"""Seconds: loading TensorFlow takes half a minute on a busy machine."""
+_STARTS = re.compile(r"^starts after step (\d+) from (\w+): loss ([\d.]+)$", re.MULTILINE)
+_STEP = re.compile(r"^step (\d+) loss ([\d.]+)$", re.MULTILINE)
+_BEGINS = re.compile(r"^begins after (\d+)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="session")
+def tensorflow() -> pathlib.Path:
+    """The interpreter of an environment that has TensorFlow and no torch; made once a machine."""
+    listed = HERE / "packages" / "tensorflow.txt"
+    folder = settings.cache() / "tensorflow-2.21.0"
+    python = folder / "bin" / "python"
+    if not (folder / "ready").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        options = ["-q", "--no-cache-dir", "--no-deps", "-r", listed]
+        subprocess.run([python, "-m", "pip", "install", *options], check=True)
+        (folder / "ready").touch()
+    return python
+
+
+def test_a_worker_a_server_and_the_chief_are_killed(tensorflow):
+    """The sample. A worker's loss costs no step; the chief goes on from memory after a server's
+    loss and after its own, with the very loss that it had at that step."""
+    (manifest,) = (
+        part
+        for part in yaml.safe_load_all((SAMPLES / "wide-and-deep.yaml").read_text())
+        if part["kind"] == "TFJob"
+    )
+    chief_of = manifest["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"][0]
+    chief_of["command"][-1] = "600"
+    with TensorFlowJob(manifest, tensorflow, SAMPLES) as job:
+        chief = job.pods["chief-0"]
+        _beyond(chief, 20)
+        job.pods["worker-1"].kill()
+        _beyond(chief, 100)
+        assert len(_STARTS.findall(chief.text())) == 1
+        starts = [_goes_on(chief, job.pods["ps-0"]), _goes_on(chief, chief)]
+        assert chief.trainer is not None
+        assert chief.trainer.wait(PATIENCE) == 0
+        result = json.loads(chief.text().strip().splitlines()[-1])
+        stored = sorted(path.name for path in (job.folder / "storage").glob("*/*/manifest.json"))
+    print(f"goes on from {starts}, ends with {result}, {len(stored)} manifests on storage")
+    assert (result["steps"], result["resumed"]) == (600, "memory")
+    assert result["loss"] < 0.05  # without wide or deep part it stays above
+
+
+def _goes_on(chief: TensorFlowPod, killed: TensorFlowPod) -> tuple[str, str, str]:
+    """Kill a pod's process, wait until the chief has started again and trains; how it started."""
+    before = len(_STARTS.findall(chief.text()))
+    killed.kill()
+    eventually(lambda: len(_STARTS.findall(chief.text())) > before, within=PATIENCE)
+    step, source, loss = _STARTS.findall(chief.text())[-1]
+    assert source == "memory"
+    told = dict(_STEP.findall(chief.text().rsplit("starts after", 1)[0]))
+    assert loss == told[step]
+    _beyond(chief, int(step) + 20)
+    return step, source, loss
+
+
+def _beyond(chief: TensorFlowPod, step: int) -> None:
+    """Wait until the newest start has come so far."""
+
+    def reached() -> bool:
+        found = _STEP.findall(chief.text().rsplit("starts after", 1)[-1])
+        return bool(found) and int(found[-1][0]) >= step
+
+    eventually(reached, within=PATIENCE, what=f"the chief reaches step {step}")
+
+
+def _fit(workers: int) -> dict[str, Any]:
+    """A TFJob of workers that call Model.fit."""
+    command = ["python", "keras_fit.py", "3", "40"]
+    policy = {"checkpoint.every": "5", "checkpoint.path": "/checkpoints"}
+    job = make_job(kind="TFJob", workers=workers, command=command, policy=policy)
+    (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    container["env"] = [{"name": "TF_USE_LEGACY_KERAS", "value": "1"}]
+    return job
+
+
+def _fitted(python: pathlib.Path, manifest: dict[str, Any], *, disturb: bool) -> list[str]:
+    """What each worker printed; disturbed: the last one is killed in the second epoch."""
+    with TensorFlowJob(manifest, python, HERE / "scripts") as job:
+        workers = list(job.pods.values())
+        if disturb:
+            eventually(lambda: "batch 47 " in workers[-1].text(), within=PATIENCE)
+            workers[-1].kill()
+        for worker in workers:
+            assert worker.trainer is not None
+            assert worker.trainer.wait(PATIENCE) == 0
+        return [worker.text() for worker in workers]
+
+
+def test_mirrored_workers_go_on_bit_by_bit(tensorflow):
+    """MultiWorkerMirroredStrategy, tf-keras' Model.fit: one of two workers is killed in the middle
+    of an epoch; both go on at one step, and the weights become those of an undisturbed training."""
+    undisturbed = _fitted(tensorflow, _fit(2), disturb=False)
+    disturbed = _fitted(tensorflow, _fit(2), disturb=True)
+    digests = {re.findall(r"^weights (\w+)$", text, re.MULTILINE)[0] for text in undisturbed}
+    assert len(digests) == 1
+    assert {re.findall(r"^weights (\w+)$", text, re.MULTILINE)[0] for text in disturbed} == digests
+    begins = [_BEGINS.findall(text) for text in disturbed]
+    print(f"workers began after {begins}, resumed from memory")
+    assert begins[0] == begins[1]
+    assert int(begins[0][-1]) in range(45, 121, 5)
+    assert all("resumed from memory" in text for text in disturbed)
