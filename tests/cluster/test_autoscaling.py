@@ -19,7 +19,9 @@ from rover_kf.client.explaining import Explanation
 from rover_kf.cluster import kubernetes_connection
 from rover_kf.history.store import SqlHistory
 
-pytestmark = [pytest.mark.timeout(560), pytest.mark.usefixtures("controller")]
+pytestmark = [
+    pytest.mark.timeout(560), pytest.mark.usefixtures("controller"), pytest.mark.at_length
+]  # fmt: skip
 
 MORE_THAN_HALF = "1100m"
 """Of a node's two cores: no node takes two of them."""
@@ -119,7 +121,6 @@ def _changes(found: Explanation) -> list[tuple[int, int]]:
     ]
 
 
-@pytest.mark.at_length
 def test_a_job_grows_by_itself_and_gives_way(cluster, namespace, submit, explain):
     """One replica becomes two and three, each step verified; a second job that finds no room gets
     one of the three, and when it has gone the first has three again. The controller is killed at
@@ -182,7 +183,6 @@ def _hpa(namespace: str, job: str) -> dict:
     }
 
 
-@pytest.mark.at_length
 def test_jobs_that_had_better_stay(cluster, namespace, submit, explain):
     """One that does not profit is taken back and left alone, and one that an HPA scales is not
     changed at all; Events and explain say why."""
@@ -210,7 +210,6 @@ def test_jobs_that_had_better_stay(cluster, namespace, submit, explain):
     print(f"\n{told}\n{_told(scaled, 'ScaleRefused')}")
 
 
-@pytest.mark.at_length
 def test_a_quota_bounds_a_job(cluster, namespace, submit, explain):
     """With a quota for one pod the job stays, and is told which; with more room it grows."""
     apply(cluster, [_quota(namespace, 1)])
