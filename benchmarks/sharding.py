@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The data path: what its loader costs, what its place in the data takes, a slow rank.
+"""The data path: what its loader costs, what its place in the data takes, a slow rank, a resume.
 
 ``make bench-sharding`` writes build/bench/sharding.json. The parts are in sharding_parts.
 """
@@ -25,6 +25,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "sharding_parts"))
 import leases
 import ledgers
 import overhead
+import resume
 import straggler
 
 from rover_kf import ElasticDataLoader
@@ -32,7 +33,7 @@ from rover_kf.sharding.permutation import Permutation
 
 BATCH, RANKS = 256, 4
 SIZES = (10**6, 10**9, 10**12)
-PARTS = ("loader_overhead", "orders", "ledgers", "leases", "straggler")
+PARTS = ("loader_overhead", "orders", "ledgers", "leases", "straggler", "resume")
 
 
 class Counted(Dataset[int]):
@@ -52,7 +53,9 @@ def main() -> None:
     """Measure, write, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=60, help="of the loader's overhead")
-    parser.add_argument("--epochs", type=int, default=3, help="of the slow rank, each system")
+    parser.add_argument(
+        "--epochs", type=int, default=3, help="of the slow rank and the resume, each system"
+    )
     parser.add_argument("--parts", default=",".join(PARTS), help="to measure")
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("build/bench/sharding.json")
@@ -67,6 +70,7 @@ def main() -> None:
         "ledgers": ledgers.measure,
         "leases": leases.measure,
         "straggler": lambda: straggler.measure(given.epochs),
+        "resume": lambda: resume.measure(given.epochs),
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)
     report = json.loads(given.out.read_text()) if given.out.exists() else {}
