@@ -3,7 +3,9 @@
 """JSON to and from the frozen dataclasses of this package; no pickle, no reflection beyond fields.
 
 A field that the reader does not know is ignored (a newer writer may add one); a field that is
-missing and has no default, or has another type, raises MessageError with its path.
+missing and has no default, or has another type, raises MessageError with its path. So does what no
+writer of ours makes and what would break the next one: numbers beyond 64 bits, numbers that are not
+finite, nesting without end. Text that UTF-8 lacks (half a surrogate pair) is taken written out.
 """
 
 from __future__ import annotations
@@ -11,13 +13,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import types
 import typing
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from rover_kf import errors
 
 T = TypeVar("T")
+
+LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**64 - 1
+"""Whole numbers of a message: what files, sockets and databases can take."""
 
 
 def encode(value: object) -> Any:
@@ -35,8 +41,17 @@ def encode(value: object) -> Any:
 
 
 def dumps(value: object) -> bytes:
-    """Encode as compact UTF-8 JSON."""
-    return json.dumps(encode(value), separators=(",", ":"), allow_nan=False).encode()
+    """Encode as compact UTF-8 JSON.
+
+    Raises:
+        MessageError: a value has no place in a message.
+    """
+    plain = encode(value)
+    try:
+        return json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError as cause:
+        message = f"a {type(value).__name__} cannot be sent: {cause}"
+        raise errors.MessageError(message) from cause
 
 
 def loads(cls: type[T], data: bytes | str) -> T:
@@ -46,11 +61,17 @@ def loads(cls: type[T], data: bytes | str) -> T:
         MessageError: not JSON, or not that message.
     """
     try:
-        parsed = json.loads(data)
+        return decode(cls, json.loads(data, parse_constant=_refuse_constant))
     except ValueError as cause:
         message = f"not JSON where a {cls.__name__} was expected: {cause}"
         raise errors.MessageError(message) from cause
-    return decode(cls, parsed)
+    except RecursionError as cause:
+        message = f"JSON where a {cls.__name__} was expected is nested too deeply"
+        raise errors.MessageError(message) from cause
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON's")
 
 
 def decode(cls: type[T], data: object) -> T:
@@ -74,12 +95,30 @@ def _read(kind: Any, data: object, path: str) -> object:
         return tuple(_read_items(typing.get_args(kind)[0], data, path))
     if origin is dict:
         return _read_dict(typing.get_args(kind)[1], data, path)
-    if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
-    if isinstance(data, kind) and not (kind is int and isinstance(data, bool)):
+    return _read_scalar(kind, data, path)
+
+
+def _read_scalar(kind: Any, data: object, path: str) -> object:
+    found = type(data)
+    if kind is str and found is str:
+        return _text(typing.cast("str", data))
+    if found is int and kind in (int, float):
+        number = typing.cast("int", data)
+        if not LEAST_INTEGER <= number <= MOST_INTEGER:
+            raise errors.MessageError(f"{path}: a number of more than 64 bits")
+        return kind(number)
+    if found is float and kind is float and not math.isfinite(typing.cast("float", data)):
+        raise errors.MessageError(f"{path}: {data} is not finite")
+    if found is kind:
         return data
-    message = f"{path}: expected {getattr(kind, '__name__', kind)}, got {type(data).__name__}"
+    message = f"{path}: expected {getattr(kind, '__name__', kind)}, got {found.__name__}"
     raise errors.MessageError(message)
+
+
+def _text(data: str) -> str:
+    if data.isascii():
+        return data
+    return data.encode("utf-8", "backslashreplace").decode()
 
 
 def _read_dataclass(kind: Any, data: object, path: str) -> object:
@@ -130,4 +169,4 @@ def _read_dict(kind: Any, data: object, path: str) -> dict[str, object]:
     if not isinstance(data, dict):
         message = f"{path}: expected an object, got {type(data).__name__}"
         raise errors.MessageError(message)
-    return {key: _read(kind, item, f"{path}.{key}") for key, item in data.items()}
+    return {_text(key): _read(kind, item, f"{path}.{key}") for key, item in data.items()}

@@ -37,7 +37,7 @@ def from_bytes(
     try:
         found = json.loads(body)
         kind, message = str(found["error"]), str(found["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return unreadable(f"status {status}: {body[:_SHOWN_BYTES]!r}")
     cls = getattr(errors, kind, None)
     if not (isinstance(cls, type) and issubclass(cls, errors.RoverError)):

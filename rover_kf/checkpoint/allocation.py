@@ -19,7 +19,7 @@ import pathlib
 from collections.abc import Sequence
 
 from rover_kf import errors
-from rover_kf.api import names
+from rover_kf.api import names, shared_files
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import CONTROL_BYTES, SLOTS
 
@@ -68,7 +68,7 @@ def allocate(
 
 def _others_bytes(root: pathlib.Path, place: str) -> int:
     slots = root.glob("*/slot-*")
-    return sum(path.stat().st_size for path in slots if path.parent.name != place)
+    return sum(path.lstat().st_size for path in slots if path.parent.name != place)
 
 
 def _advice(total: int) -> str:
@@ -87,7 +87,7 @@ def _make_folder(path: pathlib.Path) -> None:
 
 
 def _make_file(path: pathlib.Path, size: int) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = shared_files.open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         if os.fstat(descriptor).st_mode & 0o777 != 0o666:  # noqa: PLR2004 - the mode itself
             os.fchmod(descriptor, 0o666)
@@ -99,7 +99,7 @@ def _make_file(path: pathlib.Path, size: int) -> None:
 
 def _grow(path: pathlib.Path, size: int, advice: str) -> None:
     _make_file(path, 0)
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = shared_files.open_file(path, os.O_RDWR)
     try:
         before = os.fstat(descriptor).st_size
         if before >= size:

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from rover_kf import errors
+from rover_kf.api import shared_files
 from rover_kf.checkpoint.control import SLOTS, Control, Seal
 
 _PAUSE_SECONDS = 0.0005
@@ -144,7 +145,7 @@ class Arena:
         Raises:
             TornSnapshot: the slot no longer holds that snapshot.
         """
-        descriptor = os.open(self.slot_path(seal.slot), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _open(self.slot_path(seal.slot), os.O_RDONLY)
         if not _lock(descriptor, fcntl.LOCK_SH) or seal not in self.sealed():
             os.close(descriptor)
             message = f"step {seal.step} is no longer in slot {seal.slot}; a newer one replaces it"
@@ -167,7 +168,7 @@ class Arena:
         deadline = time.monotonic() + patience_seconds
         while True:
             for slot in self._candidates() if only is None else (only,):
-                descriptor = os.open(self.slot_path(slot), os.O_RDWR | os.O_CLOEXEC)
+                descriptor = _open(self.slot_path(slot), os.O_RDWR)
                 if _lock(descriptor, fcntl.LOCK_EX):
                     return self._clear(slot, descriptor)
                 os.close(descriptor)
@@ -186,7 +187,7 @@ class Arena:
             CheckpointError: it stayed pinned for ``patience_seconds``.
         """
         deadline = time.monotonic() + patience_seconds
-        descriptor = os.open(self.slot_path(seal.slot), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = _open(self.slot_path(seal.slot), os.O_RDWR)
         while not _lock(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
                 os.close(descriptor)
@@ -214,6 +215,15 @@ class Arena:
             _unlock(descriptor)
             raise
         return Filling(self, slot, descriptor, sequence + 1)
+
+
+def _open(path: pathlib.Path, flags: int) -> int:
+    try:
+        return shared_files.open_file(path, flags)
+    except FileNotFoundError:
+        raise
+    except OSError as strange:
+        raise errors.TornSnapshot(f"{path} is no slot: {strange.strerror}") from strange
 
 
 def _lock(descriptor: int, kind: int) -> bool:

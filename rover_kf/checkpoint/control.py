@@ -20,6 +20,8 @@ import pathlib
 import struct
 import zlib
 
+from rover_kf.api import shared_files
+
 SLOTS = (0, 1)
 
 _MAGIC, _VERSION = b"ROVERSL1", 1
@@ -105,12 +107,16 @@ class Control:
 
     def _bytes(self) -> bytes:
         try:
-            return self._path.read_bytes()
+            descriptor = shared_files.open_file(self._path, os.O_RDONLY)
         except FileNotFoundError:
             return b""
+        try:
+            return os.pread(descriptor, CONTROL_BYTES, 0)
+        finally:
+            os.close(descriptor)
 
     def _put(self, data: bytes, offset: int) -> None:
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = shared_files.open_file(self._path, os.O_WRONLY)
         try:
             os.pwrite(descriptor, data, offset)
         finally:

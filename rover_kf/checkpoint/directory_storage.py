@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Storage in a folder that outlives the pods (a PersistentVolume, a host's folder).
 
-Each file is written beside its place, synced, renamed, its folder synced.
+Each file is written beside its place, synced, renamed, its folder synced. Links below the job's
+folder are not followed: who trains may write there, and the sidecar reads more than it may.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
@@ -70,7 +72,7 @@ class DirectoryStorage:
                 listed = tuple(self.root.iterdir())
             except FileNotFoundError:
                 return ()
-            found = (manifest.parse_folder(str(path)) for path in listed)
+            found = (manifest.parse_folder(str(path)) for path in listed if not path.is_symlink())
             return tuple(sorted(folder for folder in found if folder is not None))
 
     def whole(self) -> tuple[Folder, ...]:
@@ -89,7 +91,7 @@ class DirectoryStorage:
     def read_manifest(self, folder: Folder) -> Manifest:
         """Read a manifest; its files are not looked at."""
         with _refusals(f"{folder.manifest_location} cannot be read"):
-            return manifest.from_bytes(self._manifest_path(folder).read_bytes(), folder)
+            return manifest.from_bytes(_content(self._manifest_path(folder)), folder)
 
     def load(self, folder: Folder) -> Manifest:
         """Read a manifest and check that its files are there in their sizes."""
@@ -105,7 +107,7 @@ class DirectoryStorage:
         """A range of a rank's file; each piece is valid until the next is asked for."""
         path = self._path(folder, file)
         with _refusals(f"{path} cannot be read"):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = _opened(path)
             try:
                 yield from pieces.read(descriptor, offset, length)
             finally:
@@ -145,7 +147,7 @@ class DirectoryStorage:
         return self.root / folder.name / manifest.NAME
 
     def _has_manifest(self, folder: Folder) -> bool:
-        return self._manifest_path(folder).is_file()
+        return _size(self._manifest_path(folder)) is not None
 
     def _make_folder(self, path: pathlib.Path) -> None:
         # Synced also where it is there: whoever made it may have died before its name was safe.
@@ -171,7 +173,24 @@ class DirectoryStorage:
 
 
 def _size(path: pathlib.Path) -> int | None:
-    return path.stat().st_size if path.is_file() else None
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _opened(path: pathlib.Path) -> int:
+    # A pipe in a file's place must not be waited for.
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _content(path: pathlib.Path) -> bytes:
+    with open(_opened(path), "rb") as file:
+        found = file.read(manifest.MOST_BYTES + 1)
+    if len(found) > manifest.MOST_BYTES:
+        raise errors.TornSnapshot(f"{path} is no manifest: it has more than {manifest.MOST_BYTES}")
+    return found
 
 
 @contextlib.contextmanager

@@ -25,10 +25,10 @@ class Files:
         """Open a file for writing, empty.
 
         Args:
-            path: of the file.
+            path: of the file; a link is an error, wherever it leads.
             direct: past the page cache, if the file system can.
         """
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         if direct:
             try:
                 return os.open(path, flags | os.O_DIRECT, 0o644)

@@ -91,6 +91,17 @@ class Kinds:
         return piece.shape if piece else entry.shape
 
 
+_UNREADABLE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+"""What text that is not ours ends in."""
+
+
 def kinds_of(snapshot: Snapshot) -> Kinds:
     """Read the kinds from a snapshot's metadata; without any, every tensor is the rank's own.
 
@@ -108,7 +119,7 @@ def kinds_of(snapshot: Snapshot) -> Kinds:
             for name, (shape, offsets, copy) in parsed["pieces"].items()
         }
         alike = bool(parsed.get("alike", True))
-    except (ValueError, KeyError, TypeError, AttributeError) as cause:
+    except _UNREADABLE as cause:
         raise errors.TornSnapshot(f"a snapshot's pieces cannot be read: {cause!r}") from cause
     for name, piece in pieces.items():
         _check(name, piece, snapshot)

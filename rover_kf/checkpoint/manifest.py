@@ -18,8 +18,10 @@ from rover_kf.checkpoint import checksum
 
 NAME = "manifest.json"
 FORMAT = 1
+MOST_BYTES = 64 << 20
+"""Of a manifest; one of ten thousand ranks has 2 MiB."""
 
-_FOLDER = re.compile(r"step-(\d{12,})-(\d+)")
+_FOLDER = re.compile(r"step-([0-9]{12,18})-([0-9]{1,18})")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.safetensors")
 
 
@@ -95,8 +97,11 @@ def file_name(rank: int) -> str:
 
 def parse_folder(location: str) -> Folder | None:
     """Read the name at the end of a path or URL; None if it is not ours."""
-    match = _FOLDER.fullmatch(location.rsplit("/", 1)[-1])
-    return Folder(int(match[2]), int(match[1]), location) if match else None
+    name = location.rsplit("/", 1)[-1]
+    match = _FOLDER.fullmatch(name)
+    found = Folder(int(match[2]), int(match[1]), location) if match else None
+    # Written in another way it would lead to another folder.
+    return found if found is not None and found.name == name else None
 
 
 def is_plain(name: str) -> bool:
@@ -128,7 +133,7 @@ def from_bytes(data: bytes, folder: Folder) -> Manifest:
         parsed = json.loads(data)
         body, stated = _canonical(parsed["manifest"]), parsed["crc32c"]
         manifest = codec.decode(Manifest, parsed["manifest"])
-    except (ValueError, KeyError, TypeError, errors.MessageError) as cause:
+    except (ValueError, KeyError, TypeError, RecursionError, errors.MessageError) as cause:
         raise errors.TornSnapshot(f"{folder.manifest_location} cannot be read: {cause}") from cause
     if stated != checksum.extend(0, body):
         raise errors.TornSnapshot(f"{folder.manifest_location} differs from its own checksum")

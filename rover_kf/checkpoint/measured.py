@@ -60,5 +60,5 @@ def of(snapshot: Snapshot) -> dict[str, float]:
     try:
         parsed = json.loads(snapshot.metadata.get(KEY, "{}"))
         return {str(name): float(value) for name, value in parsed.items()}
-    except (ValueError, TypeError, AttributeError) as cause:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as cause:
         raise errors.TornSnapshot(f"a snapshot's metrics cannot be read: {cause!r}") from cause

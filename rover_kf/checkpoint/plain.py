@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import collections
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -88,6 +89,18 @@ def _encode(value: object, leaf: Leaf, path: str) -> Any:
     return leaf(path, value)
 
 
+def parse(text: str) -> Any:
+    """JSON data from the text that stands in a snapshot's metadata.
+
+    Raises:
+        TornSnapshot: it is no JSON.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as cause:
+        raise errors.TornSnapshot(f"a snapshot's state cannot be read: {cause}") from cause
+
+
 def decode(data: Any, resolve: Resolve) -> Any:
     """Build the value from JSON data.
 
@@ -103,9 +116,11 @@ def decode(data: Any, resolve: Resolve) -> Any:
     try:
         ((tag, content),) = data.items()
         return _decode(tag, content, resolve)
-    except (AttributeError, TypeError, ValueError, KeyError) as cause:
+    except (AttributeError, TypeError, ValueError, ArithmeticError, LookupError) as cause:
         message = f"a snapshot's plain data cannot be read: {cause}"
         raise errors.TornSnapshot(message) from cause
+    except RecursionError as cause:
+        raise errors.TornSnapshot("a snapshot's plain data is nested too deeply") from cause
 
 
 def _decode(tag: str, content: Any, resolve: Resolve) -> Any:

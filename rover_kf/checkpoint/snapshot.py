@@ -38,6 +38,17 @@ LENGTH_BYTES = 8
 """Of the header's length, which the file begins with."""
 _MOST_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library."""
+_MOST_DIMENSIONS = 64
+"""That torch can have, and what bounds the time that a shape's product takes."""
+_UNREADABLE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+"""What a header that is not ours ends in."""
 
 WIDTHS: Mapping[str, int] = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1,
@@ -159,7 +170,7 @@ def read(data: bytes | memoryview, file_bytes: int | None = None) -> Snapshot:
         metadata = {str(key): str(item) for key, item in parsed.pop("__metadata__", {}).items()}
         types = json.loads(metadata.get(TYPES_KEY, "{}"))
         placed = [_placed(name, item, types, data_begin) for name, item in parsed.items()]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
+    except _UNREADABLE as cause:
         message = f"a snapshot's header cannot be read: {cause!r}"
         raise errors.TornSnapshot(message) from cause
     _check_places(placed, data_begin, whole)
@@ -199,6 +210,9 @@ def _placed(name: str, item: Any, types: Mapping[str, Any], data_begin: int) -> 
     if name in types:
         kind, width, true_shape = types[name]
         dtype, width, shape = str(kind), int(width), tuple(map(operator.index, true_shape))
+    if len(shape) > _MOST_DIMENSIONS:
+        message = f"{name} has {len(shape)} dimensions; {_MOST_DIMENSIONS} is the most"
+        raise ValueError(message)
     if math.prod(shape) * width != end - begin or (shape and min(shape) < 0):
         message = f"{name} of shape {shape} cannot have {end - begin} bytes"
         raise ValueError(message)

@@ -132,6 +132,8 @@ def _parse(text: str, name: str) -> list[Any]:
         return [document for document in yaml.safe_load_all(text) if document is not None]
     except yaml.YAMLError as cause:
         raise errors.InputError(f"{name} is not YAML: {' '.join(str(cause).split())}") from cause
+    except (ValueError, TypeError, RecursionError) as cause:  # numbers, dates, keys, nesting
+        raise errors.InputError(f"{name} is not YAML that can be read: {cause}") from cause
 
 
 def _pick(documents: list[Any], name: str, folder: pathlib.Path) -> Source:

@@ -84,7 +84,7 @@ class Stragglers:
 
     def _whole(self) -> bool:
         full = sum(len(times) >= WINDOW_STEPS for times in self._open.values())
-        return full == self._world_size
+        return bool(self._open) and full == self._world_size == len(self._open)
 
     def _close(self) -> tuple[Straggler, ...]:
         medians = {

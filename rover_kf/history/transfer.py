@@ -72,7 +72,7 @@ def read(history: HistoryStore, path: pathlib.Path, *, namespace: str | None = N
     try:
         documents = list(_lines(path) if form == "lines" else _table(path))
         records = [codec.decode(RunRecord, document) for document in documents]
-    except (OSError, ValueError, errors.MessageError) as cause:
+    except (OSError, ValueError, RecursionError, errors.MessageError) as cause:
         raise errors.InputError(f"{path} cannot be read: {cause}; nothing was added") from cause
     added = 0
     for record in records:

@@ -186,7 +186,7 @@ def recorded(manifest: Manifest) -> dict[str, Exec]:
     try:
         parsed = json.loads(annotations.get(names.ORIGINAL_COMMAND_ANNOTATION, "{}"))
         return {str(key): read(value) for key, value in parsed.items()}
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         # Only a hint: restore() turns a rewritten line back without it.
         return {}
 

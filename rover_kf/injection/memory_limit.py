@@ -79,7 +79,7 @@ def raised(manifest: Manifest) -> dict[str, Raise]:
             str(key): Raise(quantities.parse_bytes(low), quantities.parse_bytes(high))
             for key, (low, high) in found.items()
         }
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return {}  # edited by hand: the limits count as they stand
 
 

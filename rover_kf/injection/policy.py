@@ -72,13 +72,15 @@ class RoverPolicy(Section):
             section, field = key.split(".", 1)
             sections.setdefault(section, {})[field.replace("-", "_")] = value
         try:
-            return cls.model_validate(sections)
+            found = cls.model_validate(sections)
         except errors.PolicyError as error:
             raise errors.PolicyError(
                 error.key, error.value, allowed=error.allowed, source=source
             ) from None
         except pydantic.ValidationError as error:
             raise _refusal(error, source) from error
+        _check_numbers(found, source)
+        return found
 
     def to_annotations(self) -> dict[str, str]:
         """Write back what was stated or differs from the default; the inverse of reading."""
@@ -90,6 +92,8 @@ class RoverPolicy(Section):
             if value is not None
         }
 
+
+_TOO_MUCH = 2**63
 
 _NOT_POLICY = {
     names.INJECT_LABEL,
@@ -133,6 +137,21 @@ def _own(stated: Mapping[str, object], source: str, *, bare: bool = False) -> di
             raise errors.PolicyError(names.PREFIX + key, value, allowed=say, source=source)
         found[key] = value
     return found
+
+
+def _check_numbers(policy: RoverPolicy, source: str) -> None:
+    """No number that a sidecar, which reads it as text, could not hold."""
+    for section, fields in policy.model_dump(exclude_unset=True).items():
+        for field, value in fields.items():
+            numbers = value if isinstance(value, (list, tuple)) else (value,)
+            if any(isinstance(item, (int, float)) and not _is_modest(item) for item in numbers):
+                key = f"{section}.{field.replace('_', '-')}"
+                say = f"{allowed(key)}, below 2^63"
+                raise errors.PolicyError(names.PREFIX + key, value, allowed=say, source=source)
+
+
+def _is_modest(number: float) -> bool:
+    return -_TOO_MUCH < number < _TOO_MUCH
 
 
 def _refusal(error: pydantic.ValidationError, source: str) -> errors.PolicyError:

@@ -10,8 +10,14 @@ from __future__ import annotations
 import decimal
 import re
 
-_QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))([eE][+-]?\d+|[KMGTPE]i|[numkMGTPE]?)$")
-_DURATION = re.compile(r"^(\d+\.?\d*|\.\d+)(ms|s|m|h|)$")
+_QUANTITY = re.compile(
+    r"^([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))([eE][+-]?[0-9]{1,3}|[KMGTPE]i|[numkMGTPE]?)$"
+)
+_DURATION = re.compile(r"^([0-9]+\.?[0-9]*|\.[0-9]+)(ms|s|m|h|)$")
+MOST = decimal.Decimal(2**63 - 1)
+"""Kubernetes' own bound of a quantity; a duration may have as many seconds."""
+_LONGEST = 64
+"""Characters: what is longer is no number that anybody meant."""
 _SECONDS = {
     unit: decimal.Decimal(seconds)
     for unit, seconds in (("ms", "0.001"), ("", "1"), ("s", "1"), ("m", "60"), ("h", "3600"))
@@ -32,16 +38,19 @@ def parse(value: object) -> decimal.Decimal:
     Raises:
         ValueError: it is no quantity.
     """
-    is_number = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-    match = _QUANTITY.match(str(value).strip()) if is_number else None
+    match = _matched(_QUANTITY, value)
     if not match:
-        raise ValueError(f"{value!r} is no quantity")
+        raise ValueError(f"{str(value)[:_LONGEST]!r} is no quantity")
     number, suffix = decimal.Decimal(match[1]), match[2]
     if suffix in _BINARY:
-        return number * decimal.Decimal(1024) ** _BINARY[suffix]
-    if suffix in _DECIMAL:
-        return number.scaleb(_DECIMAL[suffix])
-    return number.scaleb(int(suffix[1:]))
+        found = number * decimal.Decimal(1024) ** _BINARY[suffix]
+    elif suffix in _DECIMAL:
+        found = number.scaleb(_DECIMAL[suffix])
+    else:
+        found = number.scaleb(int(suffix[1:]))
+    if abs(found) > MOST:
+        raise ValueError(f"{str(value)[:_LONGEST]!r} is above 2^63 - 1")
+    return found
 
 
 def parse_bytes(value: object) -> int:
@@ -59,10 +68,20 @@ def parse_seconds(value: object) -> float:
     Raises:
         ValueError: it is no duration.
     """
-    match = None if isinstance(value, bool) else _DURATION.match(str(value).strip())
+    match = _matched(_DURATION, value)
     if not match:
-        raise ValueError(f"{value!r} is no duration")
-    return float(decimal.Decimal(match[1]) * _SECONDS[match[2]])
+        raise ValueError(f"{str(value)[:_LONGEST]!r} is no duration")
+    found = decimal.Decimal(match[1]) * _SECONDS[match[2]]
+    if found > MOST:
+        raise ValueError(f"{str(value)[:_LONGEST]!r} is above 2^63 - 1 seconds")
+    return float(found)
+
+
+def _matched(pattern: re.Pattern[str], value: object) -> re.Match[str] | None:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        return None
+    text = str(value).strip()
+    return pattern.match(text) if len(text) <= _LONGEST else None
 
 
 def format_bytes(count: int) -> str:

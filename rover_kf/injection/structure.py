@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from rover_kf import errors
+from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.injection.adapters import JobAdapter
 
@@ -24,13 +25,10 @@ def check(manifest: Manifest, adapter: JobAdapter, source: str) -> None:
     metadata = _mapping(manifest, "metadata", "metadata", source)
     if not isinstance(metadata.get("name") or metadata.get("generateName"), str):
         _refuse("metadata.name", metadata.get("name"), "the job's name", source)
-    for key in ("labels", "annotations"):
-        if metadata.get(key) is not None:
-            _mapping(metadata, key, f"metadata.{key}", source)
+    _check_metadata(metadata, "metadata", source)
     spec = _mapping(manifest, "spec", "spec", source)
     for key in ("runPolicy", "elasticPolicy"):
-        if spec.get(key) is not None:
-            _mapping(spec, key, f"spec.{key}", source)
+        _optional(spec, key, "spec", source)
     path = f"spec.{adapter.specs}"
     for name, replica in _mapping(spec, adapter.specs, path, source).items():
         if str(name).lower() not in adapter.kinds:
@@ -51,11 +49,12 @@ def _check_replica(replica: object, path: str, adapter: JobAdapter, source: str)
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
         _refuse(f"{path}.replicas", replicas, "a whole number, 1 or more", source)
     template = _mapping(replica, "template", f"{path}.template", source)
+    if template.get("metadata") is not None:
+        metadata = _mapping(template, "metadata", f"{path}.template.metadata", source)
+        _check_metadata(metadata, f"{path}.template.metadata", source)
     pod = _mapping(template, "spec", f"{path}.template.spec", source)
     where = f"{path}.template.spec.containers"
-    containers = _named(pod, "containers", where, source)
-    for key in ("initContainers", "volumes"):
-        _named(pod, key, f"{path}.template.spec.{key}", source)
+    containers = _check_pod(pod, f"{path}.template.spec", source)
     known = [item["name"] for item in containers]
     if adapter.container not in known:
         allowed = f"a list with a container named {adapter.container}: the one that trains"
@@ -63,14 +62,53 @@ def _check_replica(replica: object, path: str, adapter: JobAdapter, source: str)
     _check_trainer(containers[known.index(adapter.container)], where, source)
 
 
-def _check_trainer(trainer: Mapping[str, Any], where: str, source: str) -> None:
-    path = f"{where}[{trainer['name']}]"
+def _check_metadata(metadata: Mapping[str, Any], path: str, source: str) -> None:
+    for key in ("labels", "annotations"):
+        if metadata.get(key) is not None:
+            for name, value in _mapping(metadata, key, f"{path}.{key}", source).items():
+                if not isinstance(name, str):
+                    _refuse(f"{path}.{key}", name, "names that are texts", source)
+                # What is wrong with one of ours is said with what it may be (policy.py).
+                if not isinstance(value, str) and not name.startswith(names.PREFIX):
+                    _refuse(f"{path}.{key}[{name}]", value, "text in quotes", source)
+
+
+def _check_pod(pod: Mapping[str, Any], path: str, source: str) -> Sequence[Any]:
+    """Its lists and what stands in them; returns the containers."""
+    containers = _named(pod, "containers", f"{path}.containers", source)
+    first = _named(pod, "initContainers", f"{path}.initContainers", source)
+    _optional(pod, "securityContext", path, source)
+    for key, listed in (("containers", containers), ("initContainers", first)):
+        for item in listed:
+            place = f"{path}.{key}[{item['name']}]"
+            _optional(item, "securityContext", place, source)
+            _check_line(item, place, source)
+    for volume in _named(pod, "volumes", f"{path}.volumes", source):
+        place = f"{path}.volumes[{volume['name']}]"
+        for kind in volume.keys() - {"name"}:
+            _optional(volume, kind, place, source)
+        _check_sources(volume.get("projected") or {}, f"{place}.projected.sources", source)
+    return containers
+
+
+def _check_sources(projected: Mapping[str, Any], path: str, source: str) -> None:
+    for index, item in enumerate(_list(projected, "sources", path, source)):
+        if not isinstance(item, Mapping):
+            _refuse(f"{path}[{index}]", item, "a mapping", source)
+        _optional(item, "serviceAccountToken", f"{path}[{index}]", source)
+
+
+def _check_line(container: Mapping[str, Any], path: str, source: str) -> None:
     for key in ("command", "args"):
-        line = trainer.get(key)
+        line = container.get(key)
         if line is not None and not (
             isinstance(line, list) and all(isinstance(word, str) for word in line)
         ):
             _refuse(f"{path}.{key}", line, "a list of texts (quote numbers)", source)
+
+
+def _check_trainer(trainer: Mapping[str, Any], where: str, source: str) -> None:
+    path = f"{where}[{trainer['name']}]"
     _named(trainer, "env", f"{path}.env", source)
     for index, mount in enumerate(_list(trainer, "volumeMounts", f"{path}.volumeMounts", source)):
         if not isinstance(mount, Mapping) or not isinstance(mount.get("mountPath"), str):
@@ -95,6 +133,11 @@ def _list(owner: Mapping[str, Any], key: str, path: str, source: str) -> Sequenc
     if found is not None and not isinstance(found, list):
         _refuse(path, found, "a list", source)
     return found or ()
+
+
+def _optional(owner: Mapping[str, Any], key: str, path: str, source: str) -> None:
+    if owner.get(key) is not None:
+        _mapping(owner, key, f"{path}.{key}", source)
 
 
 def _mapping(owner: Mapping[str, Any], key: str, path: str, source: str) -> Mapping[str, Any]:

@@ -9,9 +9,11 @@ that nothing has to be kept in step.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from rover_kf.api import names
 from rover_kf.api.leases import DataStatus
 from rover_kf.api.status import CoordinatorStatus
 
@@ -47,8 +49,37 @@ _COUNTERS = {
 }
 
 
-def render(pod: str, job: str, status: CoordinatorStatus | None) -> bytes:
-    """The text for GET /metrics; without status it is a sidecar that is no coordinator."""
+_EVENTS = (
+    names.EVENT_HANG,
+    names.EVENT_STRAGGLER,
+    names.EVENT_REPLICA_MISMATCH,
+    names.EVENT_CHECKPOINT_WARNING,
+    names.EVENT_PROCESS_FAILED,
+    names.EVENT_POD_LOST,
+    names.EVENT_MEMBER_LOST,
+    names.EVENT_NODE_UNFIT,
+    names.EVENT_SHARD_POISONED,
+)
+"""Counted by name from 0 on; a name that a pod made up is no label."""
+
+
+def render(
+    pod: str,
+    job: str,
+    status: CoordinatorStatus | None,
+    *,
+    told: Mapping[str, int] | None = None,
+    storage: bool = False,
+) -> bytes:
+    """The text for GET /metrics.
+
+    Args:
+        pod: whose sidecar it is.
+        job: of the pod.
+        status: of the coordinator; None: this sidecar has none.
+        told: how often the coordinator has told each Event.
+        storage: whether checkpoints go to storage at all.
+    """
     registry = CollectorRegistry()
     info = Gauge("rover_kf_sidecar_up", "A sidecar that runs.", ["job", "pod"], registry=registry)
     info.labels(job, pod).set(1)
@@ -71,6 +102,18 @@ def render(pod: str, job: str, status: CoordinatorStatus | None) -> bytes:
     for field in dataclasses.fields(status.goodput):
         spent.labels(job, field.name).set(getattr(status.goodput, field.name))
     _add_data(registry, job, status.data)
+    events = Counter(
+        "rover_kf_events",
+        "Events that this coordinator has told, those that ask for a look.",
+        ["job", "reason"],
+        registry=registry,
+    )
+    for reason in _EVENTS:
+        events.labels(job, reason).inc((told or {}).get(reason, 0))
+    kept = Gauge(
+        "rover_kf_storage", "1 where checkpoints go to storage, else 0.", ["job"], registry=registry
+    )
+    kept.labels(job).set(int(storage))
     return generate_latest(registry)
 
 

@@ -14,6 +14,10 @@ Range = tuple[int, int]
 """From the first number to the one after the last."""
 
 
+_DIGITS = 20
+"""Of a number of slots, at most."""
+
+
 class Ranges:
     """Sorted, apart from each other; all operations find their place by bisection.
 
@@ -129,7 +133,7 @@ class Ranges:
         made, at = cls(), 0
         for pair in text.split(",") if text else ():
             skipped, plus, length = pair.partition("+")
-            if not (plus and skipped.isdecimal() and length.isdecimal() and int(length)):
+            if not (plus and _is_count(skipped) and _is_count(length) and int(length)):
                 raise errors.MessageError(
                     f"{pair!r} is no range of a progress; expected 'skip+len'"
                 )
@@ -137,3 +141,7 @@ class Ranges:
             at = begin + int(length)
             made.add(begin, at)
         return made
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS

@@ -10,7 +10,7 @@ import os
 import pathlib
 
 from rover_kf import errors
-from rover_kf.api import codec
+from rover_kf.api import codec, shared_files
 
 _log = logging.getLogger("rover_kf")
 
@@ -52,8 +52,8 @@ class Assignments:
         if local_rank in self._known:
             return self._known[local_rank]
         try:
-            found = codec.loads(Assignment, self._path(local_rank).read_bytes())
-        except (FileNotFoundError, errors.MessageError):
+            found = codec.loads(Assignment, shared_files.read(self._path(local_rank), _FILE_BYTES))
+        except (OSError, errors.MessageError):
             return None
         self._known[local_rank] = found
         return found
@@ -66,7 +66,7 @@ def _write(path: pathlib.Path, content: bytes) -> None:
     # One call on the file itself: nothing can be put beside it in a full volume, and whoever ends
     # this process leaves the old content or the new one.
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = shared_files.open_file(path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.pwrite(descriptor, content.ljust(_FILE_BYTES), 0)
         finally:

@@ -30,7 +30,7 @@ from rover_kf.sidecar.identity import make_gate
 from rover_kf.sidecar.peers import SidecarPeers
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.story import Chronicle, Messenger
-from rover_kf.sidecar.web import application, read, reply
+from rover_kf.sidecar.web import IDLE_SECONDS, LINGER_SECONDS, application, read, reply
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +49,8 @@ RENDEZVOUS = (
     names.PATH_STACKS,
     names.PATH_PREFLIGHT,
 )
+LOCAL_IDLE_SECONDS = 3600.0
+"""The pod's own processes may keep a connection for as long as they like."""
 MISDIRECTED = 421
 
 
@@ -119,6 +121,8 @@ class Daemon:
             access_log=None,
             handler_cancellation=True,  # a closed connection is news (rendezvous)
             shutdown_timeout=SHUTDOWN_SECONDS,
+            keepalive_timeout=LOCAL_IDLE_SECONDS if local else IDLE_SECONDS,
+            lingering_time=LINGER_SECONDS,
         )
         await runner.setup()
         self._runners.append(runner)
@@ -217,7 +221,14 @@ class Daemon:
         from rover_kf.metrics import exporter  # noqa: PLC0415 - not needed to start
 
         status = self._coordinator.status(0) if self._coordinator is not None else None
-        body = exporter.render(self._settings.pod, self._settings.job, status)
+        settings = self._settings
+        body = exporter.render(
+            settings.pod,
+            settings.job,
+            status,
+            told=self._chronicle.counts,
+            storage=settings.checkpoint_path is not None,
+        )
         return web.Response(body=body, headers={"Content-Type": exporter.CONTENT_TYPE})
 
     async def _forward(self, request: web.Request) -> web.Response:

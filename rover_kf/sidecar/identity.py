@@ -122,7 +122,8 @@ class ServiceAccounts:
                 audience=names.AUDIENCE,
                 options=_CHECKED,
             )
-        except jwt.PyJWTError as cause:
+        except (jwt.PyJWTError, TypeError, ValueError, AttributeError, RecursionError) as cause:
+            # The last ones where an algorithm is asked for that the key is not of.
             _log.warning("a token was refused: %s", cause)
             return None
         return found
@@ -177,4 +178,5 @@ def belongs(claims: dict[str, Any], settings: SidecarSettings) -> bool:
 
 def _bearer(authorization: str) -> str:
     scheme, _, token = authorization.partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    # A token is ASCII; what is not would break those who compare and decode it.
+    return token.strip() if scheme.lower() == "bearer" and token.isascii() else ""

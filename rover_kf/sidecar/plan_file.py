@@ -14,7 +14,7 @@ import pathlib
 from collections.abc import Mapping
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import codec, names, shared_files
 from rover_kf.api.checkpoints import ResolveReply
 
 _log = logging.getLogger(__name__)
@@ -55,17 +55,15 @@ class PlanFile:
     def write(self, number: int, plan: Plan) -> None:
         """Keep the answers of a round; only the newest are."""
         answers = {str(rank): answer for rank, answer in plan.items()}
-        part = self._path.with_suffix(".part")
         try:
-            part.write_bytes(codec.dumps(KeptPlan(self._pod_uid, number, answers)))
-            part.replace(self._path)
+            shared_files.replace(self._path, codec.dumps(KeptPlan(self._pod_uid, number, answers)))
         except OSError as error:
             _log.warning("what round %d restores could not be kept: %s", number, error)
 
     def read(self) -> KeptPlan | None:
         """What was kept; None if there is nothing of this pod's."""
         try:
-            found = codec.loads(KeptPlan, self._path.read_bytes())
+            found = codec.loads(KeptPlan, shared_files.read(self._path))
         except FileNotFoundError:
             return None
         except (OSError, errors.MessageError) as error:

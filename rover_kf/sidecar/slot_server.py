@@ -46,7 +46,7 @@ class SlotServer:
     def routes(self) -> list[web.RouteDef]:
         """For the TCP port."""
         kinds = f"(?:{names.REPLICA_PLACE}|{names.PARITY_PLACE})?"
-        slot = names.PATH_SLOTS + rf"/{{place:{kinds}\d+}}/{{step:\d+}}"
+        slot = names.PATH_SLOTS + f"/{{place:{kinds}[0-9]{{1,9}}}}/{{step:[0-9]{{1,18}}}}"
         return [
             web.get(slot, self._on_slot, allow_head=False),
             web.get(f"{slot}/{{part:{names.SLOT_HEAD}}}", self._on_slot, allow_head=False),

@@ -20,6 +20,9 @@ from rover_kf.checkpoint.control import Seal
 from rover_kf.sidecar.assignments import Assignments
 from rover_kf.sidecar.settings import SidecarSettings
 
+_DIGITS = 9
+"""Of a local rank, a rank or a lane, at most."""
+
 
 class Slots:
     """The arenas of all local ranks.
@@ -99,7 +102,8 @@ class Slots:
         return self._places(names.PARITY_PLACE)
 
     def _places(self, prefix: str) -> tuple[str, ...]:
-        return tuple(sorted(path.parent.name for path in self._root.glob(f"{prefix}*/control")))
+        found = (path.parent.name for path in self._root.glob(f"{prefix}*/control"))
+        return tuple(sorted(name for name in found if _is_number(name.removeprefix(prefix))))
 
     def _remove(self, place: str) -> None:
         for path in (self._root / place).iterdir():
@@ -113,7 +117,7 @@ class Slots:
     def local_ranks(self) -> tuple[int, ...]:
         """Those that have slots."""
         found = (path.parent.name for path in self._root.glob("*/control"))
-        return tuple(sorted(int(name) for name in found if name.isdigit()))
+        return tuple(sorted(int(name) for name in found if _is_number(name)))
 
     def checksum(self, place: int | str, seal: Seal) -> int:
         """CRC-32C of a sealed slot, computed once a seal.
@@ -195,6 +199,11 @@ class Slots:
             checksum=found,
             round=seal.round,
         )
+
+
+def _is_number(text: str) -> bool:
+    # Who trains may make folders, too.
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS
 
 
 def describe(seal: Seal) -> dict[str, Any]:

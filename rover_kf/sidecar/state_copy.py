@@ -8,6 +8,7 @@ copies and generations need no messages of their own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from rover_kf import errors
@@ -15,6 +16,9 @@ from rover_kf.api import names
 from rover_kf.api.coordinator_state import CoordinatorState
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.state_file import COPY, StateFile
+
+_GENERATION = re.compile("[0-9]{1,18}")
+_LABEL = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
 
 class StateCopy:
@@ -49,7 +53,7 @@ class StateCopy:
             ClusterUnavailable: a coordinator has answered that was replaced.
         """
         given = headers.get(names.GENERATION_HEADER, "")
-        if not given.isdigit():
+        if not _GENERATION.fullmatch(given):
             if status < 400 and self.known:  # noqa: PLR2004 - whoever refuses need not be one
                 raise errors.ClusterUnavailable("somebody answered who is no coordinator")
             return
@@ -81,7 +85,5 @@ def label(state: CoordinatorState) -> str:
 
 def order(told: str) -> tuple[int, int]:
     """A header's generation and revision; (0, 0) where it tells of none."""
-    generation, _, revision = told.partition(".")
-    if generation.isdigit() and revision.isdigit():
-        return int(generation), int(revision)
-    return 0, 0
+    found = _LABEL.fullmatch(told)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

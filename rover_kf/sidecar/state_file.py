@@ -9,7 +9,7 @@ import logging
 import pathlib
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import codec, names, shared_files
 from rover_kf.api.coordinator_state import STATE_VERSION, CoordinatorState
 
 _log = logging.getLogger(__name__)
@@ -42,17 +42,15 @@ class StateFile:
 
     def write(self, known: int, state: CoordinatorState | None) -> None:
         """Keep it in place of what was kept."""
-        part = self._path.with_suffix(".part")
         try:
-            part.write_bytes(codec.dumps(Kept(self._pod_uid, known, state)))
-            part.replace(self._path)
+            shared_files.replace(self._path, codec.dumps(Kept(self._pod_uid, known, state)))
         except OSError as error:
             _log.warning("the coordinator's state could not be kept: %s", error)
 
     def read(self) -> Kept | None:
         """What was kept; None if there is nothing of this pod's that can be read."""
         try:
-            found = codec.loads(Kept, self._path.read_bytes())
+            found = codec.loads(Kept, shared_files.read(self._path))
         except FileNotFoundError:
             return None
         except (OSError, errors.MessageError) as error:

@@ -33,6 +33,8 @@ class Chronicle:
         self._events: collections.deque[Event] = collections.deque(maxlen=MOST_EVENTS)
         self.sequence = 0
         """Of the newest event."""
+        self.counts: collections.Counter[str] = collections.Counter()
+        """How often each was told; of the first so many names."""
 
     def record(self, reason: str, message: str, *, warning: bool = False) -> None:
         """Add an event of this pod's."""
@@ -41,6 +43,8 @@ class Chronicle:
     def add(self, event: Event) -> None:
         """Add any pod's event."""
         self.sequence += 1
+        if len(self.counts) < MOST_EVENTS or event.reason in self.counts:
+            self.counts[event.reason] += 1
         kept = dataclasses.replace(
             event, sequence=self.sequence, message=event.message[:LONGEST_MESSAGE]
         )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import cast
@@ -31,6 +32,8 @@ from rover_kf.sidecar.state_file import OWN, StateFile
 from rover_kf.sidecar.web import read, refusal, reply
 
 _log = logging.getLogger(__name__)
+
+_NUMBER = re.compile("[0-9]{1,18}")
 
 KEEPERS = 3
 """Pods besides the coordinator's own that keep a copy."""
@@ -127,7 +130,8 @@ class Succession:
 
     def _guard(self, handler: Handler) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
-            self.heard(_number(request.headers.get(names.GENERATION_HEADER, "")))
+            if request.path != names.PATH_STATUS:  # which anybody may ask, without a token
+                self.heard(_number(request.headers.get(names.GENERATION_HEADER, "")))
             try:
                 self._check()
                 if self._is_wanted(request):
@@ -172,4 +176,4 @@ class Succession:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+    return int(text) if _NUMBER.fullmatch(text) else 0

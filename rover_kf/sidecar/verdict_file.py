@@ -8,7 +8,7 @@ import json
 import logging
 import pathlib
 
-from rover_kf.api import names
+from rover_kf.api import names, shared_files
 from rover_kf.elastic.effects import Closed
 
 _log = logging.getLogger(__name__)
@@ -35,22 +35,20 @@ class VerdictFile:
             "exit_code": closed.exit_code,
             "verdict": closed.verdict,
         }
-        part = self._path.with_suffix(".part")
         try:
-            part.write_text(json.dumps(found))
-            part.replace(self._path)
+            shared_files.replace(self._path, json.dumps(found).encode())
         except OSError as error:
             _log.warning("the verdict could not be kept: %s", error)
 
     def read(self) -> Closed | None:
         """What was kept; None if the job goes on."""
         try:
-            found = json.loads(self._path.read_text())
+            found = json.loads(shared_files.read(self._path))
             same_pod = found["pod_uid"] == self._pod_uid
             closed = Closed(int(found["exit_code"]), str(found["verdict"]))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             _log.warning("%s cannot be read, the job goes on: %s", self._path, error)
             return None
         return closed if same_pod else None

@@ -18,11 +18,22 @@ from aiohttp import web
 
 from rover_kf import errors
 from rover_kf.api import codec, names, refusals
+from rover_kf.api.membership import Round
 
 T = TypeVar("T")
 
 LONGEST_BODY = 4 << 20
 """Bytes; the longest message is a batch of step samples or the holdings of a large pod."""
+
+BODY_SECONDS = 30.0
+"""In which a request's body has to be there."""
+
+IDLE_SECONDS = 75.0
+"""After which a connection is closed on which no whole request has come: who opens many and says
+little must not take the room of the job's pods. They close theirs after 15."""
+
+LINGER_SECONDS = 2.0
+"""That a body is still taken, and thrown away, whose request is refused."""
 
 OPEN_PATHS = frozenset({names.PATH_HEALTH, names.PATH_METRICS, names.PATH_STATUS})
 """Read-only and open: probes, Prometheus and the controller's GET."""
@@ -36,6 +47,9 @@ _STATUS = {
     errors.MessageError: 400,
     errors.InputError: 400,
 }
+
+_COUNTS = {"world_size": 1 << 20, "processes": 1 << 12}
+"""Of ranks and of a pod's processes at most: for each of them something is kept."""
 
 LONG_POLLS = frozenset(
     {
@@ -72,9 +86,19 @@ async def read(request: web.Request, kind: type[T]) -> T:
     """The body as a message.
 
     Raises:
-        MessageError: it is not that message.
+        MessageError: it is not that message, or it speaks of more processes than a job can have.
     """
-    return codec.loads(kind, await request.read())
+    found = codec.loads(kind, await request.read())
+    world = getattr(found, "world", None)
+    members = world.members if isinstance(world, Round) else ()
+    for part in (found, getattr(found, "member", None), world, *members):
+        for name, most in _COUNTS.items():
+            count = getattr(part, name, 1)
+            if not 1 <= count <= most:
+                raise errors.MessageError(f"{name} is {count}; allowed: 1 to {most}")
+    if isinstance(world, Round) and world.world_size != sum(one.processes for one in members):
+        raise errors.MessageError(f"a world of {world.world_size} has other members' processes")
+    return found
 
 
 def refusal(error: errors.RoverError) -> web.Response:
@@ -121,6 +145,7 @@ def application(routes: list[web.RouteDef], gate: Gate | None) -> web.Applicatio
                 header = request.headers.get("Authorization", "")
                 if not await gate.admit(header):
                     return _refusal("InputError", "no valid token of this job's pods", 401)
+            await _received(request)
             with waiting.listed(request.path):
                 return await handler(request)
         except errors.RoverError as error:
@@ -137,6 +162,19 @@ def application(routes: list[web.RouteDef], gate: Gate | None) -> web.Applicatio
     made.add_routes(routes)
     made.on_shutdown.append(waiting.end)
     return made
+
+
+async def _received(request: web.Request) -> None:
+    """Wait for the body, which the request keeps: nothing is done for half a message."""
+    if not request.body_exists:
+        return
+    try:
+        await asyncio.wait_for(request.read(), BODY_SECONDS)
+    except asyncio.TimeoutError as cause:
+        message = f"the body did not come within {BODY_SECONDS:g} s"
+        raise errors.MessageError(message) from cause
+    except web.RequestPayloadError as cause:
+        raise errors.MessageError(f"the body cannot be read: {cause}") from cause
 
 
 def _refusal(kind: str, message: str, status: int) -> web.Response:

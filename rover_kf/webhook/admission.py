@@ -19,7 +19,7 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
-from rover_kf.injection import inject, tfjob
+from rover_kf.injection import inject, structure, tfjob
 from rover_kf.injection.adapters import TENSORFLOW, adapter_for
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.webhook import scaled
@@ -44,7 +44,8 @@ def review(
     Raises:
         MessageError: it is no AdmissionReview with a request.
     """
-    request = admission_review.get("request")
+    known = isinstance(admission_review, Mapping)
+    request = admission_review.get("request") if known else None
     if not isinstance(request, Mapping) or "uid" not in request:
         raise errors.MessageError("not an AdmissionReview: it has no request with a uid")
     response = {"uid": request["uid"], **_respond(request, settings, defaults)}
@@ -58,14 +59,14 @@ def review(
 def _respond(
     request: Mapping[str, Any], settings: InjectionSettings, defaults: Mapping[str, str] | None
 ) -> dict[str, Any]:
-    job = request.get("object") or {}
+    job = _mapping(request.get("object"))
     if not _is_ours(job) or request.get("operation") not in ("CREATE", "UPDATE"):
         return {"allowed": True}
     wanted, warnings, source = job, tuple[str, ...](), _name(request)
     try:
         if request["operation"] == "UPDATE":
-            old = request.get("oldObject") or {}
-            if not inject.is_injected(old):
+            old = _mapping(request.get("oldObject"))
+            if not _was_injected(old):
                 return {"allowed": True, "warnings": [_not_injected(job)]}
             settings = inject.pinned(settings, old, adapter_for(old))
             if scaled.is_reapplied(request):
@@ -104,9 +105,21 @@ def patch(before: Manifest, after: Manifest) -> list[dict[str, Any]]:
 
 
 def _is_ours(job: Mapping[str, Any]) -> bool:
-    metadata = job.get("metadata") or {}
-    labelled = (metadata.get("labels") or {}).get(names.INJECT_LABEL) == "true"
+    metadata = _mapping(job.get("metadata"))
+    labelled = _mapping(metadata.get("labels")).get(names.INJECT_LABEL) == "true"
     return labelled and "deletionTimestamp" not in metadata
+
+
+def _was_injected(old: Mapping[str, Any]) -> bool:
+    try:
+        structure.check(old, adapter_for(old), "the job as it was")
+    except errors.ManifestError:
+        return False  # no webhook of ours has seen it
+    return inject.is_injected(old)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _name(request: Mapping[str, Any]) -> str:

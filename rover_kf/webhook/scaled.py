@@ -25,7 +25,8 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 def is_reapplied(request: Mapping[str, Any]) -> bool:
     """Whether an UPDATE is ``kubectl apply`` of the file that was applied before."""
-    if (request.get("options") or {}).get("fieldManager") != APPLY_MANAGER:
+    options = request.get("options")
+    if not isinstance(options, Mapping) or options.get("fieldManager") != APPLY_MANAGER:
         return False
     new, old = (_last_applied(request.get(key) or {}) for key in ("object", "oldObject"))
     return new is not None and new == old
@@ -72,6 +73,7 @@ def keep_memory(job: Manifest, old: Manifest) -> Manifest:
 
 
 def _last_applied(job: Mapping[str, Any]) -> str | None:
-    annotations = (job.get("metadata") or {}).get("annotations") or {}
-    found = annotations.get(LAST_APPLIED)
+    metadata = job.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    found = annotations.get(LAST_APPLIED) if isinstance(annotations, Mapping) else None
     return None if found is None else str(found)

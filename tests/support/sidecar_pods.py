@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pods import network
 from tests_support import eventually
@@ -35,11 +35,20 @@ class SidecarPod:
         address: where it listens.
         coordinator: address that it asks the coordinator at.
         uid: of the pod; another one's volume is another.
+        settings: of its sidecar, besides or in place of the usual ones.
     """
 
     def __init__(
-        self, folder: pathlib.Path, rank: int, address: str, coordinator: str, uid: str = ""
+        self,
+        folder: pathlib.Path,
+        rank: int,
+        address: str,
+        coordinator: str,
+        uid: str = "",
+        *,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
+        self.settings = dict(settings or {})
         self.rank, self.address, self.coordinator = rank, address, coordinator
         self.name, self.uid = f"train-worker-{rank}", uid or f"uid-{rank}"
         self.folder, self.home = folder, folder / self.uid
@@ -67,7 +76,7 @@ class SidecarPod:
             names.ENV_RESTARTS: "3",
             names.ENV_AUTH: "shared",
             names.ENV_TOKEN_HOME: str(self.folder),
-        }
+        } | self.settings
         with self.log.open("ab") as log:
             command = [sys.executable, "-m", "rover_kf.sidecar"]
             self.process = subprocess.Popen(command, env=os.environ | settings, stderr=log)

@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
+import hmac
+import json
 import pathlib
 import time
 from typing import Any
@@ -96,6 +99,40 @@ def test_signed_tokens(tmp_path):
     assert not admitted(claims() | {"exp": time.time() - 5})
     assert not admitted(claims("stranger-worker-0"))
     assert not asyncio.run(gate.admit("Bearer rubbish"))
+
+
+@pytest.mark.parametrize("alg", ["none", "HS256", "RS256", "ES256", "PS256", "EdDSA", "", 7, None])
+def test_a_strange_token_is_refused(tmp_path, alg):
+    """Another algorithm than the key's (the public key as a secret, too), parts that are no JSON,
+    claims of any type: never let in, never a mistake."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    gate = ServiceAccounts(make(tmp_path))
+    public = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    gate._keys = {"k": jwt.PyJWK({**public, "kid": "k"}, "RS256")}
+    gate._fetched = time.monotonic()
+
+    def part(value: object) -> str:
+        text = value if isinstance(value, bytes) else json.dumps(value).encode()
+        return base64.urlsafe_b64encode(text).rstrip(b"=").decode()
+
+    heads = [
+        {"alg": alg, "kid": "k"},
+        {"alg": alg},
+        {"alg": alg, "kid": ["k"]},
+        {"kid": "k"},
+        [alg],
+    ]
+    bodies = [claims(), {}, [], None, b"\xff", b"[" * 9000, claims() | {"exp": "soon"}]
+    secret = hmac.digest(str(public["n"]).encode(), b"x", "sha256")
+    tokens = [
+        f"{part(head)}.{part(body)}.{signature}"
+        for head in heads
+        for body in bodies
+        for signature in ("", "e30", part(secret), "=" * 90)
+    ]
+    tokens += ["", ".", "..", "...", "a.b.c", "e30", "\ud800.e30.e30", "ü.e30.e30", "." * 9000]
+    assert not any(asyncio.run(gate.admit(f"Bearer {token}")) for token in tokens)
+    print(f"{len(tokens)} tokens refused")
 
 
 @pytest.mark.parametrize("wrong_by", [-1800.0, 7200.0])
