@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""``python docs/generate.py``: write cli.md, failures.md, policy.md and rbac.md from their sources.
+"""``python docs/generate.py``: write cli.md, failures.md, metrics.md, policy.md, rbac.md.
 
 A test compares the files with what this gives, so that they cannot fall behind.
 """
@@ -15,13 +15,19 @@ from typing import Any
 
 import click
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
+from controller.servers import history_metrics
 from rover_kf.api import names
+from rover_kf.api.leases import DataStatus, WorkerShare
+from rover_kf.api.samples import Goodput
+from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cli import exit_codes
 from rover_kf.cli.entry import cli
 from rover_kf.elastic.failures import pods, processes
 from rover_kf.elastic.failures.rule import Rule
 from rover_kf.injection.policy import RoverPolicy
+from rover_kf.metrics import exporter
 
 HERE = pathlib.Path(__file__).parent
 CATALOGUE = (
@@ -187,6 +193,53 @@ def _known_by(one: Rule) -> str:
     return "; ".join(found) or "nothing of the above"
 
 
+def metrics() -> str:
+    """Every series of sidecar and controller, as their own text tells of it."""
+    share = WorkerShare("0/a", 1, 1)
+    data = DataStatus("train", 0, 1, 1, 1, 1, 0, 1.0, eta_seconds=1.0, workers=(share,))
+    status = CoordinatorStatus(
+        "j", "training", 1, 1, 1, 1, 1, 1, 1, 1, 1.0, 0, (), Goodput(), (), 0.0, 0.0, data=(data,)
+    )
+    sidecar = exporter.render("p", "j", status, told={}, storage=True).decode()
+    controller = history_metrics(available=True, failures=0)
+    parts = [f"{NOTE}# Metrics\n", _METRICS]
+    for title, text in (("Sidecars, port 7411", sidecar), ("Controller, port 8081", controller)):
+        parts.append(f"\n## {title}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n")
+        for family in text_string_to_metric_families(text):
+            samples = [one for one in family.samples if not one.name.endswith("_created")]
+            if not samples:
+                continue
+            labels = ", ".join(f"`{name}`" for name in samples[0].labels)
+            row = (f"`{samples[0].name}`", family.type, labels, family.documentation)
+            parts.append(f"| {' | '.join(row)} |\n")
+    return "".join([*parts, _alerts()])
+
+
+_METRICS = """Names, labels and meanings are kept: within a minor version series are only added.
+The coordinator's sidecar tells of the job, every sidecar of itself; values are those of the moment
+of the scrape. `rover_kf_events_total` begins anew with each coordinator, as counters may.
+
+`manifests/components/monitoring` has PodMonitor, ServiceMonitor, PrometheusRule and a Grafana
+dashboard for the Prometheus Operator. Without the operator take `spec.groups` of `rules.yaml` as a
+rule file, scrape pods that have the label `training.kubeflow.org/job-name` on port 7411 with
+`honor_labels: true`, and the controller as the job `rover-kf-controller`.
+"""
+
+
+def _alerts() -> str:
+    """Each alert with its rule."""
+    folder = HERE.parent / "manifests" / "components" / "monitoring"
+    rules = yaml.safe_load((folder / "rules.yaml").read_text())["spec"]["groups"][0]["rules"]
+    rows = [
+        f"| {one['alert']} | {one['labels']['severity']} | `{one['expr']}` | "
+        f"{one.get('for', '0s')} | "
+        f"{one['annotations']['description']} |\n"
+        for one in rules
+    ]
+    head = "\n## Alerts\n\n| alert | severity | fires when | for | then |\n|---|---|---|---|---|\n"
+    return head + "".join(rows)
+
+
 def main() -> None:
     """Write the files."""
     for name, text in documents().items():
@@ -198,6 +251,7 @@ def documents() -> dict[str, str]:
     return {
         "cli.md": command_line(),
         "failures.md": failures(),
+        "metrics.md": metrics(),
         "policy.md": policy(),
         "rbac.md": rights(),
     }

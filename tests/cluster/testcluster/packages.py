@@ -32,6 +32,8 @@ PROGRAMS = {
     "gcc": "gcc",
     "/usr/include/stdio.h": "libc6-dev",
     "pg_ctlcluster": "postgresql",
+    # promtool, too
+    "prometheus": "prometheus",
     # a Kafka broker, for tests of streams
     "java": "openjdk-17-jre-headless",
     "mvn": "maven",

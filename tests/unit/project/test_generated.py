@@ -19,7 +19,7 @@ def _generated() -> dict[str, str]:
     return module.documents()
 
 
-@pytest.mark.parametrize("name", ["cli.md", "failures.md", "policy.md", "rbac.md"])
+@pytest.mark.parametrize("name", ["cli.md", "failures.md", "metrics.md", "policy.md", "rbac.md"])
 def test_generated_pages_are_fresh(name):
     """docs/generate.py gives exactly what is checked in; run it and commit if this fails."""
     assert _generated()[name] == (DOCS / name).read_text()
