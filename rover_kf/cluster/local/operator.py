@@ -214,11 +214,12 @@ class Operator:
         def change(record: Record) -> Record:
             return with_counts(with_condition(record, concluded), views)
 
-        before = len(_conditions(self._store.read(run.key)))
-        after = self._store.update(run.key, change)
-        if concluded.type and len(_conditions(after)) != before:
+        known = self._store.read(run.key)
+        if concluded.type and len(_conditions(change(known))) != len(_conditions(known)):
             failed = concluded.type in ("Failed", "Restarting")
+            # First: whoever sees the job ended and then asks what was told finds it.
             self._tell(run, concluded.reason, concluded.message, warning=failed)
+        self._store.update(run.key, change)
 
     # -- ends --------------------------------------------------------------------------------------
 
