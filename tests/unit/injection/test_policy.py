@@ -49,6 +49,9 @@ def test_every_key_is_read():
         "scaling.sizes": "8,2, 4",
         "scaling.window": "2m",
         "scaling.cooldown": "10s",
+        "scaling.value-of-time": "0",
+        "scaling.deadline": "6h",
+        "scaling.weight": "3",
         "memory.max": "64Gi",
         "failures.restarts": "0",
         "failures.node-grace": "30s",
@@ -91,6 +94,9 @@ def test_every_key_is_read():
         "sizes": (2, 4, 8),
         "window": 120.0,
         "cooldown": 10.0,
+        "value_of_time": 0.0,
+        "deadline": 21600.0,
+        "weight": 3.0,
     }
     assert (found.memory.max, found.failures.restarts) == (64 << 30, 0)
     assert found.failures.node_grace == 30.0
