@@ -71,7 +71,7 @@ def test_the_webhook_is_harmless(rendered):
     assert "caBundle" not in hook["clientConfig"]
     (rule,) = hook["rules"]
     assert rule["apiGroups"] == [names.KUBEFLOW_GROUP]
-    assert rule["resources"] == [names.PYTORCHJOBS]
+    assert rule["resources"] == [names.PYTORCHJOBS, names.TFJOBS]
     assert rule["operations"] == ["CREATE", "UPDATE"]
     (expression,) = hook["namespaceSelector"]["matchExpressions"]
     assert {"kube-system", "rover-kf-system"} == set(expression["values"])
@@ -146,6 +146,9 @@ def test_the_controller_fits_the_restricted_profile(rendered):
     assert token["projected"]["sources"][0]["serviceAccountToken"]["audience"] == names.AUDIENCE
 
 
+REPLICAS = {"PyTorchJob": "pytorchReplicaSpecs", "TFJob": "tfReplicaSpecs"}
+
+
 @pytest.mark.parametrize(
     "sample", sorted((MANIFESTS / "samples").glob("*.yaml")), ids=lambda path: path.stem
 )
@@ -153,12 +156,12 @@ def test_samples_can_be_injected(sample):
     """Each sample's job is injected without a warning, and its claim is in the same file."""
     documents = list(yaml.safe_load_all(sample.read_text()))
     claims = [d["metadata"]["name"] for d in documents if d["kind"] == "PersistentVolumeClaim"]
-    jobs = [document for document in documents if document["kind"] == "PyTorchJob"]
+    jobs = [document for document in documents if document["kind"] in REPLICAS]
     assert jobs
     for job in jobs:
         assert job["metadata"]["labels"] == {names.INJECT_LABEL: "true"}
         done = inject(job, settings=InjectionSettings("image"), source=sample.name)
         assert done.warnings == ()
-        for spec in job["spec"]["pytorchReplicaSpecs"].values():
+        for spec in job["spec"][REPLICAS[job["kind"]]].values():
             for volume in spec["template"]["spec"].get("volumes", ()):
                 assert volume["persistentVolumeClaim"]["claimName"] in claims
