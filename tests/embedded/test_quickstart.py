@@ -98,7 +98,7 @@ def test_the_commands_do_what_the_page_says(clone, said, capsys):
     assert resumed, events
     assert int(resumed[1]) >= before.sealed_step
     assert {"first", "second"} <= set(re.findall(r"\w+", jobs))
-    assert "250" in checkpoints
+    assert "600" in checkpoints
     assert (clone / "second.html").stat().st_size > 10_000
     assert "tensor(3.)" in _notebook(clone, capsys)
     print(f"\nthe page's commands took {time.monotonic() - begun:.0f} s")
@@ -118,10 +118,18 @@ def _killed_and_back(clone: pathlib.Path) -> tuple[CoordinatorStatus, Coordinato
     with client_in(clone) as rover:
         job = EmbeddedJob(rover, JobKey("default", "second"))
         eventually(lambda: job.key in {found.key for found in rover.list()}, within=120)
-        before = job.between_seals()
+        before = eventually(lambda: _saved(job), within=180, what="a step in memory")
         pod = rover.cluster.list_pods(job.key)[1]
         os.kill(_trainer(f"rkf-{pod.uid[:8]}-"), signal.SIGKILL)
         return before, job.goes_on(before)
+
+
+def _saved(job: EmbeddedJob) -> CoordinatorStatus | None:
+    """What is known of the job once it trains and has a step in memory."""
+    status = job.status()
+    return (
+        status if status is not None and status.phase == "training" and status.sealed_step else None
+    )
 
 
 def _trainer(memory: str) -> int:
