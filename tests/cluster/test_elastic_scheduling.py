@@ -124,6 +124,7 @@ def test_a_job_takes_the_room_there_is(checkpoints, submit, guests):
     )
 
 
+@pytest.mark.at_length
 def test_the_first_pod_is_preempted(checkpoints, submit, guests):
     """The pod with the coordinator loses its place: the last one gives it its own. Two train; when
     that is below the fewest for the policy's time the job is suspended, with the reason, and once
