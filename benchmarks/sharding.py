@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "sharding_parts"))
 
@@ -27,6 +26,7 @@ import ledgers
 import overhead
 import resume
 import straggler
+from counted import Counted
 
 from rover_kf import ElasticDataLoader
 from rover_kf.sharding.permutation import Permutation
@@ -34,19 +34,6 @@ from rover_kf.sharding.permutation import Permutation
 BATCH, RANKS = 256, 4
 SIZES = (10**6, 10**9, 10**12)
 PARTS = ("loader_overhead", "orders", "ledgers", "leases", "straggler", "resume")
-
-
-class Counted(Dataset[int]):
-    """Any number of samples that do not exist."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 def main() -> None:

@@ -18,22 +18,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset
+from counted import Counted
+from torch.utils.data import DataLoader
 
 SEED = 5
-
-
-class Numbers(Dataset[int]):
-    """Samples that are their own numbers."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 class Rover:
@@ -43,7 +31,7 @@ class Rover:
         from rover_kf import ElasticDataLoader  # noqa: PLC0415 - a peer's environment may lack it
 
         self.batches = ElasticDataLoader(
-            Numbers(given.samples), given.batch, seed=SEED, rank=rank, world_size=given.world
+            Counted(given.samples), given.batch, seed=SEED, rank=rank, world_size=given.world
         )
 
     def load(self, state: Any) -> None:
@@ -61,7 +49,7 @@ class Dlrover:
     def __init__(self, given: argparse.Namespace, rank: int) -> None:
         from dlrover.trainer.torch.elastic.sampler import ElasticDistributedSampler  # noqa: PLC0415 - only in its environment
 
-        data, self._own = Numbers(given.samples), given.batch // given.world
+        data, self._own = Counted(given.samples), given.batch // given.world
         self._sampler = ElasticDistributedSampler(data, given.world, rank, seed=SEED)
         self.batches = DataLoader(data, self._own, sampler=self._sampler)
 

@@ -9,8 +9,7 @@ Compile it with ``python -m components.compile``.
 from kfp import dsl
 
 from components.cleanup_job.component import cleanup_job
-from components.launch_training_job.component import launch_training_job
-from components.training_report.component import training_report
+from components.pipelines.launching import launched_and_told
 from components.vary_manifest.component import vary_manifest
 
 AT_A_TIME = 4
@@ -45,8 +44,8 @@ def sweep(  # noqa: PLR0917 - kfp passes by name
     clean.set_caching_options(False)
     with dsl.ExitHandler(clean), dsl.ParallelFor(trials, parallelism=AT_A_TIME) as arguments:
         varied = vary_manifest(manifest=manifest, arguments=arguments)
-        launched = launch_training_job(
-            manifest=varied.output,
+        launched_and_told(
+            varied.output,
             run=run,
             timeout_seconds=timeout_seconds,
             lease_seconds=lease_seconds,
@@ -54,9 +53,3 @@ def sweep(  # noqa: PLR0917 - kfp passes by name
             state=state,
             history=history,
         )
-        launched.set_caching_options(False)
-        launched.set_retry(num_retries=3, backoff_duration="10s")
-        told = training_report(
-            job=launched.outputs["Output"], place=place, state=state, history=history
-        )
-        told.set_caching_options(False)

@@ -13,10 +13,9 @@ Compile it with ``python -m components.compile``, or run it here and now::
 from kfp import dsl
 
 from components.cleanup_job.component import cleanup_job
-from components.launch_training_job.component import launch_training_job
 from components.patch_manifest.component import patch_manifest
+from components.pipelines.launching import launched_and_told
 from components.recommend_resources.component import recommend_resources
-from components.training_report.component import training_report
 
 
 @dsl.pipeline(name="rover-kf-train")  # type: ignore[untyped-decorator] # kfp has no types
@@ -48,8 +47,8 @@ def train(  # noqa: PLR0917 - kfp passes by name
         sizes.set_caching_options(False)
         learned = sizes.outputs["Output"]
         patched = patch_manifest(manifest=manifest, recommendation=learned, place=place)
-        launched = launch_training_job(
-            manifest=patched.output,
+        launched_and_told(
+            patched.output,
             run=run,
             timeout_seconds=timeout_seconds,
             lease_seconds=lease_seconds,
@@ -57,10 +56,3 @@ def train(  # noqa: PLR0917 - kfp passes by name
             state=state,
             history=history,
         )
-        launched.set_caching_options(False)
-        # A killed step finds its job again; one whose job has failed fails again at once.
-        launched.set_retry(num_retries=3, backoff_duration="10s")
-        told = training_report(
-            job=launched.outputs["Output"], place=place, state=state, history=history
-        )
-        told.set_caching_options(False)

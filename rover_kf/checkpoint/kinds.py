@@ -21,7 +21,7 @@ import math
 from collections.abc import Mapping
 
 from rover_kf import errors
-from rover_kf.checkpoint.snapshot import Entry, Snapshot
+from rover_kf.checkpoint.snapshot import UNREADABLE, Entry, Snapshot
 
 KEY = "rover.pieces"
 """Metadata: JSON of {"own": [names], "pieces": {name: [shape, offsets, copy]}}, and "alike": false
@@ -91,17 +91,6 @@ class Kinds:
         return piece.shape if piece else entry.shape
 
 
-_UNREADABLE = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)
-"""What text that is not ours ends in."""
-
-
 def kinds_of(snapshot: Snapshot) -> Kinds:
     """Read the kinds from a snapshot's metadata; without any, every tensor is the rank's own.
 
@@ -119,7 +108,7 @@ def kinds_of(snapshot: Snapshot) -> Kinds:
             for name, (shape, offsets, copy) in parsed["pieces"].items()
         }
         alike = bool(parsed.get("alike", True))
-    except _UNREADABLE as cause:
+    except UNREADABLE as cause:
         raise errors.TornSnapshot(f"a snapshot's pieces cannot be read: {cause!r}") from cause
     for name, piece in pieces.items():
         _check(name, piece, snapshot)

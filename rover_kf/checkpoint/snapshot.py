@@ -40,7 +40,7 @@ _MOST_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library."""
 _MOST_DIMENSIONS = 64
 """That torch can have, and what bounds the time that a shape's product takes."""
-_UNREADABLE = (
+UNREADABLE = (
     ValueError,
     KeyError,
     TypeError,
@@ -48,7 +48,7 @@ _UNREADABLE = (
     OverflowError,
     RecursionError,
 )
-"""What a header that is not ours ends in."""
+"""What reading a text that is not ours ends in: a header, or what stands in its metadata."""
 
 WIDTHS: Mapping[str, int] = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1,
@@ -170,7 +170,7 @@ def read(data: bytes | memoryview, file_bytes: int | None = None) -> Snapshot:
         metadata = {str(key): str(item) for key, item in parsed.pop("__metadata__", {}).items()}
         types = json.loads(metadata.get(TYPES_KEY, "{}"))
         placed = [_placed(name, item, types, data_begin) for name, item in parsed.items()]
-    except _UNREADABLE as cause:
+    except UNREADABLE as cause:
         message = f"a snapshot's header cannot be read: {cause!r}"
         raise errors.TornSnapshot(message) from cause
     _check_places(placed, data_begin, whole)
