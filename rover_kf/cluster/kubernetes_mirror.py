@@ -23,6 +23,9 @@ PAGE = 100
 """Objects that are parsed at a time."""
 WATCH_SECONDS = 60.0
 """After that the watch is opened anew: a connection that has died unseen is not waited on."""
+ABSENT_SECONDS = 60.0
+"""Between two looks for a collection that the API server does not have: a kind of job may be
+installed later."""
 PAUSE_SECONDS, LONGEST_PAUSE = 1.0, 10.0
 """Between two tries to follow an API server that does not answer: at first, and at most."""
 
@@ -92,6 +95,9 @@ class Mirror(Generic[T]):
                 self._follow(stop)
             except Expired:
                 LOG.info("%s are listed again: the watch was too far behind", self._what)
+            except errors.JobNotFound:
+                LOG.info("the API server has no %s; looking again later", self._what)
+                stop.wait(ABSENT_SECONDS)
             except errors.RoverError as cause:
                 if time.monotonic() - began > LONGEST_PAUSE:
                     pause = PAUSE_SECONDS  # it has worked for a while

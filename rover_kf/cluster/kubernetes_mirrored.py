@@ -8,6 +8,7 @@ old by now is refused, as ever. What was written is read back at once.
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
@@ -23,6 +24,7 @@ from rover_kf.api.jobs import JobKey, ObservedJob, Pod
 from rover_kf.api.surroundings import Objects
 from rover_kf.cluster import kubernetes_objects as objects
 from rover_kf.cluster.kubernetes import KubernetesCluster
+from rover_kf.cluster.kubernetes_api import Api
 from rover_kf.cluster.kubernetes_mirror import Mirror
 from rover_kf.cluster.kubernetes_pods import PodsOfJobs
 from rover_kf.cluster.kubernetes_transport import Transport
@@ -32,6 +34,7 @@ SURROUNDINGS_SECONDS = 10.0
 _LEVEL = 1
 """Of zlib: a job becomes a fifth of its text."""
 _POLL_SECONDS = 0.25
+_PLURALS = {names.PYTORCHJOB: names.PYTORCHJOBS, names.TFJOB: names.TFJOBS}
 _VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
 
 
@@ -54,32 +57,30 @@ class MirroredCluster(KubernetesCluster):
     ) -> None:
         super().__init__(client, transport)
         self._clock = clock
-        self._jobs = Mirror(
-            self._api,
-            f"/apis/{_VERSION}/{names.PYTORCHJOBS}",
-            what="jobs",
-            query={"labelSelector": f"{names.INJECT_LABEL}=true"},
-            keep=_packed,
-            changed=lambda place: changed(JobKey(*place)),
-        )
+        self._jobs = {
+            kind: _mirror(self._api, kind, plural, changed) for kind, plural in _PLURALS.items()
+        }
         self._pods = PodsOfJobs(self._api)
         self._threads: tuple[threading.Thread, ...] = ()
         self._surroundings: dict[str, tuple[float, Objects]] = {}
 
     def follow(self, stop: threading.Event) -> None:
         """Begin to mirror, pods first, in threads that end with the process or after stop."""
+        following: dict[str, Callable[[threading.Event], None]] = {"pods": self._pods.follow}
+        for kind, jobs in self._jobs.items():
+            following[_PLURALS[kind]] = functools.partial(self._follow_jobs, jobs)
         self._threads = tuple(
             threading.Thread(target=follow, args=(stop,), name=name, daemon=True)
-            for name, follow in (("pods", self._pods.follow), ("jobs", self._follow_jobs))
+            for name, follow in following.items()
         )
         for thread in self._threads:
             thread.start()
 
-    def _follow_jobs(self, stop: threading.Event) -> None:
+    def _follow_jobs(self, jobs: Mirror[bytes], stop: threading.Event) -> None:
         # A job that is told of is looked at, and a look wants its pods.
         while not (stop.is_set() or self._pods.synced.wait(_POLL_SECONDS)):
             continue
-        self._jobs.follow(stop)
+        jobs.follow(stop)
 
     def following(self) -> bool:
         """Whether changes are still heard."""
@@ -87,11 +88,13 @@ class MirroredCluster(KubernetesCluster):
 
     def job_keys(self) -> tuple[JobKey, ...]:
         """Of labelled jobs, as far as they were heard of."""
-        return tuple(JobKey(*place) for place in self._jobs.places())
+        return tuple(
+            JobKey(*place, kind) for kind, mirror in self._jobs.items() for place in mirror.places()
+        )
 
     def jobs(self) -> int:
         """How many labelled jobs there are."""
-        return len(self._jobs)
+        return sum(map(len, self._jobs.values()))
 
     # -- reads -------------------------------------------------------------------------------------
 
@@ -101,12 +104,12 @@ class MirroredCluster(KubernetesCluster):
         Raises:
             JobNotFound: there is none.
         """
-        packed = self._jobs.get((key.namespace, key.name)) if _is_mirrored(key) else None
+        packed = self._jobs[key.kind].get((key.namespace, key.name))
         return super().get_job(key) if packed is None else objects.job_of(_unpacked(packed))
 
     def list_pods(self, key: JobKey) -> tuple[Pod, ...]:
         """The job's pods in replica order."""
-        if not _is_mirrored(key) or not self._pods.synced.is_set():
+        if not self._pods.synced.is_set():
             return super().list_pods(key)
         return self._pods.of(key)
 
@@ -136,9 +139,9 @@ class MirroredCluster(KubernetesCluster):
             job = super().patch_job(key, patch, resource_version=resource_version)
         except errors.Conflict:
             # Who tries again shall see what there is now, though the watch be late.
-            self._jobs.wrote(super().get_job(key).manifest)
+            self._jobs[key.kind].wrote(super().get_job(key).manifest)
             raise
-        self._jobs.wrote(job.manifest)
+        self._jobs[key.kind].wrote(job.manifest)
         return job
 
     def delete_pod(self, key: JobKey, pod: str) -> None:
@@ -159,15 +162,22 @@ class MirroredCluster(KubernetesCluster):
             return
 
 
-def _is_mirrored(key: JobKey) -> bool:
-    return key.kind == names.PYTORCHJOB
+def _mirror(api: Api, kind: str, plural: str, changed: Callable[[JobKey], None]) -> Mirror[bytes]:
+    return Mirror(
+        api,
+        f"/apis/{_VERSION}/{plural}",
+        what=plural,
+        query={"labelSelector": f"{names.INJECT_LABEL}=true"},
+        keep=lambda item: _packed(item, kind),
+        changed=lambda place: changed(JobKey(*place, kind)),
+    )
 
 
-def _packed(item: Mapping[str, Any]) -> bytes:
+def _packed(item: Mapping[str, Any], kind: str) -> bytes:
     """A job's text, compressed; who manages its fields is never asked."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     # A list's items do not name their kind.
-    whole = {"apiVersion": _VERSION, "kind": names.PYTORCHJOB, **item, "metadata": metadata}
+    whole = {"apiVersion": _VERSION, "kind": kind, **item, "metadata": metadata}
     return zlib.compress(json.dumps(whole, separators=(",", ":")).encode(), _LEVEL)
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that the Training Operator made of PyTorchJobs, followed and found by their job."""
+"""Pods that the Training Operator made of PyTorchJobs and TFJobs, followed, found by their job."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from rover_kf.cluster import kubernetes_objects as objects
 from rover_kf.cluster.kubernetes_api import Api
 from rover_kf.cluster.kubernetes_mirror import Mirror, Place
 
-_MADE = f"{names.OPERATOR_NAME_LABEL}={names.PYTORCHJOB.lower()}-controller"
+_KINDS = {f"{kind.lower()}-controller": kind for kind in (names.PYTORCHJOB, names.TFJOB)}
+"""Of jobs, by what the operator calls itself on their pods."""
+_MADE = f"{names.OPERATOR_NAME_LABEL} in ({','.join(_KINDS)})"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Member:
-    """A pod and where its job is."""
+    """A pod and its job."""
 
-    job: Place
+    job: JobKey
     pod: Pod | None
     """None: it lacks the Training Operator's labels."""
 
@@ -44,9 +46,9 @@ class PodsOfJobs:
             changed=self._file,
         )
         self._lock = threading.Lock()
-        self._filed: dict[Place, dict[Place, Pod]] = {}
-        """By the job's place, then by the pod's."""
-        self._jobs: dict[Place, Place] = {}
+        self._filed: dict[JobKey, dict[Place, Pod]] = {}
+        """By the job, then by the pod's place."""
+        self._jobs: dict[Place, JobKey] = {}
         """By the pod's place: under which job it is filed."""
         self.follow = self._mirror.follow
         """List and watch until an event is set."""
@@ -56,7 +58,7 @@ class PodsOfJobs:
     def of(self, key: JobKey) -> tuple[Pod, ...]:
         """A job's pods in replica order."""
         with self._lock:
-            found = tuple(self._filed.get((key.namespace, key.name), {}).values())
+            found = tuple(self._filed.get(key, {}).values())
         return objects.in_order(found)
 
     def _file(self, place: Place) -> None:
@@ -75,6 +77,7 @@ class PodsOfJobs:
 def _member(item: Mapping[str, Any]) -> Member:
     metadata = item["metadata"]
     labels = metadata.get("labels") or {}
-    job = metadata["namespace"], labels.get(names.JOB_NAME_LABEL, "")
+    name, maker = (labels.get(key, "") for key in (names.JOB_NAME_LABEL, names.OPERATOR_NAME_LABEL))
+    job = JobKey(metadata["namespace"], name, _KINDS.get(maker, names.PYTORCHJOB))
     found = objects.pods_of([item])
     return Member(job, found[0] if found else None)

@@ -23,10 +23,8 @@ WITHOUT = (
 )
 
 NEEDED = (
-    Right("get", "kubeflow.org", "pytorchjobs"),
-    Right("list", "kubeflow.org", "pytorchjobs"),
-    Right("watch", "kubeflow.org", "pytorchjobs"),
-    Right("patch", "kubeflow.org", "pytorchjobs"),
+    *(Right(verb, "kubeflow.org", "pytorchjobs") for verb in ("get", "list", "watch", "patch")),
+    *(Right(verb, "kubeflow.org", "tfjobs") for verb in ("get", "list", "watch", "patch")),
     Right("list", "", "pods"),
     Right("watch", "", "pods"),
     Right("delete", "", "pods"),

@@ -77,7 +77,8 @@ class StandIn:
         return 200, self.put(path, body if method == "PUT" else merged(found, body))
 
     def _is_collection(self, path: str) -> bool:
-        return path.rsplit("/", 1)[1] in ("pytorchjobs", "pods", "nodes", "events", "secrets")
+        plural = path.rsplit("/", 1)[1]
+        return plural in ("pytorchjobs", "tfjobs", "pods", "nodes", "events", "secrets")
 
     def _list(self, path: str, query: dict[str, str]) -> dict[str, Any]:
         parts = path.split("/namespaces/")

@@ -8,7 +8,7 @@ import contextlib
 import threading
 
 import pytest
-from api_stand_in import serving
+from api_stand_in import failure, serving
 from job_manifests import make_job
 from tests_support import eventually
 
@@ -22,6 +22,7 @@ from rover_kf.cluster.kubernetes_mirrored import MirroredCluster
 
 KEY = JobKey("team", "digits")
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+TFJOBS = "/apis/kubeflow.org/v1/namespaces/team/tfjobs"
 PODS = "/api/v1/namespaces/team/pods"
 _AUTOSCALERS = "/apis/autoscaling/v2/namespaces/team/horizontalpodautoscalers"
 
@@ -161,6 +162,49 @@ def cluster(server, told):
     yield found
     stop.set()
     eventually(lambda: not found.following(), what="the mirrors' end")
+
+
+def test_a_tfjob_is_mirrored_beside_a_pytorchjob_of_its_name(server, told):
+    """Each with its own pods; both are told of and counted."""
+    ours = JobKey("team", "digits", "TFJob")
+    server.put(f"{JOBS}/digits", make_job())
+    server.put(f"{TFJOBS}/digits", make_job(kind="TFJob"))
+    for maker, kind in (("pytorchjob", "worker"), ("tfjob", "ps")):
+        name = f"digits-{kind}-0"
+        labels = {
+            names.JOB_NAME_LABEL: "digits",
+            names.OPERATOR_NAME_LABEL: f"{maker}-controller",
+            names.REPLICA_TYPE_LABEL: kind,
+            names.REPLICA_INDEX_LABEL: "0",
+        }
+        metadata = {"name": name, "namespace": "team", "labels": labels}
+        server.put(f"{PODS}/{name}", {"metadata": metadata, "status": {}})
+    found = MirroredCluster(server.client(), None, told.append)
+    stop = threading.Event()
+    found.follow(stop)
+    eventually(lambda: set(told) == {KEY, ours}, what="both jobs")
+    assert found.get_job(ours).manifest["kind"] == "TFJob"
+    assert [pod.name for pod in found.list_pods(ours)] == ["digits-ps-0"]
+    assert [pod.name for pod in found.list_pods(KEY)] == ["digits-worker-0"]
+    assert set(found.job_keys()) == {KEY, ours}
+    assert found.jobs() == 2
+    stop.set()
+    eventually(lambda: not found.following(), what="the mirrors' end")
+
+
+def test_a_kind_that_the_api_server_does_not_have_is_looked_for_later(server, monkeypatch):
+    """The Training Operator may be installed after the controller."""
+    monkeypatch.setattr(kubernetes_mirror, "ABSENT_SECONDS", 0.02)
+    tries = []
+
+    def lacking(_method, _path):
+        tries.append(1)
+        return failure(404, "NotFound", "no such resource") if len(tries) < 3 else None
+
+    server.hooks.append(lacking)
+    mirror = mirror_of(server, [])
+    with following(mirror.follow):
+        eventually(mirror.synced.is_set, what="the third try")
 
 
 def asked(server):
