@@ -29,6 +29,7 @@ from rover_kf.reconcilers import (
     membership,
     memory_limits,
     nodes,
+    outlook,
     pace,
     policies,
     scaling,
@@ -171,6 +172,8 @@ class Reconcilers:
 
     def _with_view(self, seen: Observed, memory: JobStatus, now: float) -> Observed:
         """With what is around the job, if it would change, or might have to give way."""
+        found = outlook.of(seen.job, seen.status, seen.policy, memory.scaling, now)
+        seen = dataclasses.replace(seen, outlook=found)
         key, ours = seen.job.key, scaling.is_ours(seen)
         try:
             mine = membership.member(seen, memory, self._board.known(key), now, ours=ours)
@@ -178,7 +181,7 @@ class Reconcilers:
             LOG.warning("%s: what its pods ask for is not reckoned with: %s", key, error)
             mine = None
         self._board.put(key, mine)
-        wanted = scaling.wanted(seen, memory, now)
+        wanted = scaling.wanted(seen)
         if mine is None or (wanted is None and not (ours and self._board.others_short(key))):
             return seen
         view = self._board.view(key, mine, now)

@@ -12,7 +12,6 @@ from rover_kf.api.samples import Throughput
 from rover_kf.reconcilers import surroundings
 from rover_kf.reconcilers.plan import Observed
 from rover_kf.reconcilers.status import JobStatus
-from rover_kf.scaling import throughput
 from rover_kf.scaling.case import UNKNOWN_WORK_SECONDS
 from rover_kf.scaling.competition import Member
 
@@ -77,7 +76,7 @@ def _with_rates(found: Member, seen: Observed, known: Member | None) -> Member:
     work = _work(newest, status.step, status.total_steps)
     if known is not None and (known.known_until, known.asked) == (newest.ended_at, found.asked):
         return dataclasses.replace(found, rates=known.rates, work=work)
-    model = throughput.fit(status.windows)
+    model = seen.outlook.here.model if seen.outlook else None
     if model is None:
         return found
     others = seen.job.nodes - seen.job.replicas["worker"]

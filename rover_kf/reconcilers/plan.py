@@ -18,6 +18,7 @@ from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.elastic.preflight.fleet import Fleet
+from rover_kf.reconcilers.outlook import Outlook
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.competition import View
 from rover_kf.scaling.policy import WatchPolicy
@@ -42,6 +43,8 @@ class Observed:
     """What checks of nodes showed in other jobs; filled in where this one was checked."""
     policy_error: str = ""
     """Why the job's annotations could not be read as a policy; the policy is then ``off``."""
+    outlook: Outlook | None = None
+    """What scaling makes of it, whatever there is room for; None: nothing is to be scaled."""
     view: View | None = None
     """What is around the job; read where a change is wanted or others lack room."""
     refused: str = ""

@@ -15,16 +15,14 @@ import math
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob
-from rover_kf.api.samples import Throughput
-from rover_kf.api.status import CoordinatorStatus
 from rover_kf.reconcilers import moves
+from rover_kf.reconcilers.outlook import Outlook
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
-from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling import policy as policies
 from rover_kf.scaling import room
 from rover_kf.scaling.decide import NOTHING_NEW, decide
 from rover_kf.scaling.giving_way import give_way
-from rover_kf.scaling.state import Observation, ScalingState
+from rover_kf.scaling.state import ScalingState
 
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 OPERATOR = "kubeflow.org/training-operator"
@@ -70,16 +68,12 @@ def is_ours(seen: Observed) -> bool:
     return seen.policy.mode == policies.AUTO and not refusal(seen.job)
 
 
-def wanted(seen: Observed, memory: JobStatus, now: float) -> int | None:
+def wanted(seen: Observed) -> int | None:
     """The size that a job of ours would go to now, whatever there is room for; None: it stays."""
-    job, status = seen.job, seen.status
-    ended = job.suspended or job.finished or job.deleting
-    if status is None or ended or "worker" not in job.replicas or not is_ours(seen):
+    decision = seen.outlook.decision if seen.outlook else None
+    if decision is None or decision.action == "stay" or not is_ours(seen):
         return None
-    if memory.scaling.move is not None and not memory.scaling.move.changed_at:
-        return None
-    decision, _ = decide(_observation(job, status, now), seen.policy, memory.scaling, now=now)
-    return decision.target if decision.action != "stay" else None
+    return decision.target
 
 
 def extend(plan: Plan, seen: Observed, now: float) -> Plan:
@@ -99,18 +93,20 @@ def extend(plan: Plan, seen: Observed, now: float) -> Plan:
         plan = moves.tell_scaled(plan, move, now)
     elif move is not None:
         return moves.carry_on(plan, seen, move, now, allowed=mode == policies.AUTO)
-    if mode == policies.OFF:
+    return (
+        _decide(plan, seen, seen.outlook, now, mode) if seen.outlook else moves.follow(plan, seen)
+    )
+
+
+def _decide(plan: Plan, seen: Observed, outlook: Outlook, now: float, mode: str) -> Plan:
+    memory, here = plan.status.scaling, outlook.here
+    decision, state = outlook.decision, outlook.state
+    if decision is None:
         return moves.follow(plan, seen)
-    return _decide(plan, seen, _observation(job, seen.status, now), now, mode)
-
-
-def _decide(plan: Plan, seen: Observed, here: Observation, now: float, mode: str) -> Plan:
-    memory = plan.status.scaling
     if mode == policies.AUTO and seen.view is not None:
         given = give_way(here, seen.policy, memory, seen.view.share, now=now)
         if given is not None:
             return moves.begin(dataclasses.replace(plan, wants=0), seen, *given, now)
-    decision, state = decide(here, seen.policy, memory, now=now)
     if decision.action == "stay":
         return _stay(plan, seen, decision, state, now)
     if mode == policies.RECOMMEND:
@@ -183,24 +179,3 @@ def _recommend(plan: Plan, decision: ScaleDecision, state: ScalingState, now: fl
 
 def _refused(why: str, now: float) -> Event:
     return Event(names.EVENT_SCALE_REFUSED, f"replicas are left alone: {why}", at=now)
-
-
-def _observation(job: ObservedJob, status: CoordinatorStatus, now: float) -> Observation:
-    workers = job.replicas["worker"]
-    # Windows are in the coordinator's clock, changes in ours: the two hosts' may differ.
-    skew = now - status.now
-    return Observation(
-        replicas=workers,
-        masters=job.nodes - workers,
-        steady=status.phase == "training" and status.nodes == status.expected_nodes == job.nodes,
-        windows=tuple(_shifted(window, skew) for window in status.windows),
-        step=status.step,
-        total_steps=status.total_steps,
-        restart_seconds=status.restart_seconds,
-    )
-
-
-def _shifted(window: Throughput, seconds: float) -> Throughput:
-    return dataclasses.replace(
-        window, started_at=window.started_at + seconds, ended_at=window.ended_at + seconds
-    )

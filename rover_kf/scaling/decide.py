@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.scaling import throughput
 from rover_kf.scaling.case import ROLL_BACK, SCALE, Case
 from rover_kf.scaling.offers import Home, Offer, between, offers
 from rover_kf.scaling.policy import WatchPolicy
@@ -136,7 +135,7 @@ def _roll_back(case: Case, move: Move, why: str) -> tuple[ScaleDecision, Scaling
 
 def _better_between(case: Case, home: Home) -> Offer | None:
     """A size on the way that is expected to be cheaper than home: the restart is due anyway."""
-    model = throughput.fit(case.seen.windows)
+    model = case.seen.model
     if model is None or not case.windows:
         return None
     there = case.cost(home.size, home.rate) + case.change_cost(home.size)
@@ -149,7 +148,7 @@ def _into_bounds(case: Case) -> tuple[ScaleDecision, ScalingState]:
     current, allowed = case.seen.replicas, case.policy.allowed()
     target = allowed[0] if current < allowed[0] else allowed[-1]
     reason = f"{current} replicas are outside of the allowed {allowed[0]}..{allowed[-1]}"
-    model = throughput.fit(case.seen.windows)
+    model = case.seen.model
     rate = case.rate
     if model is not None:
         rate = model.predict(case.world(target)).samples_per_second
@@ -159,9 +158,9 @@ def _into_bounds(case: Case) -> tuple[ScaleDecision, ScalingState]:
 def _optimise(case: Case) -> tuple[ScaleDecision, ScalingState]:
     """Find the cheapest size within reach and see whether going there pays."""
     seen, policy = case.seen, case.policy
-    model = throughput.fit(seen.windows)
     blocked = _blocked(case)
-    if model is None or blocked:
+    model = None if blocked else seen.model
+    if model is None:
         return case.stay(blocked or "no throughput measured yet"), case.state
     present = case.cost(seen.replicas, case.rate)
     found = offers(case, model)

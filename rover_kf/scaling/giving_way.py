@@ -9,7 +9,6 @@ job grows by the rule of ``decide``, since its own windows tell what it had.
 from __future__ import annotations
 
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.scaling import throughput
 from rover_kf.scaling.case import Case
 from rover_kf.scaling.competition import Share
 from rover_kf.scaling.decide import go
@@ -33,7 +32,6 @@ def give_way(
     if state.move is not None or not seen.steady or not fitting or seen.replicas <= fitting[-1]:
         return None
     case = Case.of(seen, policy, state, now)
-    model = throughput.fit(seen.windows)
-    rate = 0.0 if model is None else model.rate(case.world(fitting[-1]))
+    rate = 0.0 if seen.model is None else seen.model.rate(case.world(fitting[-1]))
     reason = f"gives {seen.replicas - fitting[-1]} of {seen.replicas} replicas: {share.why}"
     return go(case, fitting[-1], rate, home=None, reason=reason)

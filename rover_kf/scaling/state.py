@@ -9,8 +9,11 @@ goes on from it. It is written *before* a change is made (the move) and again wi
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from rover_kf.api.samples import Throughput
+from rover_kf.scaling import throughput
+from rover_kf.scaling.throughput import ThroughputModel
 
 MAX_BANS = 8
 """Bans kept at one time, newest: the annotation is bounded."""
@@ -19,7 +22,7 @@ MAX_DOUBLINGS = 6
 """A ban of half an hour grows to at most 32 hours."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Observation:
     """A job in one moment, as far as scaling cares."""
 
@@ -40,6 +43,11 @@ class Observation:
     def nodes(self) -> int:
         """Pods that train."""
         return self.replicas + self.masters
+
+    @functools.cached_property
+    def model(self) -> ThroughputModel | None:
+        """What its windows tell of other sizes, fitted once; None while they tell nothing."""
+        return throughput.fit(self.windows)
 
     @property
     def processes_per_node(self) -> int:

@@ -17,6 +17,7 @@ from rover_kf.history.store import SqlHistory
 from rover_kf.reconcilers import scaling
 from rover_kf.reconcilers.job import Reconcilers
 from rover_kf.reconcilers.watch import watch
+from rover_kf.scaling import throughput
 
 
 def controller(cluster, history):
@@ -393,6 +394,25 @@ def test_finished_job_is_recorded_once(cluster, history):
     assert controller(cluster, history).reconcile(KEY) is None
     assert cluster.patches == patches
     assert cluster.reasons().count(names.EVENT_RECORDED) == 1
+
+
+def test_a_look_fits_one_model_at_most(cluster, history, monkeypatch):
+    """What others count on, what is decided, and what bounds it go by one model; a look without a
+    new window needs none."""
+    fits = []
+    fit = throughput.fit
+    monkeypatch.setattr(throughput, "fit", lambda windows: fits.append(1) or fit(windows))
+    watcher = controller(cluster, history)
+    for _ in range(12):
+        cluster.train()
+        before = len(fits)
+        watcher.tick(KEY)
+        assert len(fits) <= before + 1
+    assert cluster.resizes == [(2, 3)]
+    assert len(fits) > 2
+    before = len(fits)
+    watcher.tick(KEY)
+    assert len(fits) == before
 
 
 def test_idle_looks_write_nothing(cluster, history):
