@@ -16,11 +16,16 @@ import json
 import math
 import types
 import typing
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from rover_kf import errors
 
 T = TypeVar("T")
+Reader = Callable[[Any], Any]
+"""Plain data to a value of one type."""
+
+_PLAIN = frozenset((type(None), str, int, float, bool))
 
 LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**64 - 1
 """Whole numbers of a message: what files, sockets and databases can take."""
@@ -28,16 +33,29 @@ LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**64 - 1
 
 def encode(value: object) -> Any:
     """Turn a dataclass (or tuple, dict, scalar of such) into plain JSON data."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    kind: Any = type(value)
+    if kind in _PLAIN:
+        return value
+    if names := _names(kind):
+        return {name: encode(getattr(value, name)) for name in names}
     if isinstance(value, (list, tuple)):
         return [encode(item) for item in value]
     if isinstance(value, dict):
         return {str(key): encode(item) for key, item in value.items()}
-    if value is None or isinstance(value, (str, int, float, bool)):
+    if isinstance(value, (str, int, float)):
         return value
-    message = f"a value of type {type(value).__name__} has no place in a message"
+    if dataclasses.is_dataclass(kind):
+        return {}
+    message = f"a value of type {kind.__name__} has no place in a message"
     raise errors.MessageError(message)
+
+
+@functools.cache
+def _names(kind: type) -> tuple[str, ...]:
+    """Of a dataclass' fields; none of any other type."""
+    if not dataclasses.is_dataclass(kind):
+        return ()
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def dumps(value: object) -> bytes:
@@ -80,93 +98,152 @@ def decode(cls: type[T], data: object) -> T:
     Raises:
         MessageError: a field is missing or of the wrong type; the message has its path.
     """
-    return typing.cast("T", _read(cls, data, cls.__name__))
+    try:
+        found: T = _reader(typing.cast("Any", cls))(data)
+    except _Misfit as misfit:
+        raise errors.MessageError(f"{cls.__name__}{misfit.place}: {misfit.why}") from None
+    return found
 
 
-def _read(kind: Any, data: object, path: str) -> object:
+class _Misfit(Exception):
+    """Data is not what a type wants; containers that it leaves say where it lay."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self.place = ""
+
+    def within(self, place: str) -> None:
+        """It lay at that place of what held it."""
+        self.place = place + self.place
+
+
+@functools.cache
+def _reader(kind: Any) -> Reader:
+    """Builds that type from plain data; made once, since a message has hundreds of fields."""
     origin = typing.get_origin(kind)
     if kind is Any or kind is object:
-        return data
+        return lambda data: data
     if dataclasses.is_dataclass(kind):
-        return _read_dataclass(kind, data, path)
+        return functools.partial(_read_dataclass, kind)
     if origin in (typing.Union, types.UnionType):
-        return _read_union(typing.get_args(kind), data, path)
+        return _optional(typing.get_args(kind))
     if origin is tuple:
-        return tuple(_read_items(typing.get_args(kind)[0], data, path))
+        return functools.partial(_read_items, _reader(typing.get_args(kind)[0]))
     if origin is dict:
-        return _read_dict(typing.get_args(kind)[1], data, path)
-    return _read_scalar(kind, data, path)
+        return functools.partial(_read_dict, _reader(typing.get_args(kind)[1]))
+    return _SCALARS.get(kind) or functools.partial(_read_exactly, kind)
 
 
-def _read_scalar(kind: Any, data: object, path: str) -> object:
-    found = type(data)
-    if kind is str and found is str:
-        return _text(typing.cast("str", data))
-    if found is int and kind in (int, float):
-        number = typing.cast("int", data)
-        if not LEAST_INTEGER <= number <= MOST_INTEGER:
-            raise errors.MessageError(f"{path}: a number of more than 64 bits")
-        return kind(number)
-    if found is float and kind is float and not math.isfinite(typing.cast("float", data)):
-        raise errors.MessageError(f"{path}: {data} is not finite")
-    if found is kind:
+def _read_float(data: Any) -> float:
+    if type(data) is float:
+        if not math.isfinite(data):
+            raise _Misfit(f"{data} is not finite")
         return data
-    message = f"{path}: expected {getattr(kind, '__name__', kind)}, got {found.__name__}"
-    raise errors.MessageError(message)
+    if type(data) is int:
+        return float(_bounded(data))
+    raise _unexpected(float, data)
 
 
-def _text(data: str) -> str:
-    if data.isascii():
+def _read_int(data: Any) -> int:
+    if type(data) is int:
+        return _bounded(data)
+    raise _unexpected(int, data)
+
+
+def _bounded(number: int) -> int:
+    if LEAST_INTEGER <= number <= MOST_INTEGER:
+        return number
+    raise _Misfit("a number of more than 64 bits")
+
+
+def _read_text(data: Any) -> str:
+    if type(data) is not str:
+        raise _unexpected(str, data)
+    return data if data.isascii() else data.encode("utf-8", "backslashreplace").decode()
+
+
+def _read_exactly(kind: Any, data: Any) -> Any:
+    if type(data) is kind:
         return data
-    return data.encode("utf-8", "backslashreplace").decode()
+    raise _unexpected(kind, data)
 
 
-def _read_dataclass(kind: Any, data: object, path: str) -> object:
+def _read_dataclass(kind: Any, data: Any) -> Any:
     if not isinstance(data, dict):
-        message = f"{path}: expected an object, got {type(data).__name__}"
-        raise errors.MessageError(message)
-    found: dict[str, object] = {}
-    for name, (hint, needed) in _fields(kind).items():
-        if name in data:
-            found[name] = _read(hint, data[name], f"{path}.{name}")
-        elif needed:
-            message = f"{path}.{name}: missing"
-            raise errors.MessageError(message)
+        raise _Misfit(f"expected an object, got {type(data).__name__}")
+    found: dict[str, Any] = {}
+    name = ""
+    try:
+        for name, read, needed in _fields(kind):
+            if name in data:
+                found[name] = read(data[name])
+            elif needed:
+                _refuse("missing")
+    except _Misfit as misfit:
+        misfit.within(f".{name}")
+        raise
     return kind(**found)
 
 
 @functools.cache
-def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
-    """Each field's type, and whether a message must have it."""
+def _fields(kind: type) -> tuple[tuple[str, Reader, bool], ...]:
+    """Each field's name and reader, and whether a message must have it."""
     hints = typing.get_type_hints(kind)
-    return {
-        field.name: (
-            hints[field.name],
+    return tuple(
+        (
+            field.name,
+            _reader(hints[field.name]),
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
         )
         for field in dataclasses.fields(kind)
-    }
+    )
 
 
-def _read_union(kinds: tuple[Any, ...], data: object, path: str) -> object:
-    if data is None and type(None) in kinds:
-        return None
+def _optional(kinds: tuple[Any, ...]) -> Reader:
     remaining = [kind for kind in kinds if kind is not type(None)]
     if len(remaining) != 1:
-        message = f"{path}: a message field may be optional, not a union of types"
-        raise errors.MessageError(message)
-    return _read(remaining[0], data, path)
+        return lambda _: _refuse("a message field may be optional, not a union of types")
+    return functools.partial(_read_optional, _reader(remaining[0]))
 
 
-def _read_items(kind: Any, data: object, path: str) -> list[object]:
+def _refuse(why: str) -> NoReturn:
+    raise _Misfit(why)
+
+
+def _read_optional(read: Reader, data: Any) -> Any:
+    return None if data is None else read(data)
+
+
+def _read_items(read: Reader, data: Any) -> tuple[Any, ...]:
     if not isinstance(data, list):
-        message = f"{path}: expected a list, got {type(data).__name__}"
-        raise errors.MessageError(message)
-    return [_read(kind, item, f"{path}[{index}]") for index, item in enumerate(data)]
+        raise _Misfit(f"expected a list, got {type(data).__name__}")
+    found: list[Any] = []
+    try:
+        for item in data:
+            found.append(read(item))  # noqa: PERF401 - its length is the place of a misfit
+    except _Misfit as misfit:
+        misfit.within(f"[{len(found)}]")
+        raise
+    return tuple(found)
 
 
-def _read_dict(kind: Any, data: object, path: str) -> dict[str, object]:
+def _read_dict(read: Reader, data: Any) -> dict[str, Any]:
     if not isinstance(data, dict):
-        message = f"{path}: expected an object, got {type(data).__name__}"
-        raise errors.MessageError(message)
-    return {_text(key): _read(kind, item, f"{path}.{key}") for key, item in data.items()}
+        raise _Misfit(f"expected an object, got {type(data).__name__}")
+    found: dict[str, Any] = {}
+    key = ""
+    try:
+        for key, item in data.items():
+            found[_read_text(key)] = read(item)
+    except _Misfit as misfit:
+        misfit.within(f".{key}")
+        raise
+    return found
+
+
+def _unexpected(kind: Any, data: object) -> _Misfit:
+    return _Misfit(f"expected {getattr(kind, '__name__', kind)}, got {type(data).__name__}")
+
+
+_SCALARS: Mapping[Any, Reader] = {float: _read_float, int: _read_int, str: _read_text}
