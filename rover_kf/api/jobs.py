@@ -55,7 +55,7 @@ class Pod:
     name: str
     uid: str
     replica_type: str
-    """``master`` or ``worker`` (lower case, as in the pod's label)."""
+    """``master``, ``worker``, ``chief``, ``ps``, … (lower case, as in the pod's label)."""
     replica_index: int
     phase: str
     """Pending, Running, Succeeded, Failed or Unknown."""

@@ -184,18 +184,27 @@ class KubernetesCluster(KubernetesNodes):
         return self._api.text("GET", path, what=f"log of {pod}/{container} of {key}", query=query)
 
     def call_coordinator(
-        self, key: JobKey, method: str, path: str, body: object | None = None
+        self,
+        key: JobKey,
+        method: str,
+        path: str,
+        body: object | None = None,
+        *,
+        pod: Pod | None = None,
     ) -> bytes:
-        """One HTTP request to the job's coordinator, the sidecar of its first pod.
+        """One HTTP request to the job's coordinator, the sidecar of its first pod, or of ``pod``.
 
         Raises:
             ClusterUnavailable: it cannot be reached (not started, ended, replaced), or refused.
         """
+        data = None if body is None else codec.dumps(body)
+        return self._transport.request(key, pod or self._first_pod(key), method, path, data)
+
+    def _first_pod(self, key: JobKey) -> Pod:
         pods = self.list_pods(key)
         if not pods or pods[0].replica_index != 0:
             raise errors.ClusterUnavailable(f"{key} has no first pod yet: retry when it runs")
-        data = None if body is None else codec.dumps(body)
-        return self._transport.request(key, pods[0], method, path, data)
+        return pods[0]
 
     # -- events ------------------------------------------------------------------------------------
 

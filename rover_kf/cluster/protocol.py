@@ -120,9 +120,22 @@ class Pods(Protocol):
         """What the container printed so far (the last ``tail`` lines)."""
 
     def call_coordinator(
-        self, key: JobKey, method: str, path: str, body: object | None = None
+        self,
+        key: JobKey,
+        method: str,
+        path: str,
+        body: object | None = None,
+        *,
+        pod: Pod | None = None,
     ) -> bytes:
-        """One HTTP request to the job's coordinator; body is encoded by api.codec.
+        """One HTTP request to a coordinator; body is encoded by api.codec.
+
+        Args:
+            key: of the job.
+            method: GET or POST.
+            path: with its query.
+            body: if any.
+            pod: one that is a world of its own; the job's coordinator if not given.
 
         Raises:
             ClusterUnavailable: it cannot be reached (not started, ended, replaced).

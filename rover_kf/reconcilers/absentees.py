@@ -50,8 +50,8 @@ def cannot_come(pod: Pod, now: float) -> str:
 
 
 def node_rank(job: ObservedJob, pod: Pod) -> int:
-    """The pod's place among all that train, a Master first."""
-    masters = job.replicas.get("master", 0)
+    """The pod's place among those that train together, a Master or Chief first."""
+    masters = job.replicas.get("master", 0) + job.replicas.get("chief", 0)
     return pod.replica_index + (masters if pod.replica_type == "worker" else 0)
 
 
@@ -64,7 +64,7 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
     awaited = set(seen.status.awaited)
     absent = {
         node_rank(seen.job, pod): f"{pod.name}: {why[:_MOST_SAID]}"
-        for pod in seen.pods
+        for pod in seen.world
         if node_rank(seen.job, pod) in awaited and (why := cannot_come(pod, now))
     }
     if absent:
@@ -72,7 +72,7 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
     # A name that was another pod's a moment ago leads nowhere for as long as name servers keep it.
     here = {
         pod.name: pod.address
-        for pod in seen.pods
+        for pod in seen.world
         if node_rank(seen.job, pod) in awaited - absent.keys() and _is_there(pod)
     }
     return made.then(Locate(here), status=made.status) if here else made
@@ -96,12 +96,16 @@ def _is_there(pod: Pod) -> bool:
 
 
 def _first(seen: Observed) -> Pod | None:
-    return next((pod for pod in seen.pods if node_rank(seen.job, pod) == 0), None)
+    return next((pod for pod in seen.world if node_rank(seen.job, pod) == 0), None)
+
+
+def _lacks_room(pod: Pod) -> bool:
+    return any(word in pod.unplaced for word in _SHORT)
 
 
 def _room_for_the_first(made: Plan, seen: Observed, now: float) -> Plan:
     first = _first(seen)
-    if first is None or not any(word in first.unplaced for word in _SHORT):
+    if not seen.replaceable or first is None or not _lacks_room(first):
         return made
     key = f"room:{first.uid[:8]}"
     if now - first.unplaced_since < FIRST_POD_SECONDS or made.status.has_told(key):

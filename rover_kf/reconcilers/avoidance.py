@@ -35,7 +35,7 @@ _ENDED = ("Succeeded", "Failed")
 
 def extend(made: Plan, seen: Observed, now: float) -> Plan:
     """The plan with unfit nodes left out, their pods replaced, and nodes taken back."""
-    if seen.job.finished or seen.job.deleting:
+    if seen.job.finished or seen.job.deleting or not seen.replaceable:
         return made
     before = made.status.avoided
     kept = tuple(one for one in before if one.until > now)

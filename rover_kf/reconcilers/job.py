@@ -33,6 +33,7 @@ from rover_kf.reconcilers import (
     pace,
     policies,
     scaling,
+    servers,
     slow_pods,
     status,
     story,
@@ -45,6 +46,7 @@ from rover_kf.reconcilers.executor import Executor
 from rover_kf.reconcilers.history import RunHistory
 from rover_kf.reconcilers.pace import Pace
 from rover_kf.reconcilers.plan import Observed, Patch, Plan, Remember, Resize, Tell
+from rover_kf.reconcilers.servers import Servers
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.policy import WatchPolicy
 
@@ -91,6 +93,7 @@ class Reconcilers:
         self._cluster = cluster
         self._executor = Executor(cluster)
         self._board = Board(cluster)
+        self._servers = Servers(cluster)
         self._history = RunHistory(history, cluster.emit)
         self._policy_of = policy_of
         self._clock = clock
@@ -117,6 +120,7 @@ class Reconcilers:
         except errors.JobNotFound:
             self._history.delete(key, now)
             self._board.put(key, None)
+            self._servers.forget(key)
             return Tick(None, None, None, None)
         memory = status.read(job)
         if job.finished and memory.has_told("recorded"):
@@ -128,6 +132,8 @@ class Reconcilers:
         if made.wants is not None:
             self._board.learn(key, made.wants, made.bound)
         applied = self._executor.apply(job, made, now)
+        if applied and seen.alone:
+            self._servers.heard(key, seen.servers)
         self._times.count(memory, made, self._clock())
         delay = _delay(seen, made, now, rate) if applied else RETRY_SECONDS
         recorded = self._history.update(
@@ -162,6 +168,9 @@ class Reconcilers:
         silent = self._cluster.silent_nodes(suspects) if suspects else {}
         fleet = self._history.fleet(found.preflight if found else None)
         seen = Observed(job, pods, found, policy, silent, fleet=fleet, policy_error=error)
+        if seen.alone and not job.suspended:
+            told = self._servers.ask(job.key, seen.alone, pods)
+            seen = dataclasses.replace(seen, servers=told)
         if memory_limits.asks(seen, memory, self._clock()):
             seen = dataclasses.replace(
                 seen,
@@ -221,7 +230,8 @@ def plan(seen: Observed, memory: JobStatus, now: float, rate: Pace) -> Plan:
         now: Unix seconds.
         rate: how often its progress is written.
     """
-    made = nodes.extend(story.extend(Plan((), memory), seen, now), seen, now)
+    made = servers.extend(story.extend(Plan((), memory), seen, now), seen)
+    made = nodes.extend(made, seen, now)
     made = memory_limits.extend(absentees.extend(made, seen, now), seen, now)
     made = slow_pods.extend(made, seen, now)
     made = endings.extend(avoidance.extend(made, seen, now), seen, now)

@@ -4,7 +4,8 @@
 
 What the template states is what all pods of the type shall have. A pod that has less is resized
 while it runs, where Kubernetes can do that; else it is replaced, one pod at a time, since each
-keeps others' state. A controller that was killed in between finds which pods are behind.
+keeps others' state. A controller that was killed in between finds which pods are behind. A TFJob's
+pods are not replaced: those that cannot be resized have the limit when they are made anew.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from collections.abc import Iterator
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Container, Event, Pod
-from rover_kf.api.memory import MemoryGrowth, MemoryKill
+from rover_kf.api.memory import MemoryGrowth, MemoryKill, MemoryTrend
 from rover_kf.elastic.memory_growth import Bounds, Growth, Work, decide, foresee
 from rover_kf.injection import memory_limit, quantities
-from rover_kf.injection.adapters import PYTORCH, Replica
+from rover_kf.injection.adapters import JobAdapter, Replica, adapter_for
 from rover_kf.injection.memory_limit import Raise
 from rover_kf.reconcilers.plan import Enlarge, Observed, Plan, RaiseLimit, Replace, Tell
 from rover_kf.reconcilers.status import JobStatus
@@ -35,7 +36,7 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
     """The plan with limits raised after kills, and with pods brought to their limits."""
     if not _looked_after(seen):
         return made
-    for replica in PYTORCH.replicas(seen.job.manifest):
+    for replica in _replicas(seen):
         growth = _growth(replica, seen, made.status, now)
         if growth is not None:
             made = _carry_out(made, replica, growth, seen, now)
@@ -46,7 +47,7 @@ def asks(seen: Observed, memory: JobStatus, now: float) -> bool:
     """Whether it matters what the nodes have, and whether pods can be resized."""
     if not _looked_after(seen) or not seen.policy.most_memory:
         return False
-    growths = (_growth(one, seen, memory, now) for one in PYTORCH.replicas(seen.job.manifest))
+    growths = (_growth(one, seen, memory, now) for one in _replicas(seen))
     return any(growth and growth.limit for growth in growths) or any(_behind(seen, now))
 
 
@@ -57,25 +58,41 @@ def delay(seen: Observed) -> float | None:
 
 def _looked_after(seen: Observed) -> bool:
     job = seen.job
-    ended = job.finished or job.suspended or job.deleting
-    return job.key.kind == names.PYTORCHJOB and not ended
+    return not (job.finished or job.suspended or job.deleting)
+
+
+def _adapter(seen: Observed) -> JobAdapter:
+    return adapter_for(seen.job.manifest)
+
+
+def _replicas(seen: Observed) -> tuple[Replica, ...]:
+    return _adapter(seen).replicas(seen.job.manifest)
 
 
 def _growth(replica: Replica, seen: Observed, memory: JobStatus, now: float) -> Growth | None:
     """What follows from kills of this type's pods; None if there is no limit to raise."""
-    limit = memory_limit.of(PYTORCH.trainer(replica))
-    kills = tuple(_kills(replica, seen))
-    trend = seen.status.memory_trend if seen.status else None
+    adapter = _adapter(seen)
+    limit = memory_limit.of(adapter.trainer(replica))
+    kills, trend = tuple(_kills(replica, seen)), _trend(replica, seen)
     if limit is None or not (kills or trend):
         return None
     node = max(map(quantities.parse_bytes, seen.node_memory), default=None)
     if node is not None:
-        node = max(node - memory_limit.beside(replica, PYTORCH), 0)
+        node = max(node - memory_limit.beside(replica, adapter), 0)
     bounds = Bounds(seen.policy.most_memory, node)
     found = decide(kills, _state(replica, memory), limit, bounds, now)
     if found.limit or found.refusal or trend is None or not seen.policy.most_memory:
         return found
     return foresee(trend, found.state, limit, bounds, work=_work(seen), now=now)
+
+
+def _trend(replica: Replica, seen: Observed) -> MemoryTrend | None:
+    """Of the worst pod of the world that such pods belong to."""
+    if replica.kind not in seen.alone:
+        return seen.status.memory_trend if seen.status else None
+    pods = {pod.name for pod in seen.pods if pod.replica_type == replica.kind}
+    told = [status.memory_trend for name, status in seen.servers.items() if name in pods]
+    return max((one for one in told if one), key=lambda one: one.memory, default=None)
 
 
 def _work(seen: Observed) -> Work:
@@ -88,10 +105,11 @@ def _work(seen: Observed) -> Work:
 
 def _kills(replica: Replica, seen: Observed) -> Iterator[MemoryKill]:
     pods = {pod.name: pod for pod in seen.pods if pod.replica_type == replica.kind}
-    if seen.status is not None:
-        yield from (kill for kill in seen.status.memory_kills if kill.pod in pods)
+    for status in (seen.status, *seen.servers.values()):
+        if status is not None:
+            yield from (kill for kill in status.memory_kills if kill.pod in pods)
     for pod in pods.values():
-        trainer = _trainer(pod)
+        trainer = _trainer(pod, seen)
         if trainer is not None and _is_kill(trainer):
             yield MemoryKill(pod.name, trainer.ended_at)
 
@@ -108,13 +126,14 @@ def _state(replica: Replica, memory: JobStatus) -> MemoryGrowth:
 def _carry_out(made: Plan, replica: Replica, growth: Growth, seen: Observed, now: float) -> Plan:
     others = (one for one in made.status.memory if one.replica_type != replica.kind)
     memory = dataclasses.replace(made.status, memory=(*others, growth.state))
-    trainer = PYTORCH.trainer(replica)
+    adapter = _adapter(seen)
+    trainer = adapter.trainer(replica)
     limit = memory_limit.of(trainer) or 0
     if growth.limit is not None:
         known = memory_limit.raised(seen.job.manifest)
         stated = memory_limit.stated(seen.job.manifest, replica.key, trainer) or limit
         text = memory_limit.annotation({**known, replica.key: Raise(stated, growth.limit)})
-        patch = memory_limit.patch(replica, PYTORCH, growth.limit)
+        patch = memory_limit.patch(replica, adapter, growth.limit)
         event = _raised(replica, limit, growth, seen, now)
         return made.then(RaiseLimit(patch, text, memory), Tell(event), status=memory)
     key = f"memory:{replica.kind}:{limit}"
@@ -126,28 +145,28 @@ def _carry_out(made: Plan, replica: Replica, growth: Growth, seen: Observed, now
 
 def _bring_up(seen: Observed, now: float) -> Iterator[Enlarge | Replace]:
     """What gives pods their limits; of those that have to go to another node, one."""
-    behind = tuple(_behind(seen, now))
+    behind, adapter = tuple(_behind(seen, now)), _adapter(seen)
     stuck = [pod for pod, _, resize in behind if not (resize and seen.resizes)]
     for pod, replica, resize in behind:
         if resize and seen.resizes:
-            resources = memory_limit.resize(PYTORCH.trainer(replica))
-            yield Enlarge(pod, PYTORCH.container, resources)
+            resources = memory_limit.resize(adapter.trainer(replica))
+            yield Enlarge(pod, adapter.container, resources)
     missing = [pod for pod in seen.pods if not _stands(pod)]
     waits = len(seen.pods) < seen.job.nodes or any(pod not in stuck for pod in missing)
-    if stuck and not waits:
+    if stuck and not waits and seen.replaceable:
         yield Replace(next(iter(missing), stuck[0]))
 
 
 def _behind(seen: Observed, now: float) -> Iterator[tuple[Pod, Replica, bool]]:
     """Pods that have less than their raised template states, and whether to try a resize."""
-    for replica in PYTORCH.replicas(seen.job.manifest):
-        trainer = PYTORCH.trainer(replica)
+    for replica in _replicas(seen):
+        trainer = _adapter(seen).trainer(replica)
         if memory_limit.stated(seen.job.manifest, replica.key, trainer) is None:
             continue
         for pod in seen.pods:
             if pod.replica_type != replica.kind or pod.deleting or pod.phase != "Running":
                 continue
-            has = _trainer(pod)
+            has = _trainer(pod, seen)
             if has is None or not has.memory_limit:
                 continue
             if quantities.parse_bytes(has.memory_limit) < (memory_limit.of(trainer) or 0):
@@ -165,19 +184,29 @@ def _stands(pod: Pod) -> bool:
     return pod.phase == "Running" and pod.ready and not pod.deleting
 
 
-def _trainer(pod: Pod) -> Container | None:
-    return next((one for one in pod.containers if one.name == PYTORCH.container), None)
+def _trainer(pod: Pod, seen: Observed) -> Container | None:
+    name = _adapter(seen).container
+    return next((one for one in pod.containers if one.name == name), None)
 
 
 def _raised(replica: Replica, old: int, growth: Growth, seen: Observed, now: float) -> Event:
     killed = sorted({kill.pod for kill in _kills(replica, seen)})
-    how = "in place" if seen.resizes else "by replacing the pods, one at a time"
+    how = "in place" if seen.resizes else _without_resize(seen)
     why = growth.foreseen or f"the kernel killed for memory in {', '.join(killed)}"
     message = (
         f"memory limit of {replica.key} replicas {_text(old)} -> {_text(growth.limit or old)}, "
         f"{how}: {why} (memory.max is {_text(seen.policy.most_memory)})"
     )
     return Event(names.EVENT_MEMORY_RAISED, message, at=now)
+
+
+def _without_resize(seen: Observed) -> str:
+    if seen.replaceable:
+        return "by replacing the pods, one at a time"
+    return (
+        "for pods that are made anew: this Kubernetes cannot resize a pod that runs, and a TFJob "
+        "may fail with a pod that is deleted; suspend and resume the job to give it to all"
+    )
 
 
 def _refused(replica: Replica, limit: int, why: str, seen: Observed, now: float) -> Event:

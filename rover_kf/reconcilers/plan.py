@@ -14,10 +14,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.elastic.preflight.fleet import Fleet
+from rover_kf.injection.adapters import TENSORFLOW
 from rover_kf.reconcilers.outlook import Outlook
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.competition import View
@@ -49,6 +51,29 @@ class Observed:
     """What is around the job; read where a change is wanted or others lack room."""
     refused: str = ""
     """Why the API server would not take the change that is wanted, by a dry run."""
+    servers: Mapping[str, CoordinatorStatus] = dataclasses.field(default_factory=dict)
+    """By pod, of pods that are worlds of their own and that answered."""
+
+    @property
+    def alone(self) -> frozenset[str]:
+        """Replica types of which each pod is a world of its own."""
+        if self.job.key.kind != names.TFJOB:
+            return frozenset()
+        return TENSORFLOW.alone(self.job.manifest)
+
+    @property
+    def world(self) -> tuple[Pod, ...]:
+        """The pods that train together."""
+        return tuple(pod for pod in self.pods if pod.replica_type not in self.alone)
+
+    @property
+    def replaceable(self) -> bool:
+        """Whether a pod may be deleted for another one to take its place.
+
+        The Training Operator fails a TFJob of which a pod ended, unless its exit code was from 128
+        on; of one that is deleted that is not ours to promise.
+        """
+        return self.job.key.kind == names.PYTORCHJOB
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
     """The plan with the slowest pod replaced, if it has been slow for the policy's time."""
     after, status = seen.policy.replace_slow_after_seconds, seen.status
     spent = made.status.slow_replaced >= seen.policy.slow_replacements
-    if after is None or status is None or spent or not _whole(seen, status):
+    if after is None or status is None or spent or not seen.replaceable or not _whole(seen, status):
         return made
     late = [slow for slow in status.slow if status.now - slow.since >= after]
     if not late:

@@ -28,7 +28,7 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
         return made
     if job.suspended:
         return _with(made, below_since=0.0)
-    fewest = seen.policy.min + job.replicas.get("master", 0)
+    fewest = _fewest(seen)
     if not after or able(seen, now) >= fewest:
         return _with(made, below_since=0.0, suspended="")
     since = made.status.below_since or now
@@ -66,6 +66,12 @@ def refusal(job: ObservedJob, memory: JobStatus) -> str:
     return ""
 
 
+def _fewest(seen: Observed) -> int:
+    """Without a Chief or a parameter server nothing trains, however many workers there are."""
+    given = seen.job.replicas
+    return seen.policy.min + sum(given.get(kind, 0) for kind in ("master", "chief", "ps"))
+
+
 def _able(pod: Pod, seen: Observed, now: float) -> bool:
     if pod.phase == "Succeeded":
         return True
@@ -88,14 +94,13 @@ def _tell_once(made: Plan, why: str, since: float, now: float) -> Plan:
 
 
 def _reason(seen: Observed, memory: JobStatus, since: float, now: float) -> str:
-    job = seen.job
     whys = [
         f"{pod.name}: {why[:_MOST_SAID]}"
         for pod in seen.pods
         if (why := absentees.cannot_come(pod, now))
     ]
     causes = f" ({'; '.join(whys[:_MOST_PODS])})" if whys else ""
-    fewest = seen.policy.min + job.replicas.get("master", 0)
+    fewest = _fewest(seen)
     step = memory.durable_step
     place = f"from step {step} on storage" if step else "from the start: it had saved nothing"
     return (

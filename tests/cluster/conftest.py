@@ -233,7 +233,7 @@ def namespace(make_namespace, request) -> str:
 
 @pytest.fixture
 def with_trainer(cluster, namespace, request) -> trainer.Trainer:
-    """Give PyTorchJobs of the namespace Python, torch and a test's scripts."""
+    """Give jobs of the namespace Python, torch (TFJobs: TensorFlow) and a test's scripts."""
     if isinstance(cluster, Cluster):
         apply(cluster, host_python.host_volume(namespace))
         return host_python.with_host_python

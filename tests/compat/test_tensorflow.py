@@ -7,16 +7,13 @@ from __future__ import annotations
 import json
 import pathlib
 import re
-import shutil
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import yaml
 from job_manifests import make_job
 from tensorflow_job import TensorFlowJob, TensorFlowPod
-from testcluster import settings
+from testcluster import tensorflow_environment
 from tests_support import eventually
 
 pytestmark = pytest.mark.timeout(1200)
@@ -32,17 +29,8 @@ _BEGINS = re.compile(r"^begins after (\d+)$", re.MULTILINE)
 
 @pytest.fixture(scope="session")
 def tensorflow() -> pathlib.Path:
-    """The interpreter of an environment that has TensorFlow and no torch; made once a machine."""
-    listed = HERE / "packages" / "tensorflow.txt"
-    folder = settings.cache() / "tensorflow-2.21.0"
-    python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        options = ["-q", "--no-cache-dir", "--no-deps", "-r", listed]
-        subprocess.run([python, "-m", "pip", "install", *options], check=True)
-        (folder / "ready").touch()
-    return python
+    """The interpreter of an environment that has TensorFlow and no torch."""
+    return tensorflow_environment.folder() / "bin" / "python"
 
 
 def test_a_worker_a_server_and_the_chief_are_killed(tensorflow):

@@ -204,14 +204,23 @@ class LocalCluster(OneMachine):
         return text if tail is None else "".join(text.splitlines(keepends=True)[-tail:])
 
     def call_coordinator(
-        self, key: JobKey, method: str, path: str, body: object | None = None
+        self,
+        key: JobKey,
+        method: str,
+        path: str,
+        body: object | None = None,
+        *,
+        pod: Pod | None = None,
     ) -> bytes:
-        """One HTTP request to the job's coordinator; body is encoded by api.codec.
+        """One HTTP request to the job's coordinator, or a pod's; body is encoded by api.codec.
 
         Raises:
             ClusterUnavailable: it cannot be reached (not started, ended, replaced).
         """
-        pods = sorted(self.list_pods(key), key=lambda pod: (pod.replica_type, pod.replica_index))
+        every = self.list_pods(key)
+        pods = (
+            [pod] if pod else sorted(every, key=lambda one: (one.replica_type, one.replica_index))
+        )
         if not pods:
             raise errors.ClusterUnavailable(f"{key} has no pod yet: retry when it runs")
         token = (self.store.folder(key) / "token" / "token").read_text()

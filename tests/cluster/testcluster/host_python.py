@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trainer with Python and torch but no image of five gigabytes: it sees this machine's files.
 
+A TFJob's has TensorFlow's environment instead of torch's.
+
 The image is empty. A read-only PersistentVolume gives the pod the machine's root by parts: /usr,
 the Python installation, the virtual environment, the scripts. A claim instead of a hostPath volume,
 because the restricted pod-security profile refuses the latter and what we inject must work under
@@ -16,7 +18,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from testcluster import storage, trainer
+from testcluster import storage, tensorflow_environment, trainer
 from testcluster.images import TRAINER_IMAGE
 
 HOST_CLAIM = "host-files"
@@ -32,14 +34,15 @@ def host_volume(namespace: str) -> list[Object]:
 def with_host_python(
     manifest: Mapping[str, Any], *, scripts: pathlib.Path, tools: pathlib.Path | None = None
 ) -> Object:
-    """Return the PyTorchJob with an empty image and, in every replica, this machine's Python.
+    """Return the job with an empty image and, in every replica, this machine's Python.
 
     Args:
-        manifest: a PyTorchJob; not changed.
+        manifest: a PyTorchJob or TFJob; not changed.
         scripts: folder of this machine, seen in the container's working directory (``/scripts``).
         tools: another folder, seen at ``/tools``.
     """
-    prefix = torch_environment().resolve()
+    tensorflow = manifest["kind"] == "TFJob"
+    prefix = (tensorflow_environment.folder() if tensorflow else torch_environment()).resolve()
     base = _base_prefix(prefix)
     job, found = trainer.copied(manifest)
     for pod, container in found:

@@ -21,6 +21,8 @@ CLAIM = "digits-checkpoints"
 HURRY = "hurry"
 """File in that claim: scripts of TOOLS that were slow are slow no more."""
 _PORT = 7411
+_SPECS = {"PyTorchJob": "pytorchReplicaSpecs", "TFJob": "tfReplicaSpecs"}
+_TRAINERS = {"PyTorchJob": "pytorch", "TFJob": "tensorflow"}
 
 
 def digits(namespace: str, *options: str, traced: bool = True) -> Object:
@@ -43,15 +45,17 @@ def digits(namespace: str, *options: str, traced: bool = True) -> Object:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A PyTorchJob on a cluster."""
+    """A PyTorchJob or TFJob on a cluster."""
 
     cluster: Cluster
     namespace: str
     name: str
+    kind: str = "PyTorchJob"
 
     def read(self) -> Object:
         """The object as it stands."""
-        path = f"/apis/kubeflow.org/v1/namespaces/{self.namespace}/pytorchjobs/{self.name}"
+        plural = f"{self.kind.lower()}s"
+        path = f"/apis/kubeflow.org/v1/namespaces/{self.namespace}/{plural}/{self.name}"
         return json.loads(self.cluster.get_raw(path))
 
     def conditions(self) -> set[str]:
@@ -71,8 +75,9 @@ class RunningJob:
 
     def status(self) -> dict[str, Any]:
         """What the coordinator says, through the API server; empty while it does not answer."""
-        first = "master" if "Master" in self.read()["spec"]["pytorchReplicaSpecs"] else "worker"
-        pod = f"{self.name}-{first}-0"
+        specs = self.read()["spec"][_SPECS[self.kind]]
+        first = next((kind for kind in ("Master", "Chief") if kind in specs), "Worker")
+        pod = f"{self.name}-{first.lower()}-0"
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:{_PORT}/proxy/v1/status"
         try:
             return json.loads(self.cluster.get_raw(path))
@@ -81,7 +86,8 @@ class RunningJob:
 
     def log(self, pod: str) -> str:
         """What the trainer of a pod has printed; empty before it starts."""
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log?container=pytorch"
+        trainer = _TRAINERS[self.kind]
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log?container={trainer}"
         try:
             return self.cluster.get_raw(path).decode(errors="replace")
         except ClusterError:

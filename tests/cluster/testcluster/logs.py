@@ -29,7 +29,7 @@ def collect(
     for namespace in namespaces:
         place = folder / namespace
         place.mkdir(exist_ok=True)
-        kinds = "pytorchjobs,pods,services,persistentvolumeclaims,configmaps,deployments"
+        kinds = "pytorchjobs,tfjobs,pods,services,persistentvolumeclaims,configmaps,deployments"
         _write(place / "objects.yaml", kubectl, "-n", namespace, "get", kinds, "-o", "yaml")
         _write(place / "pods.txt", kubectl, "-n", namespace, "describe", "pods")
         _write(

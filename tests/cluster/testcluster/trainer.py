@@ -18,12 +18,17 @@ SCRIPTS = "/scripts"
 TOOLS = "/tools"
 """Where the pod finds the folder of a test's own scripts."""
 USER = 65532
+_PLACES = {
+    "PyTorchJob": ("pytorchReplicaSpecs", "pytorch"),
+    "TFJob": ("tfReplicaSpecs", "tensorflow"),
+}
+"""Of replica specs, and the name of the container that trains."""
 
 Object = dict[str, Any]
 
 
 class Trainer(Protocol):
-    """Gives a PyTorchJob an image and what its trainers need."""
+    """Gives a job an image and what its trainers need."""
 
     def __call__(
         self,
@@ -35,17 +40,18 @@ class Trainer(Protocol):
         """Return the job ready to be applied.
 
         Args:
-            manifest: a PyTorchJob; not changed.
+            manifest: a PyTorchJob or TFJob; not changed.
             scripts: folder seen in the container's working directory (``/scripts``).
             tools: another folder, seen at ``/tools``.
         """
 
 
 def copied(manifest: Mapping[str, Any]) -> tuple[Object, list[tuple[Object, Object]]]:
-    """A copy of a PyTorchJob; in it every replica's pod with the container ``pytorch``."""
+    """A copy of a job; in it every replica's pod with the container that trains."""
     job = copy.deepcopy(dict(manifest))
-    pods = [replica["template"]["spec"] for replica in job["spec"]["pytorchReplicaSpecs"].values()]
-    return job, [(pod, _trainer(pod)) for pod in pods]
+    specs, name = _PLACES[job["kind"]]
+    pods = [replica["template"]["spec"] for replica in job["spec"][specs].values()]
+    return job, [(pod, _named(pod, name)) for pod in pods]
 
 
 def prepare(pod: Object, container: Object, *, image: str, path: str = "") -> None:
@@ -84,8 +90,8 @@ def places(
         yield TOOLS, tools
 
 
-def _trainer(pod: Object) -> Object:
-    return next(item for item in pod["containers"] if item["name"] == "pytorch")
+def _named(pod: Object, name: str) -> Object:
+    return next(item for item in pod["containers"] if item["name"] == name)
 
 
 def _environment(path: str) -> list[Object]:

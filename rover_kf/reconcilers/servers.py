@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that are worlds of their own: what their sidecars, each its own coordinator, tell.
+
+A TFJob's chief knows of its workers and parameter servers only that they answer. Which of their
+processes died, and of what, each pod's own sidecar knows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.jobs import JobKey, Pod
+from rover_kf.api.status import CoordinatorStatus
+from rover_kf.cluster.protocol import Cluster
+from rover_kf.reconcilers.plan import Observed, Plan, Tell
+
+LOG = logging.getLogger(__name__)
+
+MOST = 64
+"""Pods that are asked at a look, parameter servers first: each answers for itself alone."""
+_FIRST = ("ps", "worker")
+
+Statuses = Mapping[str, CoordinatorStatus]
+
+
+class Servers:
+    """Asks them, and knows how much of each one's story was heard.
+
+    What is forgotten is told again, and an Event that is there already stays one Event.
+
+    Args:
+        cluster: where they run.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._heard: dict[JobKey, dict[tuple[str, float], int]] = {}
+        """By job: the newest event of a pod's story, which is known by when it began."""
+
+    def ask(self, key: JobKey, alone: frozenset[str], pods: tuple[Pod, ...]) -> Statuses:
+        """What those that run say, with the events that are new."""
+        asked = [pod for pod in pods if pod.replica_type in alone and _answers(pod)]
+        found: dict[str, CoordinatorStatus] = {}
+        for pod in sorted(asked, key=_place)[:MOST]:
+            status = self._status(key, pod)
+            if status is not None:
+                found[pod.name] = status
+        return found
+
+    def heard(self, key: JobKey, statuses: Statuses) -> None:
+        """All of that was told."""
+        known = self._heard.get(key, {})
+        self._heard[key] = {
+            (name, status.started_at): max(
+                (event.sequence for event in status.events),
+                default=known.get((name, status.started_at), 0),
+            )
+            for name, status in statuses.items()
+        }
+        if not statuses:
+            self.forget(key)
+
+    def forget(self, key: JobKey) -> None:
+        """The job is gone."""
+        self._heard.pop(key, None)
+
+    def _status(self, key: JobKey, pod: Pod) -> CoordinatorStatus | None:
+        known = {
+            began: number
+            for (name, began), number in self._heard.get(key, {}).items()
+            if name == pod.name
+        }
+        after = max(known.values(), default=0)
+        try:
+            status = self._read(key, pod, after)
+            if after and status.started_at not in known:  # another pod, or another story of it
+                status = self._read(key, pod, 0)
+        except errors.ClusterUnavailable as error:
+            LOG.info("%s: %s does not answer: %s", key, pod.name, error)
+            return None
+        return status
+
+    def _read(self, key: JobKey, pod: Pod, after: int) -> CoordinatorStatus:
+        path = f"{names.PATH_STATUS}?after={after}"
+        return codec.loads(
+            CoordinatorStatus, self._cluster.call_coordinator(key, "GET", path, pod=pod)
+        )
+
+
+def extend(made: Plan, seen: Observed) -> Plan:
+    """The plan with their warnings told; that all is well tells the chief's training; pure."""
+    events = [
+        Tell(event) for status in seen.servers.values() for event in status.events if event.warning
+    ]
+    return made.then(*events, status=made.status)
+
+
+def _answers(pod: Pod) -> bool:
+    return pod.phase == "Running" and pod.ready and bool(pod.address) and not pod.deleting
+
+
+def _place(pod: Pod) -> tuple[int, int]:
+    kind = pod.replica_type
+    return (_FIRST.index(kind) if kind in _FIRST else len(_FIRST)), pod.replica_index

@@ -1,0 +1,248 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A TFJob's servers: what their own sidecars tell is heard, and none of them is ever deleted."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+
+import pytest
+from memory_cluster import KEY, MemoryCluster, manifest
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.jobs import Container, Event, JobKey, ObservedJob, Pod
+from rover_kf.api.memory import MemoryKill
+from rover_kf.reconcilers import servers
+from rover_kf.reconcilers.job import Reconcilers
+from rover_kf.reconcilers.servers import Servers
+
+OURS = JobKey(KEY.namespace, KEY.name, "TFJob")
+MIB = 1 << 20
+COUNTS = {"Chief": 1, "Worker": 2, "PS": 1}
+DIED = "TrainingProcessFailed"
+
+
+def tfjob(**annotations):
+    """A Chief, two workers, a PS, each with a limit of 512 MiB that may become 2 GiB."""
+    told = {"memory.max": "2Gi", **annotations}
+    given = manifest(annotations={names.PREFIX + key: value for key, value in told.items()})
+    given["kind"] = "TFJob"
+    worker = given["spec"].pop("pytorchReplicaSpecs")["Worker"]
+    (container,) = worker["template"]["spec"]["containers"]
+    container |= {"name": "tensorflow", "resources": {"limits": {"memory": "512Mi"}}}
+    given["metadata"]["annotations"] |= {
+        f"{names.PREFIX}scaling.{key}": value
+        for key, value in {"mode": "off", "min": "2", "max": "2"}.items()
+    }
+    specs = {kind: {**copy.deepcopy(worker), "replicas": count} for kind, count in COUNTS.items()}
+    given["spec"]["tfReplicaSpecs"] = specs
+    return given
+
+
+class TensorFlowCluster(MemoryCluster):
+    """Each server's sidecar has a story and kills of its own."""
+
+    def __init__(self, clock, **annotations):
+        self.given = tfjob(**annotations)
+        super().__init__(clock, self.given)
+        self.key = OURS
+        self.pods = tuple(
+            _pod(kind.lower(), index) for kind, count in COUNTS.items() for index in range(count)
+        )
+        self.stories: dict[str, list[Event]] = {pod.name: [] for pod in self.pods}
+        self.began = dict.fromkeys(self.stories, 1.0)
+        self.kills: dict[str, MemoryKill] = {}
+        self.asked: list[str] = []
+        self.silent_pods: set[str] = set()
+        self.can_resize = True
+        self.resized: list[tuple[str, str]] = []
+
+    def get_job(self, key):
+        if self.manifest is None or key != self.key:
+            raise errors.JobNotFound(str(key))
+        given = copy.deepcopy(self.manifest)
+        replicas = {
+            kind.lower(): spec["replicas"] for kind, spec in given["spec"]["tfReplicaSpecs"].items()
+        }
+        version = str(self.version)
+        return ObservedJob(self.key, self.uid, version, given, replicas, self.phase)
+
+    def call_coordinator(self, key, method, path, body=None, *, pod=None):
+        if pod is None:
+            return super().call_coordinator(key, method, path, body)
+        self.asked.append(pod.name)
+        if pod.name in self.silent_pods:
+            raise errors.ClusterUnavailable(f"{pod.name} does not answer")
+        after = int(path.partition("after=")[2])
+        kill = self.kills.get(pod.name)
+        return codec.dumps(
+            dataclasses.replace(
+                self._status(0),
+                started_at=self.began[pod.name],
+                events=tuple(one for one in self.stories[pod.name] if one.sequence > after),
+                memory_kills=(kill,) if kill else (),
+            )
+        )
+
+    def tell(self, pod, reason=DIED, *, warning=True):
+        story = self.stories[pod]
+        at = self.clock()
+        story.append(Event(reason, f"{pod}: it died", warning, at, len(story) + 1, pod))
+
+    def node_memory(self):
+        return ("8Gi",)
+
+    def resizes_pods(self):
+        return self.can_resize
+
+    def resize_pod(self, _, pod, container, resources):
+        limit = resources["limits"]["memory"]
+        self.resized.append((pod.name, limit))
+        changed = dataclasses.replace(
+            pod, containers=(Container(container, running=True, memory_limit=limit),)
+        )
+        self.pods = tuple(changed if one.name == pod.name else one for one in self.pods)
+
+    def limits(self):
+        return {
+            kind: spec["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
+            for kind, spec in self.manifest["spec"]["tfReplicaSpecs"].items()
+        }
+
+    def _replicas(self):
+        return 1  # of the world: the chief
+
+
+def _pod(kind, index):
+    container = Container("tensorflow", running=True, memory_limit="512Mi")
+    name = f"digits-{kind}-{index}"
+    return Pod(
+        name, f"uid-{name}", kind, index, "Running", "10.0.0.1", "one", containers=(container,)
+    )
+
+
+@pytest.fixture
+def cluster(clock):
+    return TensorFlowCluster(clock)
+
+
+@pytest.fixture
+def reconcilers(cluster, history):
+    return Reconcilers(cluster, history, clock=cluster.clock)
+
+
+def died(cluster):
+    return [event.message for event in cluster.events if event.reason == DIED]
+
+
+def test_what_servers_tell_is_on_the_job_once(cluster, reconcilers):
+    """Warnings of each server's own sidecar; that all is well there is not told."""
+    cluster.tell("digits-worker-1", "WorldFormed", warning=False)
+    cluster.tell("digits-worker-1")
+    cluster.tell("digits-ps-0")
+    for _ in range(3):
+        reconcilers.tick(OURS)
+    assert sorted(died(cluster)) == ["digits-ps-0: it died", "digits-worker-1: it died"]
+    assert set(cluster.asked) == {"digits-worker-0", "digits-worker-1", "digits-ps-0"}
+    assert cluster.reasons().count("WorldFormed") == 0
+    cluster.tell("digits-ps-0")
+    reconcilers.tick(OURS)
+    assert len(died(cluster)) == 3
+
+
+def test_a_pod_that_was_made_anew_begins_its_story_anew(cluster, reconcilers):
+    """Its first event has the number of one that was told of its predecessor."""
+    cluster.tell("digits-ps-0")
+    reconcilers.tick(OURS)
+    cluster.stories["digits-ps-0"], cluster.began["digits-ps-0"] = [], 2.0
+    cluster.tell("digits-ps-0")
+    reconcilers.tick(OURS)
+    assert len(died(cluster)) == 2
+
+
+def test_a_server_that_does_not_answer_holds_up_nobody(cluster, reconcilers):
+    """The others are heard, and it is when it answers again."""
+    cluster.silent_pods.add("digits-ps-0")
+    cluster.tell("digits-ps-0")
+    cluster.tell("digits-worker-0")
+    reconcilers.tick(OURS)
+    assert died(cluster) == ["digits-worker-0: it died"]
+    cluster.silent_pods.clear()
+    reconcilers.tick(OURS)
+    assert died(cluster)[1:] == ["digits-ps-0: it died"]
+
+
+def test_a_server_killed_for_memory_gets_more_in_place(cluster, reconcilers):
+    """The template of its type and the pod itself; the other types keep what they have."""
+    cluster.kills["digits-ps-0"] = MemoryKill("digits-ps-0", cluster.clock(), 512 * MIB)
+    for _ in range(2):
+        reconcilers.tick(OURS)
+        cluster.clock.now += 3
+    assert cluster.limits() == {"Chief": "512Mi", "Worker": "512Mi", "PS": "768Mi"}
+    assert cluster.resized == [("digits-ps-0", "768Mi")]
+    (told,) = [one.message for one in cluster.events if one.reason == names.EVENT_MEMORY_RAISED]
+    assert "PS replicas 512Mi -> 768Mi, in place" in told
+
+
+def test_without_resize_no_pod_is_deleted_for_it(cluster, reconcilers):
+    """The Training Operator may fail a TFJob that loses a pod: the Event says what to do."""
+    cluster.can_resize = False
+    cluster.kills["digits-ps-0"] = MemoryKill("digits-ps-0", cluster.clock(), 512 * MIB)
+    for _ in range(3):
+        reconcilers.tick(OURS)
+        cluster.clock.now += 3
+    assert cluster.limits()["PS"] == "768Mi"
+    assert (cluster.deleted, cluster.resized) == ([], [])
+    (told,) = [one.message for one in cluster.events if one.reason == names.EVENT_MEMORY_RAISED]
+    assert "suspend and resume the job" in told
+
+
+def test_the_first_pod_is_the_chiefs_and_never_a_servers(cluster, reconcilers):
+    """A PS without a node is no reason to end another pod, and no round waits for it."""
+    waiting = dataclasses.replace(
+        cluster.pods[-1], phase="Pending", node="", unplaced="Insufficient cpu", unplaced_since=1.0
+    )
+    chief = dataclasses.replace(
+        cluster.pods[0], phase="Pending", node="", unplaced="Insufficient cpu", unplaced_since=1.0
+    )
+    cluster.reachable = False
+    for pods in ((*cluster.pods[:-1], waiting), (chief, *cluster.pods[1:])):
+        cluster.pods = pods
+        reconcilers.tick(OURS)
+    assert cluster.deleted == []
+
+
+def test_a_run_of_a_tfjob_is_recorded(cluster, reconcilers, history):
+    """With its kind, and its end."""
+    reconcilers.tick(OURS)
+    cluster.train()
+    cluster.phase = "Succeeded"
+    reconcilers.tick(OURS)
+    record = history.get("uid-1")
+    assert (record.signature.kind, record.outcome) == ("TFJob", "succeeded")
+    status = json.loads(cluster.manifest["metadata"]["annotations"][names.STATUS_ANNOTATION])
+    assert "recorded" in status["told"]
+
+
+def test_so_many_are_asked_at_a_look_parameter_servers_first(cluster, monkeypatch):
+    """A look at a large job ends in bounded time."""
+    monkeypatch.setattr(servers, "MOST", 2)
+    found = Servers(cluster).ask(OURS, frozenset({"ps", "worker"}), cluster.pods)
+    assert list(found) == ["digits-ps-0", "digits-worker-0"]
+
+
+def test_a_job_below_what_it_needs_counts_its_servers(clock, history):
+    """With failures.suspend-after a job without its PS is suspended: nothing trains then."""
+    cluster = TensorFlowCluster(clock, **{"failures.suspend-after": "30s"})
+    cluster.sealed, cluster.durable = 10, 10
+    reconcilers = Reconcilers(cluster, history, clock=clock)
+    reconcilers.tick(OURS)
+    cluster.pods = cluster.pods[:-1]
+    reconcilers.tick(OURS)
+    clock.now += 31
+    reconcilers.tick(OURS)
+    assert cluster.manifest["spec"]["runPolicy"]["suspend"] is True
+    assert any("3 of at least 4 pods" in event.message for event in cluster.events)
