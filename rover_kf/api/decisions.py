@@ -96,6 +96,13 @@ class Recommendation(Shown):
         for one in self.quantities:
             numbers = (f"{value:,.4g}" for value in (one.target, one.lower, one.upper))
             yield (one.name, *numbers, one.unit, one.basis, one.why)
+        if self.cost is not None:
+            hour = (f"{getattr(self.cost, part):.4g}" for part in ("per_hour", "lower", "upper"))
+            yield ("cost", *hour, f"{self.cost.currency}/h".lstrip("/"), "prices", self.cost.why)
+        for way in self.proposals:
+            yield ("or", f"{way.strategy} {way.precision}", "", "", "", "formula", way.why)
+        for note in self.notes:
+            yield ("note", "", "", "", "", "", note)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

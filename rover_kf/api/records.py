@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.hangs import Hang
@@ -12,6 +13,7 @@ from rover_kf.api.jobs import Event
 from rover_kf.api.leases import DataStatus
 from rover_kf.api.preflight import Preflight
 from rover_kf.api.samples import Goodput, Throughput
+from rover_kf.api.tables import Shown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class JobSignature:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(Shown):
     """One run of one job, written while it runs and completed when it ends."""
 
     uid: str
@@ -74,3 +76,22 @@ class RunRecord:
     """How far data sets were read when that was last told, with all that was ever set aside."""
     replicated: bool | None = None
     """Whether every rank's snapshot held all of the state; None: not known."""
+
+    def _html_title(self) -> str:
+        return f"run of {self.signature.namespace}/{self.signature.name}: {self.outcome}"
+
+    def _html_rows(self) -> Iterable[Sequence[object]]:
+        yield "seconds", f"{self.updated_at - self.started_at:.0f}"
+        yield "steps", f"{self.steps} of {self.total_steps}" if self.total_steps else self.steps
+        if self.goodput.total:
+            yield "goodput", f"{self.goodput.fraction:.0%}"
+        yield "restarts", self.restarts
+        yield "changes of size", sum(one.applied for one in self.decisions)
+        yield "newest throughput, samples/s", self._throughput()
+        for name, value in self.peak.items():
+            yield f"peak {name}", f"{value:,.4g}"
+        if self.verdict:
+            yield "verdict", self.verdict
+
+    def _throughput(self) -> str | None:
+        return f"{self.windows[-1].samples_per_second:.0f}" if self.windows else None

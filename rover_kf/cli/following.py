@@ -15,9 +15,10 @@ from rich.console import Console
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
-from rover_kf.cli import exit_codes, show
+from rover_kf.cli import exit_codes
 from rover_kf.cli.interrupts import Interrupts
 from rover_kf.client import Progress, RoverClient
+from rover_kf.client.screen import Screen
 
 DRAIN_SECONDS = 60.0
 
@@ -53,9 +54,9 @@ def to_its_end(
 
 
 def _follow(rover: RoverClient, key: JobKey, console: Console, interrupts: Interrupts) -> Progress:
-    with show.Display(console) as display:
+    with Screen(console) as screen:
         for progress in rover.watch(key):
-            display.show(progress)
+            screen.show(progress)
             if interrupts.code:
                 break
     return progress

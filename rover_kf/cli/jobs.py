@@ -16,11 +16,13 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import JobKey
 from rover_kf.cli import show
-from rover_kf.cli.data_progress import data_lines
 from rover_kf.cli.output import FORMAT, tell
 from rover_kf.cli.place import Place
 from rover_kf.cli.plan import DRY_RUN, tell_difference
 from rover_kf.client import Progress, RoverClient
+from rover_kf.client.data_progress import data_lines
+from rover_kf.client.lines import event_line, goodput_line, progress_line
+from rover_kf.client.screen import Screen
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.reconcilers.watch import watch as reconcile
 
@@ -72,9 +74,9 @@ def watch(place: Place, name: str, namespace: str, acting: bool) -> int:  # noqa
         stop = threading.Event()
         worker = _reconciler(rover, key, stop) if acting else None
         try:
-            with show.Display(Console()) as display:
+            with Screen(Console()) as screen:
                 for progress in rover.watch(key):
-                    display.show(progress)
+                    screen.show(progress)
         finally:
             stop.set()
             if worker is not None:
@@ -109,11 +111,11 @@ def status(place: Place, name: str, namespace: str, as_json: bool, output: str) 
 
 
 def _status_lines(progress: Progress) -> Iterator[str]:
-    yield show.progress_line(progress)
+    yield progress_line(progress)
     for line in (line for data in progress.data for line in data_lines(data)):
         yield f"{progress.job}: {line}"
     if progress.goodput is not None and progress.goodput.total:
-        yield f"{progress.job}: {show.goodput_line(progress.goodput)}"
+        yield f"{progress.job}: {goodput_line(progress.goodput)}"
 
 
 @click.command()
@@ -153,7 +155,7 @@ def events(place: Place, name: str, namespace: str, output: str) -> None:
     """Print a job's story."""
     with place.client() as rover:
         found = rover.events(rover.get(JobKey(namespace, name)).key)
-        tell(found, output, *(Text(show.event_line(event)) for event in found))
+        tell(found, output, *(Text(event_line(event)) for event in found))
 
 
 @click.command()

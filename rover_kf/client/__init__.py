@@ -4,7 +4,11 @@
 
 from __future__ import annotations
 
+from rover_kf.client.listings import Course
 from rover_kf.client.progress import Progress
+from rover_kf.client.rehearsing import DryRun
 from rover_kf.client.rover import RoverClient
+from rover_kf.recommender.constraints import Constraints
+from rover_kf.recommender.price import PriceTable
 
-__all__ = ["Progress", "RoverClient"]
+__all__ = ["Constraints", "Course", "DryRun", "PriceTable", "Progress", "RoverClient"]

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 
 from rover_kf import errors
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import JobKey, ObservedJob
+from rover_kf.api.tables import Shown
 from rover_kf.client import outcome
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.protocol import HistoryStore
@@ -34,7 +36,7 @@ class Explained:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Shown):
     """A job's size and how it came about."""
 
     job: str
@@ -54,6 +56,23 @@ class Explanation:
     """Oldest first."""
     source: str
     """Of the decisions: ``history`` has all, of the job's own ``annotation`` the last few."""
+
+    def _html_title(self) -> str:
+        parts = [f"{self.job}: {self.replicas} replicas, mode {self.mode}"]
+        parts += [f"allowed {self.allowed}"] if self.allowed else []
+        return "; ".join([*parts, *filter(None, (self.left_alone, self.under_way))])
+
+    def _html_header(self) -> Sequence[str]:
+        return ("decision", "samples/s", "predicted", "measured then", "why")
+
+    def _html_rows(self) -> Iterable[Sequence[object]]:
+        for one in self.decisions:
+            said = one.decision
+            stays = said.action == "stay"
+            done = "" if stays or said.applied else " (not done)"
+            what = f"stay at {said.current}" if stays else f"{said.current} to {said.target}{done}"
+            then = f"{one.measured_then:.0f}" if one.measured_then else None
+            yield what, f"{said.measured:.0f}", f"{said.predicted:.0f}", then, said.reason
 
 
 def explain(cluster: Cluster, history: HistoryStore, key: JobKey) -> Explanation:

@@ -1,13 +1,15 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Several jobs, or a job's events: tuples of which a notebook shows a table."""
+"""Several jobs, a job's events, its course, its log: what a notebook shows as a table or text."""
 
 from __future__ import annotations
 
 import datetime as dt
+import html
 
 from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.api.tables import table
+from rover_kf.client.progress import Progress
 
 
 class Jobs(tuple[ObservedJob, ...]):
@@ -41,6 +43,43 @@ class Events(tuple[Event, ...]):
             for event in self
         )
         return table(f"{len(self)} events", ("at", "", "reason", "message"), rows)
+
+
+class Course(tuple[Progress, ...]):
+    """How a job went, look by look; never empty."""
+
+    __slots__ = ()
+
+    @property
+    def last(self) -> Progress:
+        """The newest look."""
+        return self[-1]
+
+    @property
+    def events(self) -> Events:
+        """All that was told meanwhile, oldest first."""
+        return Events(event for look in self for event in look.events)
+
+    def _repr_html_(self) -> str:
+        first, last = self[0], self.last
+        sizes = sorted({look.nodes for look in self if look.nodes})
+        rows = (
+            ("phase", last.phase or "New"),
+            ("seconds", f"{last.at - first.at:.0f}"),
+            ("steps", f"{first.step} to {last.step}"),
+            ("pods in the world", " to ".join(map(str, dict.fromkeys(sizes[:1] + sizes[-1:])))),
+            ("restarts", last.restarts),
+        )
+        return table(f"{last.job}: {len(self)} looks", (), rows)
+
+
+class Log(str):
+    """What a container printed."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self)}</pre>"
 
 
 def _at(seconds: float) -> str:

@@ -16,10 +16,11 @@ from rover_kf.api.status import CoordinatorStatus, ScaleRequest
 from rover_kf.client import admission, explaining, pausing
 from rover_kf.client.abode import key_of
 from rover_kf.client.explaining import Explanation
-from rover_kf.client.listings import Events, Jobs
+from rover_kf.client.listings import Course, Events, Jobs, Log
 from rover_kf.client.pausing import Paused
 from rover_kf.client.progress import Progress, carried, progress_of
 from rover_kf.client.runs import Runs
+from rover_kf.client.screen import Screen
 
 POLL_SECONDS = 0.2
 NO_EVENTS = 1 << 62
@@ -78,7 +79,8 @@ class LiveJobs(Runs):
         except errors.ClusterUnavailable:
             status = None
         job = self.get(key)
-        return progress_of(job, self.cluster.list_pods(job.key), status)
+        found = progress_of(job, self.cluster.list_pods(job.key), status)
+        return dataclasses.replace(found, at=time.time())
 
     def watch(self, key: JobKey | str, *, every: float = 0.5) -> Iterator[Progress]:
         """Progress every so many seconds, with what was told meanwhile, until the job's end."""
@@ -97,6 +99,34 @@ class LiveJobs(Runs):
                 return
             time.sleep(every)
 
+    def follow(
+        self, key: JobKey | str, *, every: float = 0.5, timeout: float | None = None
+    ) -> Course:
+        """Show where the job stands until it ends: in place in a notebook and on a terminal.
+
+        Ctrl-C, or a notebook's stop button, ends the showing; the job goes on.
+
+        Args:
+            key: of the job.
+            every: seconds between two looks.
+            timeout: most seconds to show it.
+
+        Raises:
+            JobFailed: it failed; the message holds the verdict.
+            StillRunning: it has not ended in ``timeout`` seconds; it goes on.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        seen: list[Progress] = []
+        with Screen() as screen:
+            for progress in self.watch(key, every=every):
+                screen.show(progress)
+                seen.append(progress)
+                if until is not None and time.monotonic() > until and not progress.finished:
+                    raise errors.StillRunning(f"{key} has not ended in {timeout:g} s; it goes on")
+        if seen[-1].phase != "Succeeded":
+            raise errors.JobFailed(f"{key} is {seen[-1].phase}: {self.verdict(key)}")
+        return Course(seen)
+
     def events(self, key: JobKey | str) -> Events:
         """Events of the job, oldest first."""
         return Events(self.cluster.list_events(key_of(key)))
@@ -108,7 +138,7 @@ class LiveJobs(Runs):
         *,
         container: str = names.PYTORCH_CONTAINER,
         tail: int | None = None,
-    ) -> str:
+    ) -> Log:
         """What a container of a pod (the first by default) printed so far.
 
         Raises:
@@ -117,7 +147,7 @@ class LiveJobs(Runs):
         pods = self.cluster.list_pods(self.get(key).key)
         if pod is None and not pods:
             raise errors.JobNotFound(f"{key} has no pod yet")
-        return self.cluster.read_log(key_of(key), pod or pods[0].name, container, tail=tail)
+        return Log(self.cluster.read_log(key_of(key), pod or pods[0].name, container, tail=tail))
 
     def scale(self, key: JobKey | str, workers: int) -> ObservedJob:
         """Set Worker replicas; the world re-forms.

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import html
 import pathlib
 
 from rover_kf import errors
@@ -12,6 +13,21 @@ from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.api.records import RunRecord
 from rover_kf.history.protocol import HistoryStore
 from rover_kf.report.page import render
+
+SHOWN_BYTES = 2 << 20
+"""A larger report is named in a notebook, not shown: it would be kept in the notebook's file."""
+
+
+class ReportFile(pathlib.PosixPath):
+    """The path of a report; a notebook shows the report itself."""
+
+    def _repr_html_(self) -> str:
+        if not self.is_file() or self.stat().st_size > SHOWN_BYTES:
+            return f"<p>{html.escape(str(self))}</p>"
+        page = html.escape(self.read_text(encoding="utf-8"))
+        # In a frame of its own: neither its styles nor its scripts touch the notebook's page.
+        look = "width:100%;height:640px;border:1px solid #ccc"
+        return f'<iframe sandbox="allow-scripts" style="{look}" srcdoc="{page}"></iframe>'
 
 
 def newest_run(history: HistoryStore, key: JobKey) -> RunRecord | None:
@@ -22,7 +38,7 @@ def newest_run(history: HistoryStore, key: JobKey) -> RunRecord | None:
 
 def write_report(
     history: HistoryStore, key: JobKey, path: pathlib.Path, following: Recommendation | None
-) -> pathlib.Path:
+) -> ReportFile:
     """Write the newest run's report, with sizes for the ``following`` one if there are any.
 
     Raises:
@@ -33,7 +49,7 @@ def write_report(
         raise errors.JobNotFound(f"the history has no run of {key}; rover-kf history list")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render(record, recommendation=following), encoding="utf-8")
-    return path
+    return ReportFile(path)
 
 
 def verdict(job: ObservedJob, record: RunRecord | None) -> str:

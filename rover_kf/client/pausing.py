@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from collections.abc import Iterable, Sequence
 
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.status import CoordinatorStatus
+from rover_kf.api.tables import Shown
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.reconcilers.scaling import managed_elsewhere
 
@@ -24,7 +26,7 @@ _PATH = f"{names.PREFIX}checkpoint.path"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(Shown):
     """What a pause came to."""
 
     job: ObservedJob
@@ -34,6 +36,14 @@ class Paused:
     """Newest step that was seen on storage; the pods' last word may not have been heard."""
     pods: int
     """That were still ending when the wait was over."""
+
+    def _html_title(self) -> str:
+        return f"{self.job.key} is paused"
+
+    def _html_rows(self) -> Iterable[Sequence[object]]:
+        yield "newest step seen", self.step
+        yield "newest step seen on storage", self.durable_step
+        yield "pods still ending", self.pods
 
 
 def pause(cluster: Cluster, key: JobKey, *, wait: float = 120.0, force: bool = False) -> Paused:

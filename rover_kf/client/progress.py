@@ -44,6 +44,8 @@ class Progress(Shown):
     """Data sets whose slots are leased."""
     events: tuple[Event, ...] = ()
     """New since the last look, oldest first."""
+    at: float = 0.0
+    """Unix seconds of the look."""
 
     @property
     def finished(self) -> bool:
@@ -104,4 +106,5 @@ def carried(now: Progress, before: Progress | None) -> Progress:
         replicas=now.replicas,
         running=now.running,
         samples_per_second=0.0,
+        at=now.at,
     )

@@ -21,7 +21,7 @@ class Runs(Abode):
         """What the history keeps of the job's newest run."""
         return outcome.newest_run(self.history, key_of(key))
 
-    def report(self, key: JobKey | str, path: pathlib.Path | str) -> pathlib.Path:
+    def report(self, key: JobKey | str, path: pathlib.Path | str) -> outcome.ReportFile:
         """Write the run's report, one self-contained HTML file.
 
         Raises:

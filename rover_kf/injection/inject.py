@@ -12,11 +12,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Manifest
+from rover_kf.api.tables import Shown
 from rover_kf.injection import (
     command,
     lifecycle,
@@ -33,12 +34,25 @@ from rover_kf.injection.settings import InjectionSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Injected:
+class Injected(Shown):
     """What came out."""
 
     manifest: dict[str, Any]
     warnings: tuple[Event, ...] = ()
     """What the job's owner should know; nothing that stops the job."""
+
+    def _html_title(self) -> str:
+        return f"{self.manifest['metadata'].get('name', '')}, patched"
+
+    def _html_rows(self) -> Iterable[Sequence[object]]:
+        adapter = adapter_for(self.manifest)
+        for replica in adapter.replicas(self.manifest):
+            pod = self.manifest["spec"][adapter.specs][replica.key]["template"]["spec"]
+            for part in ("initContainers", "containers", "volumes"):
+                yield f"{replica.key} {part}", ", ".join(one["name"] for one in pod.get(part) or ())
+            yield f"{replica.key} command", " ".join(adapter.trainer(replica).get("command") or ())
+        for event in self.warnings:
+            yield f"warning: {event.reason}", event.message
 
 
 def inject(

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rover_kf.api.data import Span
 from rover_kf.api.leases import DataStatus, PoisonShard, WorkerShare
-from rover_kf.cli.data_progress import bars, data_lines, data_part
+from rover_kf.client.data_progress import bars, data_lines, data_part
 
 EPOCH = DataStatus(
     *("train", 1, 3, 5000, 1234, 64, 8, 120.4, 73.2),
