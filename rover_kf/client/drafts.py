@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 
+from rover_kf import errors
 from rover_kf.api.decisions import Recommendation
-from rover_kf.api.jobs import Manifest, ObservedJob
+from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob
 from rover_kf.client import admission, bounds, manifests
 from rover_kf.client.abode import Abode
 from rover_kf.client.kubeflow_client import Model, manifest_of
@@ -19,6 +21,8 @@ from rover_kf.injection.policy import RoverPolicy
 from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.price import PriceTable
 from rover_kf.recommender.recommend import recommend
+
+LOG = logging.getLogger(__name__)
 
 Given = Manifest | Model | pathlib.Path | str
 """A job: a mapping, a model of kubeflow's client, a path, or a text of YAML or JSON."""
@@ -94,10 +98,19 @@ class Drafts(Abode):
         else:
             job = self.cluster.create_job(injected.manifest, folder=source.folder)
         for event in injected.warnings:
-            self.cluster.emit(job.key, event)
+            self._tell(job.key, event)
         if inject and isinstance(self.cluster, LocalCluster):
             self.look_after(job.key)
         return job
+
+    def _tell(self, key: JobKey, event: Event) -> None:
+        """Put an Event on a job that is there: who may create jobs may not always create Events."""
+        try:
+            self.cluster.emit(key, event)
+        except (errors.InputError, errors.ClusterUnavailable) as refusal:
+            LOG.warning(
+                "%s: %s: %s (no Event tells it: %s)", key, event.reason, event.message, refusal
+            )
 
     def diagnose(self, namespace: str = "default", given: Manifest | None = None) -> Diagnosis:
         """What the cluster lacks for jobs of a namespace, and how to mend it; creates nothing.

@@ -20,6 +20,7 @@ from rover_kf.api.jobs import JobKey, Manifest, ObservedJob
 from rover_kf.client import Progress, RoverClient, manifests
 from rover_kf.reconcilers import status
 from rover_kf.steps import naming
+from rover_kf.steps.hearing import Hearing
 from rover_kf.steps.looking import look
 from rover_kf.steps.narration import Narration
 from rover_kf.steps.renewal import Renewal, holder_of
@@ -69,6 +70,7 @@ class Launch:
         self._every = every
         self._renewal = Renewal(rover.cluster, step.holder)
         self._narration = Narration(self._say)
+        self._hearing = Hearing(rover, self._say)
 
     def run(self, manifest: Manifest | str, *, inject: bool = True) -> Launched:
         """See the job through.
@@ -189,7 +191,7 @@ class Launch:
         if self._step.run and not job.finished and not self._renewal.renew(job):
             raise errors.JobFailed(f"{key} is held by another step by now: {holder_of(job)}")
         now = look(self._rover, job, last)
-        self._narration.events(self._rover.events(key))
+        self._narration.events(self._hearing.events(key))
         self._narration.progress(now)
         return now
 

@@ -18,6 +18,7 @@ from rover_kf.client import RoverClient
 from rover_kf.history import recorder
 from rover_kf.recommender import facts
 from rover_kf.reconcilers import status
+from rover_kf.steps.hearing import Hearing
 
 
 def recorded(rover: RoverClient, key: JobKey) -> RunRecord:
@@ -39,7 +40,7 @@ def recorded(rover: RoverClient, key: JobKey) -> RunRecord:
             f"{key} is not there, and the history has no run of it: report before the job is "
             "deleted, or give the controller's history (docs/history.md, Over HTTP)"
         ) from gone
-    events = rover.events(key)
+    events = Hearing(rover).events(key)
     return dataclasses.replace(
         _of_job(job), events=tuple(events), updated_at=max([_end(job), *(e.at for e in events)])
     )

@@ -12,6 +12,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.client import RoverClient
+from rover_kf.steps.hearing import Hearing
 from rover_kf.steps.narration import event_line
 
 LOOK_SECONDS = 5.0
@@ -87,11 +88,12 @@ def follow(
     """
     began, told = time.monotonic(), dict[tuple[str, str, float], Event]()
     story: ScalingStory | None = None
+    hearing = Hearing(rover, say)
     while True:
         waited = time.monotonic() - began
         try:
             job = rover.get(key)
-            for event in rover.events(key):
+            for event in hearing.events(key):
                 mark = (event.reason, event.message, event.at)
                 if event.reason in TOLD and mark not in told:
                     told[mark] = event

@@ -132,6 +132,42 @@ def test_a_job_is_launched_and_seen_through(api, rover):
     assert any("Running (training)" in line and "durable 100" in line for line in lines), lines
 
 
+def test_events_that_may_not_be_read_or_written_end_nothing(api, rover):
+    """The service account of a stand-alone Kubeflow Pipelines has no right to Events: the job is
+    created with its warning logged, waited for and told of; the log says once what is lacking."""
+    lines = []
+    refusal = "events is forbidden: cannot list"
+    api.hooks.append(
+        lambda _, path: failure(403, "Forbidden", refusal) if "/events" in path else None
+    )
+    later = Later(lambda: PATH in api.objects, lambda: condition(api, "Succeeded"))
+    done = launch(rover, say=lines.append).run(manifest(), inject=False)
+    later.done()
+    assert done.last.finished
+    (note,) = [line for line in lines if "Events are not told" in line]
+    assert refusal in note
+    assert recording.recorded(rover, done.key).outcome == "succeeded"
+    key, told = (
+        JobKey("team", NAME),
+        {"timeout_seconds": 30.0, "start_seconds": 20.0, "every": 0.02},
+    )
+    assert scaling_watch.follow(rover, key, say=lines.append, **told).last == 1
+    assert sum("Events are not told" in line for line in lines) == 2
+
+
+def test_a_warning_that_cannot_become_an_event_is_logged(api, rover, caplog):
+    """The job is there by then: who may create jobs may not always create Events."""
+    api.hooks.append(lambda _, path: failure(403, "Forbidden", "no") if "/events" in path else None)
+    wanting = manifest(namespace="team")
+    (container,) = wanting["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"][
+        "containers"
+    ]
+    container["command"] = ["sh", "train.sh"]
+    assert rover.submit(wanting).key.name == "digits"
+    (record,) = caplog.records
+    assert "the trainer's command stays as it is" in record.getMessage()
+
+
 def test_a_step_that_is_started_again_adopts_its_job(api, rover):
     """The job of the same run is waited for, not created anew, and its lease is taken over."""
     rover.submit(naming.launched(manifest(), STEP, Terms()), inject=False)
