@@ -22,23 +22,37 @@ from controller.settings import read
 from rover_kf.cluster.kubernetes_objects import silent_since
 
 
-@kopf.on.startup()
 async def start(settings: kopf.OperatorSettings, memo: Any, **_: object) -> None:
     """Serve reviews, start the reconcilers."""
     settings.posting.enabled = False  # kopf's own log lines are no part of a job's story
+    # The kind Node does not come later: definitions need not be watched, nor a right given for it.
+    settings.scanning.disabled = True
     await memo.rover.start()
 
 
-@kopf.on.event("", "v1", "nodes")
 async def observe_node(name: str, status: Mapping[str, Any], memo: Any, **_: object) -> None:
     """Queue every job when a node falls silent or is heard again."""
     await memo.rover.node_seen(name, silent=silent_since({"status": status}) is not None)
 
 
-@kopf.on.cleanup()
 async def stop(memo: Any, **_: object) -> None:
     """End the reconcilers and the servers."""
     await memo.rover.stop()
+
+
+def handlers(*, nodes: bool) -> kopf.OperatorRegistry:
+    """What kopf calls.
+
+    Args:
+        nodes: whether nodes may be seen; in one namespace alone there is no such right.
+    """
+    registry = kopf.OperatorRegistry()
+    kopf.on.login(registry=registry)(kopf.login_via_client)
+    kopf.on.startup(registry=registry)(start)
+    kopf.on.cleanup(registry=registry)(stop)
+    if nodes:
+        kopf.on.event("", "v1", "nodes", registry=registry)(observe_node)
+    return registry
 
 
 def main() -> None:
@@ -47,7 +61,8 @@ def main() -> None:
     form = "%(asctime)s %(levelname)s %(name)s %(message)s"
     logging.basicConfig(level=told.log_level, format=form)
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else one line for each change
+    registry = handlers(nodes=not told.watch_namespace)
     # kopf would ask the system for the user's name, which an image need not know.
     identity: Any = told.account
     memo = kopf.Memo(rover=Rover(told))
-    kopf.run(clusterwide=True, standalone=True, identity=identity, memo=memo)
+    kopf.run(clusterwide=True, standalone=True, registry=registry, identity=identity, memo=memo)

@@ -15,6 +15,7 @@ from controller.servers import WebhookServer, health_app, history_metrics, serve
 from controller.settings import HOOK, WEBHOOK, ControllerSettings
 from controller.tls import CertificateSecret
 from rover_kf.cluster import kubernetes_connection
+from rover_kf.cluster.kubernetes_api import Api
 from rover_kf.cluster.kubernetes_mirrored import MirroredCluster
 from rover_kf.history.store import SqlHistory
 from rover_kf.reconcilers.decision_times import DecisionTimes
@@ -57,19 +58,11 @@ class Rover:
             ClusterUnavailable: there is no cluster to talk to.
         """
         told = self._settings
-        cluster = kubernetes_connection.mirrored(self.queue.add, token_file=told.token_file)
+        cluster = kubernetes_connection.mirrored(
+            self.queue.add, token_file=told.token_file, namespace=told.watch_namespace
+        )
         self._cluster = cluster
         cluster.follow(self._stopping)
-        secret = CertificateSecret(
-            cluster.api,
-            namespace=told.namespace,
-            name=WEBHOOK,
-            hook=HOOK,
-            hosts=told.webhook_hosts,
-        )
-        app = make_app(told.injection, PolicyDefaults(told.policy_defaults).read)
-        HistoryServer(self._history, ClusterAccess(cluster.api)).add_to(app)
-        self._webhook = WebhookServer(app, secret, told.webhook_port)
         reconcilers = Reconcilers(
             cluster, self._history, clock=time.time, jobs=cluster.jobs, times=self._times
         )
@@ -81,8 +74,20 @@ class Rover:
         for worker in self._workers:
             worker.start()
         retained = retention.keep(self._history, told.history_days, clock=time.time)
-        for work in (self._webhook.run(), self._serve_health(), self._resync(cluster), retained):
-            self._tasks.append(asyncio.create_task(work))
+        works = [self._serve_health(), self._resync(cluster), retained]
+        if not told.watch_namespace:
+            self._webhook = self._make_webhook(cluster.api)
+            works.append(self._webhook.run())
+        self._tasks += [asyncio.create_task(work) for work in works]
+
+    def _make_webhook(self, api: Api) -> WebhookServer:
+        told = self._settings
+        secret = CertificateSecret(
+            api, namespace=told.namespace, name=WEBHOOK, hook=HOOK, hosts=told.webhook_hosts
+        )
+        app = make_app(told.injection, PolicyDefaults(told.policy_defaults).read)
+        HistoryServer(self._history, ClusterAccess(api)).add_to(app)
+        return WebhookServer(app, secret, told.webhook_port)
 
     async def stop(self) -> None:
         """End the servers, then the reconcilers after the jobs they have in hand."""
@@ -109,7 +114,9 @@ class Rover:
         return working and heard and not any(task.done() for task in self._tasks)
 
     def ready(self) -> bool:
-        """Whether the API server can have jobs reviewed."""
+        """Whether the API server can have jobs reviewed, or jobs are heard of without a webhook."""
+        if self._settings.watch_namespace:
+            return self.alive()
         return self._webhook is not None and self._webhook.ready
 
     def metrics(self) -> str:

@@ -6,6 +6,7 @@
 |---|---|---|
 | ROVER_NAMESPACE | namespace that the controller runs in | needed |
 | ROVER_ACCOUNT | its service account's name | rover-kf-controller |
+| ROVER_WATCH_NAMESPACE | whose jobs it looks after; then it needs rights there alone | all |
 | ROVER_SIDECAR_IMAGE | image of init container and sidecar in injected pods | needed |
 | ROVER_SIDECAR_PULL_POLICY | their imagePullPolicy | IfNotPresent |
 | ROVER_HISTORY | SQLAlchemy URL of the history | sqlite:////var/lib/rover-kf/history.db |
@@ -40,6 +41,8 @@ class ControllerSettings:
 
     namespace: str
     account: str
+    watch_namespace: str
+    """Empty: all. Otherwise no webhook is served, nor the history: both need cluster rights."""
     sidecar_image: str
     sidecar_pull_policy: str
     history: str
@@ -77,6 +80,7 @@ def read(environment: Mapping[str, str]) -> ControllerSettings:
     return ControllerSettings(
         namespace=_needed(environment, "ROVER_NAMESPACE"),
         account=environment.get("ROVER_ACCOUNT", "rover-kf-controller"),
+        watch_namespace=environment.get("ROVER_WATCH_NAMESPACE", ""),
         sidecar_image=_needed(environment, "ROVER_SIDECAR_IMAGE"),
         sidecar_pull_policy=environment.get("ROVER_SIDECAR_PULL_POLICY", "IfNotPresent"),
         history=environment.get("ROVER_HISTORY", "sqlite:////var/lib/rover-kf/history.db"),

@@ -71,29 +71,35 @@ def _block(command: click.Command, path: str) -> str:
 
 
 def rights() -> str:
-    """What the controller may do, from the manifests."""
-    lines = [
-        f"{NOTE}# Rights of the controller\n",
-        "| role | resources | names | verbs |",
-        "|---|---|---|---|",
-    ]
-    head = lines[1:3]
-    lines += _rights_of("base/rbac")
-    for component in ("cordon", "delete-lost"):
-        lines += [f"\nOnly with the component `{component}`:\n", *head]
-        lines += _rights_of(f"components/{component}")
+    """What the controller and users may do, from the manifests."""
+    head = ["\n| role | resources | names | verbs |", "|---|---|---|---|"]
+    lines = [f"{NOTE}# Rights"]
+    for title, path in _RIGHTS.items():
+        lines += [f"\n## {title}", *head, *_rights_of(path)]
     return "\n".join(lines) + "\n"
 
 
-def _rights_of(folder: str) -> list[str]:
-    """A line for each rule of a folder's rbac.yaml."""
+_RIGHTS = {
+    "The controller": "base/rbac/rbac.yaml",
+    "The controller, with the component `cordon`": "components/cordon/rbac.yaml",
+    "The controller, with the component `delete-lost`": "components/delete-lost/rbac.yaml",
+    "The controller in one namespace alone (`overlays/namespaced`)": (
+        "overlays/namespaced/rbac.yaml"
+    ),
+    "Users and steps of pipelines (`overlays/kubeflow`)": "overlays/kubeflow/roles.yaml",
+}
+"""Titles in docs/rbac.md by the file that a section is read from."""
+
+
+def _rights_of(path: str) -> list[str]:
+    """A line for each rule of a file of manifests."""
     lines = []
-    text = (HERE.parent / "manifests" / folder / "rbac.yaml").read_text()
+    text = (HERE.parent / "manifests" / path).read_text()
     for document in yaml.safe_load_all(text):
         for rule in document.get("rules") or []:
             groups = [group or "core" for group in rule["apiGroups"]]
             cells = (
-                document["kind"],
+                f"{document['kind']} `{document['metadata']['name']}`",
                 ", ".join(f"{group}/{kind}" for group in groups for kind in rule["resources"]),
                 ", ".join(rule.get("resourceNames", ["any"])),
                 ", ".join(rule["verbs"]),

@@ -8,6 +8,7 @@
 | ROVER_KF_HISTORY | SQLAlchemy URL, or a controller's https one | SQLite in the state folder |
 | ROVER_KF_ON | ``embedded`` or ``kubernetes``: where the CLI's verbs act | ``embedded`` |
 | ROVER_SIDECAR_IMAGE | image of init container and sidecar | ``rover-kf-sidecar:<version>`` |
+| ROVER_CONTROLLER_ACCOUNT | ``namespace:name`` that may tell jobs patched here what to do | none |
 """
 
 from __future__ import annotations
@@ -32,11 +33,18 @@ class ClientSettings:
     history: str
     place: str
     sidecar_image: str
+    controller_account: str = ""
 
     @property
     def injection(self) -> InjectionSettings:
         """What injection needs of this place."""
-        return InjectionSettings(sidecar_image=self.sidecar_image)
+        return InjectionSettings(self.sidecar_image, self.controller_account)
+
+    @property
+    def has_history(self) -> bool:
+        """Whether there may be runs to learn from; to look for them does not make a file."""
+        file = self.history.removeprefix("sqlite:///")
+        return file == self.history or pathlib.Path(file).exists()
 
     def over(self, place: str = "", history: str = "") -> ClientSettings:
         """These settings with what is given in their place.
@@ -72,4 +80,13 @@ def read(
         history=told.get("ROVER_KF_HISTORY") or f"sqlite:///{folder / 'history.db'}",
         place=place,
         sidecar_image=told.get("ROVER_SIDECAR_IMAGE") or f"rover-kf-sidecar:{rover_kf.__version__}",
+        controller_account=_account(told.get("ROVER_CONTROLLER_ACCOUNT", "")),
     )
+
+
+def _account(text: str) -> str:
+    namespace, _, name = text.partition(":")
+    if text and not (namespace and name and ":" not in name):
+        message = f"ROVER_CONTROLLER_ACCOUNT is {text!r}; give it as namespace:name of the account"
+        raise errors.InputError(message)
+    return text

@@ -39,18 +39,22 @@ def from_environment(
     return KubernetesCluster(client, PodNetwork(token_file) if inside else None)
 
 
-def mirrored(changed: Callable[[JobKey], None], *, token_file: pathlib.Path) -> MirroredCluster:
+def mirrored(
+    changed: Callable[[JobKey], None], *, token_file: pathlib.Path, namespace: str = ""
+) -> MirroredCluster:
     """The same for who looks at many jobs; it has them in memory once it is told to follow.
 
     Args:
         changed: told the keys of jobs that somebody else has changed.
         token_file: shown to coordinators, inside a cluster.
+        namespace: whose jobs; empty: all.
 
     Raises:
         ClusterUnavailable: there is no cluster.
     """
     client, inside = _client(None, None)
-    return MirroredCluster(client, PodNetwork(token_file) if inside else None, changed)
+    transport = PodNetwork(token_file) if inside else None
+    return MirroredCluster(client, transport, changed, namespace=namespace)
 
 
 def _client(

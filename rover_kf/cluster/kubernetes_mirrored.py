@@ -46,6 +46,7 @@ class MirroredCluster(KubernetesCluster):
         transport: how coordinators are reached.
         changed: told the keys of jobs that somebody else has changed.
         clock: monotonic seconds.
+        namespace: whose jobs are followed; empty: all.
     """
 
     def __init__(
@@ -54,13 +55,13 @@ class MirroredCluster(KubernetesCluster):
         transport: Transport | None,
         changed: Callable[[JobKey], None],
         clock: Callable[[], float] = time.monotonic,
+        namespace: str = "",
     ) -> None:
         super().__init__(client, transport)
         self._clock = clock
-        self._jobs = {
-            kind: _mirror(self._api, kind, plural, changed) for kind, plural in _PLURALS.items()
-        }
-        self._pods = PodsOfJobs(self._api)
+        place = f"/namespaces/{namespace}" if namespace else ""
+        self._jobs = {kind: _mirror(self._api, kind, place, changed) for kind in _PLURALS}
+        self._pods = PodsOfJobs(self._api, place)
         self._threads: tuple[threading.Thread, ...] = ()
         self._surroundings: dict[str, tuple[float, Objects]] = {}
 
@@ -162,10 +163,11 @@ class MirroredCluster(KubernetesCluster):
             return
 
 
-def _mirror(api: Api, kind: str, plural: str, changed: Callable[[JobKey], None]) -> Mirror[bytes]:
+def _mirror(api: Api, kind: str, place: str, changed: Callable[[JobKey], None]) -> Mirror[bytes]:
+    plural = _PLURALS[kind]
     return Mirror(
         api,
-        f"/apis/{_VERSION}/{plural}",
+        f"/apis/{_VERSION}{place}/{plural}",
         what=plural,
         query={"labelSelector": f"{names.INJECT_LABEL}=true"},
         keep=lambda item: _packed(item, kind),

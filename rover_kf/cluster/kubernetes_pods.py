@@ -34,12 +34,13 @@ class PodsOfJobs:
 
     Args:
         api: of the cluster.
+        place: the part of the path that names a namespace; empty: all.
     """
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, place: str = "") -> None:
         self._mirror = Mirror(
             api,
-            "/api/v1/pods",
+            f"/api/v1{place}/pods",
             what="pods",
             query={"labelSelector": _MADE},
             keep=_member,

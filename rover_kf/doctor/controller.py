@@ -37,9 +37,6 @@ NEEDED = (
     Right("list", "autoscaling", "horizontalpodautoscalers"),
     Right("create", "authentication.k8s.io", "tokenreviews"),
     Right("create", "authorization.k8s.io", "subjectaccessreviews"),
-    Right("get", "apiextensions.k8s.io", "customresourcedefinitions"),
-    Right("list", "apiextensions.k8s.io", "customresourcedefinitions"),
-    Right("watch", "apiextensions.k8s.io", "customresourcedefinitions"),
 )
 """Of its ClusterRole, but for what names one object (manifests/base/rbac)."""
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """By hand: `PYTHONPATH=tests/cluster python -m testcluster VERB`.
 
-build   compile what the cluster runs, and the S3 server of other tests
+build   compile what the cluster runs, the S3 server of other tests, and Helm
 images  build controller and sidecar from the working tree, import them where a cluster runs
 up      start a cluster (or find the running one); prints its kubeconfig's path
 load    import image archives on every node
@@ -42,6 +42,7 @@ def _act(options: argparse.Namespace) -> int:
     if options.verb == "build":
         binaries.build(releases.find(settings.kubernetes()))
         binaries.compiled(binaries.OBJECT_SERVER)
+        binaries.compiled(binaries.HELM)
     elif options.verb == "images":
         images = Images(settings.cache()).project()
         running = cluster.current()

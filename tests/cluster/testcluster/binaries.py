@@ -77,6 +77,23 @@ OBJECT_SERVER = GoModule(
 """An S3 server, for the tests of checkpoints in object stores."""
 
 
+# As Helm's own build says it: the Kubernetes that charts are rendered for without a cluster.
+_RENDERED_FOR = (
+    "-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 "
+    "-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34 "
+    "-X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 "
+    "-X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=34"
+)
+HELM = GoModule(
+    "helm",
+    ("helm.sh/helm/v3/cmd/helm",),
+    ("helm",),
+    ("-trimpath", "-ldflags", f"-s -w {_RENDERED_FOR}"),
+)
+"""For the tests of the chart; Kubernetes' libraries in its go.mod are those of the newest cluster,
+so that they are compiled once."""
+
+
 def key_of(*parts: str | bytes) -> str:
     """Short name for exactly these contents."""
     digest = hashlib.sha256()

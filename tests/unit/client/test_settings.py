@@ -29,10 +29,14 @@ def test_variables_go_before_defaults_and_arguments_before_variables(tmp_path):
             "ROVER_KF_HISTORY": "postgresql://db/x",
             "ROVER_KF_ON": "kubernetes",
             "ROVER_SIDECAR_IMAGE": "mine:1",
+            "ROVER_CONTROLLER_ACCOUNT": "team:rover-kf-controller",
         },
         state=tmp_path,
     )
-    assert told == settings.ClientSettings(tmp_path, "postgresql://db/x", "kubernetes", "mine:1")
+    assert told == settings.ClientSettings(
+        tmp_path, "postgresql://db/x", "kubernetes", "mine:1", "team:rover-kf-controller"
+    )
+    assert told.injection.controller_account == "team:rover-kf-controller"
     assert told.over("embedded", "sqlite://").place == "embedded"
 
 
@@ -42,3 +46,10 @@ def test_an_unknown_place_is_refused():
         settings.read({"ROVER_KF_ON": "moon"})
     with pytest.raises(errors.InputError, match=r"moon.*embedded or kubernetes"):
         settings.read({}).over("moon")
+
+
+@pytest.mark.parametrize("account", ["rover-kf-controller", "team:", ":name", "a:b:c"])
+def test_an_account_without_namespace_is_refused(account):
+    """The refusal names the variable and how it is written."""
+    with pytest.raises(errors.InputError, match=r"ROVER_CONTROLLER_ACCOUNT.*namespace:name"):
+        settings.read({"ROVER_CONTROLLER_ACCOUNT": account})

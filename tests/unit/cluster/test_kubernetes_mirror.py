@@ -164,6 +164,18 @@ def cluster(server, told):
     eventually(lambda: not found.following(), what="the mirrors' end")
 
 
+def test_a_mirror_of_one_namespace_asks_for_no_other(server):
+    """Who has rights in one namespace alone reads that one's collections."""
+    found = MirroredCluster(server.client(), None, lambda _: None, namespace="team")
+    stop = threading.Event()
+    found.follow(stop)
+    wanted = {PODS, JOBS, TFJOBS}
+    eventually(lambda: wanted <= {one[1] for one in server.requests}, what="the mirrors")
+    stop.set()
+    eventually(lambda: not found.following(), what="the mirrors' end")
+    assert {one[1] for one in server.requests} == wanted
+
+
 def test_a_tfjob_is_mirrored_beside_a_pytorchjob_of_its_name(server, told):
     """Each with its own pods; both are told of and counted."""
     ours = JobKey("team", "digits", "TFJob")

@@ -7,14 +7,14 @@ from __future__ import annotations
 import asyncio
 import types
 
-import kopf
-
 from controller import main
 
 
 def test_nothing_asks_kopf_for_a_finalizer():
-    """kopf has event handlers and no other on any resource, so no job gets a finalizer."""
-    registry = kopf.get_default_registry()
+    """kopf has event handlers and no other on any resource, so no job gets a finalizer; none at all
+    where nodes may not be seen."""
+    assert not list(main.handlers(nodes=False)._watching.get_all_handlers())
+    registry = main.handlers(nodes=True)
     watching = [handler.fn for handler in registry._watching.get_all_handlers()]
     assert watching == [main.observe_node]
     for others in (registry._changing, registry._spawning, registry._webhooks, registry._indexing):
