@@ -27,6 +27,8 @@ class MemoryGrowth:
     raises: int = 0
     at: float = 0.0
     """When the limit was raised last; Unix seconds of who raised it."""
+    why: str = ""
+    """What it was raised for then."""
     seen_until: float = 0.0
     """The newest kill of unknown limit that was dealt with; Unix seconds of its node."""
 

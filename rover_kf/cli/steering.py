@@ -14,7 +14,8 @@ from rover_kf.api import codec
 from rover_kf.api.jobs import JobKey
 from rover_kf.cli.jobs import NAME, NAMESPACE
 from rover_kf.cli.place import Place
-from rover_kf.client.explaining import Explained, Explanation
+from rover_kf.client.explaining import Explained, Explanation, RaisedMemory
+from rover_kf.injection.quantities import format_bytes
 
 
 @click.command()
@@ -78,12 +79,21 @@ def lines(found: Explanation, last: int) -> Iterator[str]:
         yield f"under way: {found.under_way}"
     for size, until in found.banned:
         yield f"not tried until {_clock(until)}: {size} replicas"
+    for raised in found.memory:
+        yield _memory(raised)
     if not found.decisions:
         yield "no decision yet"
     for one in found.decisions[-last:]:
         yield from _decision(one)
     if found.decisions:
         yield f"(from the {found.source})"
+
+
+def _memory(raised: RaisedMemory) -> str:
+    limits = f"{format_bytes(raised.stated)} -> {format_bytes(raised.limit)}"
+    when = f"{_clock(raised.at)} " if raised.at else ""
+    why = raised.why or "by what the run before needed"
+    return f"{when}memory limit of {raised.replicas} replicas {limits}: {why}"
 
 
 def _decision(one: Explained) -> Iterator[str]:

@@ -5,16 +5,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rover_kf import errors
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import JobKey, ObservedJob
+from rover_kf.api.memory import MemoryGrowth
 from rover_kf.api.tables import Shown
 from rover_kf.client import outcome
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.protocol import HistoryStore
+from rover_kf.injection import memory_limit
 from rover_kf.reconcilers import policies, scaling, status
+from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.policy import AUTO
 
 HISTORY, ANNOTATION = "history", "annotation"
@@ -36,6 +39,23 @@ class Explained:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RaisedMemory:
+    """A memory limit that is not what the job's owner stated."""
+
+    replicas: str
+    """Their type, as in the job's spec."""
+    stated: int
+    """Bytes; by the owner."""
+    limit: int
+    """Bytes; now."""
+    raises: int
+    at: float
+    """When it was raised last; Unix seconds."""
+    why: str
+    """What for; empty where a job began with the limit of the run before."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Explanation(Shown):
     """A job's size and how it came about."""
 
@@ -52,6 +72,8 @@ class Explanation(Shown):
     """The change that is being made or verified; empty if there is none."""
     banned: tuple[tuple[int, float], ...]
     """Sizes that disappointed, and until when they are not tried (Unix seconds)."""
+    memory: tuple[RaisedMemory, ...]
+    """Of replica types whose memory limit was raised."""
     decisions: tuple[Explained, ...]
     """Oldest first."""
     source: str
@@ -104,6 +126,7 @@ def explain(cluster: Cluster, history: HistoryStore, key: JobKey) -> Explanation
         left_alone=alone,
         under_way=under_way,
         banned=tuple((ban.size, ban.until) for ban in memory.scaling.bans),
+        memory=tuple(_raised(job, memory)),
         decisions=with_effects(decisions),
         source=source,
     )
@@ -121,6 +144,13 @@ def with_effects(decisions: tuple[ScaleDecision, ...]) -> tuple[Explained, ...]:
                 break
         found.append(Explained(one, measured))
     return tuple(found)
+
+
+def _raised(job: ObservedJob, memory: JobStatus) -> Iterator[RaisedMemory]:
+    known = {growth.replica_type: growth for growth in memory.memory}
+    for replicas, one in memory_limit.raised(job.manifest).items():
+        growth = known.get(replicas.lower(), MemoryGrowth(replicas.lower()))
+        yield RaisedMemory(replicas, one.stated, one.limit, growth.raises, growth.at, growth.why)
 
 
 def _recorded(history: HistoryStore, job: ObservedJob) -> tuple[ScaleDecision, ...]:

@@ -28,6 +28,8 @@ KILLED_CODE = 137
 """SIGKILL. A container of which a child was killed may end well and be called OOMKilled, too."""
 LOOK_SECONDS = 3.0
 """Between two looks at a job whose limit may be raised: its launchers wait for it after a kill."""
+MAX_WHY = 160
+"""Of why a limit was raised, as the annotation keeps it."""
 DEFERRED_SECONDS = 30.0
 """How long a node may put a resize off for want of room; then the pod goes to another one."""
 
@@ -124,8 +126,11 @@ def _state(replica: Replica, memory: JobStatus) -> MemoryGrowth:
 
 
 def _carry_out(made: Plan, replica: Replica, growth: Growth, seen: Observed, now: float) -> Plan:
+    why = _why(replica, growth, seen)
+    state = growth.state
+    state = dataclasses.replace(state, why=why[:MAX_WHY]) if growth.limit else state
     others = (one for one in made.status.memory if one.replica_type != replica.kind)
-    memory = dataclasses.replace(made.status, memory=(*others, growth.state))
+    memory = dataclasses.replace(made.status, memory=(*others, state))
     adapter = _adapter(seen)
     trainer = adapter.trainer(replica)
     limit = memory_limit.of(trainer) or 0
@@ -134,7 +139,7 @@ def _carry_out(made: Plan, replica: Replica, growth: Growth, seen: Observed, now
         stated = memory_limit.stated(seen.job.manifest, replica.key, trainer) or limit
         text = memory_limit.annotation({**known, replica.key: Raise(stated, growth.limit)})
         patch = memory_limit.patch(replica, adapter, growth.limit)
-        event = _raised(replica, limit, growth, seen, now)
+        event = _raised(replica, (limit, growth.limit), why, seen, now)
         return made.then(RaiseLimit(patch, text, memory), Tell(event), status=memory)
     key = f"memory:{replica.kind}:{limit}"
     if not growth.refusal or memory.has_told(key):
@@ -189,13 +194,20 @@ def _trainer(pod: Pod, seen: Observed) -> Container | None:
     return next((one for one in pod.containers if one.name == name), None)
 
 
-def _raised(replica: Replica, old: int, growth: Growth, seen: Observed, now: float) -> Event:
+def _why(replica: Replica, growth: Growth, seen: Observed) -> str:
     killed = sorted({kill.pod for kill in _kills(replica, seen)})
+    return growth.foreseen or f"the kernel killed for memory in {', '.join(killed)}"
+
+
+def _raised(
+    replica: Replica, limits: tuple[int, int], why: str, seen: Observed, now: float
+) -> Event:
     how = "in place" if seen.resizes else _without_resize(seen)
-    why = growth.foreseen or f"the kernel killed for memory in {', '.join(killed)}"
+    old, new = map(_text, limits)
+    most = _text(seen.policy.most_memory)
     message = (
-        f"memory limit of {replica.key} replicas {_text(old)} -> {_text(growth.limit or old)}, "
-        f"{how}: {why} (memory.max is {_text(seen.policy.most_memory)})"
+        f"memory limit of {replica.key} replicas {old} -> {new}, {how}: {why} "
+        f"(memory.max is {most})"
     )
     return Event(names.EVENT_MEMORY_RAISED, message, at=now)
 

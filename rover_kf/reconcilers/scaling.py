@@ -110,6 +110,7 @@ def _decide(plan: Plan, seen: Observed, outlook: Outlook, now: float, mode: str)
     if decision.action == "stay":
         return _stay(plan, seen, decision, state, now)
     if mode == policies.RECOMMEND:
+        decision = dataclasses.replace(decision, bound=autoscaled(seen))
         return _recommend(moves.follow(plan, seen), decision, state, now)
     most, why, bound = _most(seen, here.replicas)
     if decision.target <= max(most, here.replicas):

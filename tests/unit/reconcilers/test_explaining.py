@@ -12,11 +12,15 @@ from memory_cluster import KEY, MemoryCluster, manifest
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.decisions import ScaleDecision
+from rover_kf.api.memory import MemoryGrowth
 from rover_kf.cli.steering import lines
 from rover_kf.client import pausing
 from rover_kf.client.explaining import ANNOTATION, HISTORY, explain, with_effects
 from rover_kf.history.store import SqlHistory
+from rover_kf.injection import memory_limit
+from rover_kf.reconcilers import status
 from rover_kf.reconcilers.job import Reconcilers
+from rover_kf.reconcilers.status import JobStatus
 
 PATH = {f"{names.PREFIX}checkpoint.path": "/checkpoints"}
 
@@ -48,6 +52,27 @@ def test_predicted_and_then_measured(clock, history):
     assert promised in text
     assert "measured then 96.0 (1.50 times)" in text
     json.dumps(codec.encode(found))
+
+
+def test_a_raised_memory_limit_is_told(clock, history):
+    """With what the owner stated, what it is now and what for; a limit that the run before needed
+    has no more to say."""
+    stated, limit = 512 << 20, 768 << 20
+    given = manifest(annotations={"rover-kf.io/memory-raised": _raised(stated, limit)})
+    cluster = MemoryCluster(clock, given)
+    (line,) = [line for line in lines(explain(cluster, history, KEY), 20) if "memory" in line]
+    assert line == "memory limit of Worker replicas 512Mi -> 768Mi: by what the run before needed"
+    why = "it grows by 2.00 MiB/s since 44 s and would reach the limit in 60 s"
+    growth = MemoryGrowth("worker", 1, clock(), why=why)
+    text = status.write(JobStatus(memory=(growth,)))
+    cluster.edit({"metadata": {"annotations": {names.STATUS_ANNOTATION: text}}})
+    (told,) = explain(cluster, history, KEY).memory
+    assert (told.stated, told.limit, told.raises, told.why) == (stated, limit, 1, why)
+    assert any(line.endswith(why) for line in lines(explain(cluster, history, KEY), 20))
+
+
+def _raised(stated, limit):
+    return memory_limit.annotation({"Worker": memory_limit.Raise(stated, limit)})
 
 
 def test_without_the_history_the_annotation_tells(clock, history, tmp_path):

@@ -13,6 +13,7 @@ from memory_cluster import KEY, Clock, Killed, MemoryCluster, manifest
 from rover_kf.api import names
 from rover_kf.api.jobs import Container, JobKey, ObservedJob, Pod
 from rover_kf.api.surroundings import Objects
+from rover_kf.client.explaining import explain
 from rover_kf.history.store import SqlHistory
 from rover_kf.reconcilers import scaling
 from rover_kf.reconcilers.job import Reconcilers
@@ -294,6 +295,8 @@ def test_what_bounds_a_change_is_named(around, told, resizes, clock, history):
     assert len(lines) == bool(told)
     assert told in "".join(lines)
     assert cluster.tried[0] == {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 3}}}}
+    explained = [one.decision.bound for one in explain(cluster, history, KEY).decisions]
+    assert any(bound and bound in "".join(lines) for bound in explained) == bool(told)
 
 
 def test_a_step_that_fits_is_made_where_the_best_one_does_not(clock, history):

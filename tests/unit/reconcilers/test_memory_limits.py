@@ -15,6 +15,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Container, Pod
 from rover_kf.api.memory import MemoryGrowth, MemoryKill, MemoryTrend
 from rover_kf.api.status import CoordinatorStatus
+from rover_kf.client.explaining import explain
 from rover_kf.elastic.memory_growth import Bounds, Work, foresee
 from rover_kf.injection import quantities
 from rover_kf.reconcilers import memory_limits
@@ -338,6 +339,9 @@ def test_growth_is_raised_in_time_and_told(clock, history):
     assert {name for name, _ in cluster.resized} == {"digits-worker-0", "digits-worker-1"}
     (line,) = [event.message for event in cluster.events if event.reason == RAISED]
     assert "512Mi -> 2Gi, in place: it grows by 1.00 MiB/s since 60 s and would reach" in line
+    (told,) = explain(cluster, history, cluster.key).memory
+    assert (told.stated, told.limit, told.raises) == (512 * MIB, 2048 * MIB, 1)
+    assert told.why in line
 
 
 def test_without_the_permission_growth_raises_nothing(clock, history):
