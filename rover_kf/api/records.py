@@ -34,6 +34,26 @@ class JobSignature:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Look:
+    """How far a run was at a moment."""
+
+    at: float
+    """Unix seconds, by the coordinator's clock."""
+    step: int
+    """Newest that any rank reported."""
+    sealed_step: int | None = None
+    """Newest step in memory."""
+    durable_step: int | None = None
+    """Newest step on storage."""
+    samples_per_second: float = 0.0
+    """Over the last steps; 0 if the trainer tells no samples."""
+    memory: float = 0.0
+    """Bytes that the worst pod's trainer took; 0: not told."""
+    memory_limit: float = 0.0
+    """Bytes that a trainer might use then; 0: no limit, or not known."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class RunRecord(Shown):
     """One run of one job, written while it runs and completed when it ends."""
 
@@ -76,6 +96,8 @@ class RunRecord(Shown):
     """How far data sets were read when that was last told, with all that was ever set aside."""
     replicated: bool | None = None
     """Whether every rank's snapshot held all of the state; None: not known."""
+    looks: tuple[Look, ...] = ()
+    """Evenly over the run, oldest first; at most 128."""
 
     def _html_title(self) -> str:
         return f"run of {self.signature.namespace}/{self.signature.name}: {self.outcome}"

@@ -13,8 +13,9 @@ from rich.table import Table
 
 from rover_kf import errors
 from rover_kf.report import charts, comparison, text
-from rover_kf.report.charts import Chart, Span, Words
+from rover_kf.report.charts import Span, Words
 from rover_kf.report.comparison import Comparison
+from rover_kf.report.shapes import Chart
 from rover_kf.simulation import suite, traces
 from rover_kf.simulation.cluster import FleetOutcome
 from rover_kf.simulation.fleet_policies import FLEET_POLICIES
@@ -110,7 +111,7 @@ def _drawing(policy: str, outcome: FleetOutcome) -> Chart:
         "Replicas that jobs had, from the first arrival to the last end.",
         (("node", "replicas"),),
     )
-    return charts.draw(words, spans, (), period=(0.0, outcome.makespan_seconds))
+    return charts.draw(words, charts.Content(spans), period=(0.0, outcome.makespan_seconds))
 
 
 VERBS = (simulate,)

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.api.leases import DataStatus
 from rover_kf.api.preflight import Preflight
-from rover_kf.api.records import JobSignature, RunRecord
-from rover_kf.api.samples import Goodput
+from rover_kf.api.records import JobSignature, Look, RunRecord
+from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.status import CoordinatorStatus
 
 T = TypeVar("T")
@@ -33,8 +34,13 @@ MAX_HANGS = 8
 MAX_DATA, MAX_POISON = 64, 64
 """Data sets, and what was set aside of each; the newest."""
 MAX_WINDOWS, MAX_EVENTS, MAX_DECISIONS = 256, 1024, 256
-"""Beyond these the middle is thinned: how a run began and how it ended stay whole. A controller has
-the records of all running jobs in its memory."""
+"""Beyond these what lies between the first eighth and the last quarter is thinned, evenly in time;
+of Events those go first that tell of no trouble and no new world. A controller has the records of
+all running jobs in its memory."""
+LASTING = (names.EVENT_WORLD_FORMED, names.EVENT_SCALED, names.EVENT_FINISHED)
+"""Events that stay as long as warnings do."""
+MAX_LOOKS = 128
+"""Beyond these every other one goes, and the distance doubles."""
 
 
 def begin(
@@ -68,6 +74,7 @@ def advance(
     decision: ScaleDecision | None = None,
     events: Iterable[Event] = (),
     memory_raised: float = 0.0,
+    memory_limit: float = 0.0,
 ) -> RunRecord:
     """The record with what one look at the job adds; equal to it if that is nothing.
 
@@ -78,9 +85,12 @@ def advance(
         decision: of this look.
         events: our own (the coordinator's are in status).
         memory_raised: bytes that the trainer's memory limit was raised to; 0: it never was.
+        memory_limit: bytes that a trainer may use now; 0: no limit, or not known.
     """
     if status is not None:
         record = _with_status(record, status)
+        looks = _with_look(record.looks, status, memory_limit)
+        record = dataclasses.replace(record, looks=looks)
     new = (*(status.events if status is not None else ()), *events)
     known = {_identity(event) for event in record.events}
     fresh = [event for event in new if _identity(event) not in known]
@@ -89,7 +99,7 @@ def advance(
     return dataclasses.replace(
         record,
         outcome=outcome,
-        events=_thinned(tuple(merged), MAX_EVENTS) if fresh else record.events,
+        events=_thinned(tuple(merged), MAX_EVENTS, _told_at, _weight) if fresh else record.events,
         decisions=_with_decision(record.decisions, decision),
         memory_raised=max(record.memory_raised, memory_raised),
     )
@@ -113,7 +123,9 @@ def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
     mean_save = status.save_seconds / status.saves if status.saves else record.save_seconds
     return dataclasses.replace(
         record,
-        windows=_thinned((*record.windows, *fresh), MAX_WINDOWS) if fresh else record.windows,
+        windows=_thinned((*record.windows, *fresh), MAX_WINDOWS, _ended_at)
+        if fresh
+        else record.windows,
         steps=max(record.steps, status.step),
         peak=_with_peak(record.peak, status),
         total_steps=record.total_steps if status.total_steps is None else status.total_steps,
@@ -127,6 +139,26 @@ def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
         preflights=_with_check(record.preflights, status.preflight),
         data=_with_data(record.data, status.data),
     )
+
+
+def _with_look(
+    kept: tuple[Look, ...], status: CoordinatorStatus, memory_limit: float
+) -> tuple[Look, ...]:
+    """One more, unless the last one is newer than the distance that so long a run has."""
+    trend = status.memory_trend
+    look = Look(
+        at=status.now,
+        step=status.step,
+        samples_per_second=status.samples_per_second,
+        sealed_step=status.sealed_step,
+        durable_step=status.durable_step,
+        memory=trend.memory if trend is not None else 0.0,
+        memory_limit=memory_limit,
+    )
+    if kept and (look.at - kept[-1].at) * MAX_LOOKS <= look.at - kept[0].at:
+        return kept
+    whole = (*kept, look)
+    return whole if len(whole) <= MAX_LOOKS else whole[::2]
 
 
 def _with_peak(kept: dict[str, float], status: CoordinatorStatus) -> dict[str, float]:
@@ -192,7 +224,7 @@ def _with_decision(
             kept = (*kept[: alike[0]], *kept[alike[0] + 1 :])
     if decision.applied and kept and _same_move(kept[-1], decision):
         kept = kept[:-1]
-    return _thinned((*kept, decision), MAX_DECISIONS)
+    return _thinned((*kept, decision), MAX_DECISIONS, _decided_at)
 
 
 def _kind(decision: ScaleDecision) -> str:
@@ -208,8 +240,39 @@ def _identity(event: Event) -> tuple[object, ...]:
     return event.reason, event.message, event.at, event.source
 
 
-def _thinned(items: tuple[T, ...], most: int) -> tuple[T, ...]:
-    if len(items) <= most:
-        return items
-    quarter = most // 4
-    return (*items[:quarter], *items[quarter : -2 * quarter : 2], *items[-2 * quarter :])
+def _thinned(
+    items: tuple[T, ...],
+    most: int,
+    at: Callable[[T], float],
+    rank: Callable[[T], int] = lambda _: 0,
+) -> tuple[T, ...]:
+    """At most so many, by leaving out of the middle what has its neighbours nearest.
+
+    Args:
+        items: in the order of time.
+        most: of them.
+        at: when an item was.
+        rank: those of the lowest go first.
+    """
+    kept = list(items)
+    edge = most // 8
+    while len(kept) > most:
+        middle = range(edge, len(kept) - 2 * edge)
+        del kept[min(middle, key=lambda i: (rank(kept[i]), at(kept[i + 1]) - at(kept[i - 1])))]
+    return tuple(kept)
+
+
+def _told_at(event: Event) -> float:
+    return event.at
+
+
+def _ended_at(window: Throughput) -> float:
+    return window.ended_at
+
+
+def _decided_at(decision: ScaleDecision) -> float:
+    return decision.at
+
+
+def _weight(event: Event) -> int:
+    return int(event.warning or event.reason in LASTING)

@@ -13,9 +13,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
-from rover_kf.injection import items, quantities
+from rover_kf.injection import adapters, items, quantities
 from rover_kf.injection.adapters import JobAdapter, Replica
 
 Resources = dict[str, dict[str, Any]]
@@ -39,6 +40,16 @@ def of(container: Mapping[str, Any]) -> int | None:
     """
     stated = ((container.get("resources") or {}).get("limits") or {}).get("memory")
     return None if stated is None else quantities.parse_bytes(stated)
+
+
+def most(manifest: Manifest) -> int:
+    """The largest of the trainers' limits in a job's manifest, in bytes; 0 if none is stated."""
+    try:
+        adapter = adapters.adapter_for(manifest)
+        trainers = [adapter.trainer(one) for one in adapter.replicas(manifest)]
+        return max((of(trainer) or 0 for trainer in trainers), default=0)
+    except (errors.ManifestError, LookupError, TypeError, StopIteration, ValueError):
+        return 0  # not a job that could be admitted: nothing is known of it
 
 
 def resources(container: Mapping[str, Any], limit: int) -> Resources:

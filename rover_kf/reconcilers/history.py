@@ -87,6 +87,7 @@ class RunHistory:
             decision=decision,
             events=events,
             memory_raised=max(raised, default=0),
+            memory_limit=memory_limit.most(job.manifest),
         )
         self._records[job.key] = record
         written = self._written.get(job.key)

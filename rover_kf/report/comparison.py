@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.report import page
-from rover_kf.report.charts import Chart
+from rover_kf.report.shapes import Chart
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,102 +1,30 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The report's drawings and tables out of a record; pure."""
+"""The report's figures and small tables out of a record; pure."""
 
 from __future__ import annotations
+
+import dataclasses
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
 from rover_kf.api.leases import DataStatus
 from rover_kf.api.records import RunRecord
-from rover_kf.report import charts, text
-from rover_kf.report.charts import Chart, Moment, Span, Words
+from rover_kf.report import story, text
 
-FAILURES = (
-    names.EVENT_PROCESS_FAILED,
-    names.EVENT_POD_LOST,
-    names.EVENT_MEMBER_LOST,
-    names.EVENT_HANG,
-    names.EVENT_JOB_FAILED,
+NODES = (
+    names.EVENT_STRAGGLER,
+    names.EVENT_STRAGGLER_REPLACED,
+    names.EVENT_PREFLIGHT,
+    names.EVENT_NODE_UNFIT,
+    names.EVENT_NODE_AVOIDED,
+    names.EVENT_NODE_USED_AGAIN,
+    names.EVENT_NODE_CORDONED,
 )
-WORLDS = (names.EVENT_WORLD_FORMED, names.EVENT_RECOVERED, names.EVENT_MEMBER_LEFT)
-CHANGES = (names.EVENT_SCALED, names.EVENT_SCALE_ROLLED_BACK)
-
-
-def period(record: RunRecord) -> tuple[float, float]:
-    """First and last moment that the record speaks of, Unix seconds."""
-    moments = [record.started_at, record.updated_at]
-    moments += [event.at for event in record.events if event.at]
-    moments += [at for window in record.windows for at in (window.started_at, window.ended_at)]
-    seen = [at for at in moments if at]
-    return (min(seen), max(seen)) if seen else (0.0, 1.0)
-
-
-def world(record: RunRecord) -> Chart:
-    """Nodes over time with failures, rounds and changes of replicas."""
-    spans = [
-        Span(w.started_at, w.ended_at, w.nodes, "node", f"{w.nodes} nodes, {w.world_size} ranks")
-        for w in record.windows
-    ]
-    words = Words(
-        "world",
-        "World over time",
-        "Nodes that trained together, in windows of steady training; gaps are starts, recoveries "
-        "and changes of the world. Lines mark failures, new rounds and changes of replicas.",
-        (("node", "nodes"), ("bad", "failure"), ("round", "new round"), ("change", "replicas set")),
-    )
-    return charts.draw(words, spans, _moments(record), period=period(record))
-
-
-def throughput(record: RunRecord) -> Chart:
-    """Measured windows, and what decisions that were applied had promised."""
-    told = any(window.global_batch for window in record.windows)
-    unit = "samples/s" if told else "steps/s"
-    spans = []
-    for window in record.windows:
-        rate = window.samples_per_second if told else 1 / (window.step_seconds or float("inf"))
-        title = f"{text.number(rate, unit)} at {window.nodes} nodes"
-        spans.append(Span(window.started_at, window.ended_at, rate, "rate", title))
-    until = period(record)[1]
-    for decision in reversed([item for item in record.decisions if item.applied]):
-        title = f"{text.number(decision.predicted, unit)} predicted for {decision.target} replicas"
-        spans.append(Span(decision.at, until, decision.predicted, "promise", title, thin=True))
-        until = decision.at
-    words = Words(
-        "throughput",
-        f"Throughput ({unit})",
-        "Each box is a window of steady training; a line is what the model had predicted when a "
-        "change of replicas was decided.",
-        (("rate", "measured"), ("promise", "predicted"), ("bad", "failure")),
-    )
-    failures = [moment for moment in _moments(record) if moment.kind == "bad"]
-    return charts.draw(words, spans, failures, period=period(record))
-
-
-def checkpoints(record: RunRecord) -> Chart:
-    """Time blocked by saves in each window, and when a checkpoint became durable."""
-    spans = [
-        Span(
-            w.started_at,
-            w.ended_at,
-            1000 * w.save_seconds,
-            "save",
-            f"{text.seconds(w.save_seconds)} blocked by saves in {w.steps} steps",
-        )
-        for w in record.windows
-    ]
-    durable = [
-        Moment(event.at, "durable", event.message)
-        for event in record.events
-        if event.reason == names.EVENT_DURABLE
-    ]
-    words = Words(
-        "checkpoints",
-        "Checkpoints (ms blocked a window)",
-        "How long saving to memory held the training up, summed over each window (slowest rank); "
-        "lines mark checkpoints that became durable on storage.",
-        (("save", "blocked by saves"), ("durable", "durable on storage")),
-    )
-    return charts.draw(words, spans, durable, period=period(record))
+"""Events about pods and nodes that hold others up."""
+SAVES = (names.EVENT_DURABLE, names.EVENT_RESTORED, names.EVENT_CHECKPOINT_WARNING)
+NEWEST_SAVES = 20
+"""Shown beside the drawing; all are among the Events."""
 
 
 def goodput(record: RunRecord) -> tuple[tuple[str, str, float], ...]:
@@ -116,7 +44,7 @@ def goodput(record: RunRecord) -> tuple[tuple[str, str, float], ...]:
 def figures(record: RunRecord) -> tuple[tuple[str, str], ...]:
     """The run in a few numbers."""
     total = f" of {record.total_steps}" if record.total_steps is not None else ""
-    start, end = period(record)
+    start, end = story.period(record)
     measured = bool(record.goodput.total)
     saved = bool(record.snapshot_bytes)
     return (
@@ -135,6 +63,43 @@ def figures(record: RunRecord) -> tuple[tuple[str, str], ...]:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class SlowRank:
+    """A rank that the others waited for, by all that was told of it."""
+
+    rank: int
+    times: int
+    first: float
+    last: float
+    """Unix seconds."""
+    newest: str
+    """What was told last."""
+
+
+def slow_ranks(record: RunRecord) -> tuple[SlowRank, ...]:
+    """Those told most often first."""
+    told: dict[int, list[Event]] = {}
+    for event in record.events:
+        rank = story.rank(event)
+        if event.reason == names.EVENT_STRAGGLER and rank is not None:
+            told.setdefault(rank, []).append(event)
+    found = [
+        SlowRank(rank, len(events), events[0].at, events[-1].at, events[-1].message)
+        for rank, events in told.items()
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.times, one.rank)))
+
+
+def about_nodes(record: RunRecord) -> tuple[Event, ...]:
+    """What was told of slow or unfit pods and nodes, and done about them."""
+    return tuple(event for event in record.events if event.reason in NODES)
+
+
+def saves(record: RunRecord) -> tuple[Event, ...]:
+    """The newest of what was told of checkpoints."""
+    return tuple(event for event in record.events if event.reason in SAVES)[-NEWEST_SAVES:]
+
+
 def shares(data: DataStatus) -> str:
     """What each rank has used of what all have."""
     whole = sum(share.used for share in data.workers)
@@ -151,18 +116,3 @@ def verdict(record: RunRecord) -> str:
         "running": "The run has not ended yet.",
     }
     return f"{ended.get(record.outcome, record.outcome)} {record.verdict}".strip()
-
-
-def _moments(record: RunRecord) -> list[Moment]:
-    return [
-        Moment(event.at, _kind(event), f"{event.reason}: {event.message}")
-        for event in record.events
-        if _kind(event) and event.at
-    ]
-
-
-def _kind(event: Event) -> str:
-    for kind, reasons in (("bad", FAILURES), ("round", WORLDS), ("change", CHANGES)):
-        if event.reason in reasons:
-            return kind
-    return ""

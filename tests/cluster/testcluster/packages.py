@@ -34,6 +34,9 @@ PROGRAMS = {
     "pg_ctlcluster": "postgresql",
     # promtool, too
     "prometheus": "prometheus",
+    # for the report and the live view
+    "chromium": "chromium",
+    "chromedriver": "chromium-driver",
     # a Kafka broker, for tests of streams
     "java": "openjdk-17-jre-headless",
     "mvn": "maven",

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 
 from rover_kf.api.data import Span
 from rover_kf.api.decisions import ScaleDecision
@@ -166,6 +167,28 @@ def test_record_is_bounded():
     assert len(found.windows) <= recorder.MAX_WINDOWS
     assert len(found.events) <= recorder.MAX_EVENTS
     assert (found.windows[0], found.windows[-1]) == (window(0), window(5999))
+
+
+def test_a_long_run_is_known_evenly():
+    """What is kept of a week is no further apart than twice its even share, and no failure goes
+    while there are Events that tell of none."""
+    found, every = begun(), 60.0
+    for i in range(4_000):
+        at = every * i
+        rows = (dataclasses.replace(window(0), started_at=at, ended_at=at + every),)
+        events = [Event("CheckpointDurable", "", at=at)]
+        if i % 16 == 0:
+            events.append(Event("TrainingProcessFailed", f"rank {i}", warning=True, at=at))
+        now = status(windows=rows, events=tuple(events), now=at, step=i)
+        found = recorder.advance(found, JOB, now, memory_limit=7.0)
+    looks = [look.at for look in found.looks]
+    assert 60 <= len(looks) <= recorder.MAX_LOOKS
+    assert all(later - sooner < every * 4_000 / 25 for sooner, later in pairwise(looks))
+    assert found.looks[-1].memory_limit == 7.0
+    ends = [row.ended_at for row in found.windows]
+    assert max(later - sooner for sooner, later in pairwise(ends)) < every * 4_000 / 60
+    failures = [event for event in found.events if event.warning]
+    assert len(failures) == 250
 
 
 def test_peaks_of_use_only_grow():

@@ -14,9 +14,12 @@ from rover_kf.api.decisions import Quantity, Recommendation, ScaleDecision
 from rover_kf.api.hangs import Hang, StackGroup
 from rover_kf.api.jobs import Event
 from rover_kf.api.leases import DataStatus, PoisonShard, WorkerShare
-from rover_kf.api.records import JobSignature, RunRecord
+from rover_kf.api.records import JobSignature, Look, RunRecord
 from rover_kf.api.samples import Goodput, Throughput
-from rover_kf.report.page import render
+from rover_kf.report.page import Live, render
+from rover_kf.report.rates import expected
+from rover_kf.report.saving import lags
+from rover_kf.report.story import rounds
 from rover_kf.report.summary import summary
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -53,7 +56,12 @@ def record(windows=12, **changes):
             ScaleDecision(1060, "scale", 2, 3, "2 -> 3 pays", 128, 192, 1, applied=True),
         ),
         events=(
-            Event("WorldFormed", "2 nodes, 2 ranks", at=1000.0, source="digits-worker-0"),
+            Event(
+                "WorldFormed",
+                "round 1: 2 processes in 2 pods",
+                at=1000.0,
+                source="digits-worker-0",
+            ),
             Event("TrainingProcessFailed", "rank 1 killed by SIGKILL", warning=True, at=1031.0),
             Event("CheckpointDurable", "step 40", at=1040.0),
             Event("Scaled", "Worker replicas 2 -> 3", at=1061.0),
@@ -151,6 +159,7 @@ def test_page_is_accessible():
     assert ("lang", "en") in page.attributes
     assert page.tags.count("svg") == 4
     assert sum(1 for name, _ in page.attributes if name == "aria-labelledby") == 4
+    assert page.tags.count("table") == sum(value == "region" for _, value in page.attributes)
     assert page.tags.count("table") == page.tags.count("caption")
     assert "prefers-color-scheme: dark" in source
     assert "@media print" in source
@@ -210,6 +219,85 @@ def test_page_of_a_long_run_stays_small():
     """As many windows and events as a record may hold: below 3 MiB."""
     events = tuple(Event("WorldFormed", f"round {i}", at=1000.0 + i) for i in range(1024))
     assert len(render(record(windows=2048, events=events)).encode()) < 3 << 20
+
+
+def test_every_drawing_has_its_numbers_as_text():
+    """What is drawn of rounds, expectations, lag, stragglers and memory stands in a table, too."""
+    slow = "rank 1 in digits-worker-1 takes 0.5 s of a step by itself"
+    looks = (
+        Look(1010.0, 20, 18, None, 128.0, memory=1.0 * 2**30, memory_limit=4.0 * 2**30),
+        Look(1020.0, 40, 38, 20, 128.0, memory=2.0 * 2**30, memory_limit=4.0 * 2**30),
+    )
+    told = (*record().events, Event("Straggler", slow, warning=True, at=1100.0))
+    source = render(record(events=told, looks=looks, peak={"memory": 3.0 * 2**30}))
+    page = Page(source)
+    assert "rank 1 killed by SIGKILL" in page.text
+    for title in ("Durable lag (s)", "Memory (GiB)", "World over time", "Throughput (samples/s)"):
+        assert title in page.text
+    assert "at most 10 s" in page.text
+    assert "1 time" in page.text
+    assert slow in page.text
+    assert "used at most, worst pod 3.0 GiB 75.0%" in page.text
+    assert "the model, from other sizes" in page.text
+    assert page.tags.count("polyline") == 4
+    assert {"bad", "slow"} <= {
+        word for name, value in page.attributes if name == "class" for word in value.split()
+    }
+
+
+def test_lag_is_the_age_of_what_storage_has():
+    """Between looks the moment of a step is put in proportion; a step that is not there counts."""
+    looks = (
+        Look(100.0, 0, None, None),
+        Look(110.0, 100, 90, None),
+        Look(120.0, 200, 190, 50),
+        Look(130.0, 300, 290, 300),
+    )
+    assert lags(looks) == ((100.0, 0.0), (110.0, 10.0), (120.0, 15.0), (130.0, 0.0))
+    again = (*looks, Look(140.0, 250, 240, 200), Look(150.0, 350, 340, 200))
+    assert [round(lag, 1) for _, lag in lags(again)[4:]] == [20.0, 30.0]
+
+
+def test_expectation_comes_from_the_windows_before():
+    """Of the first world nothing; of a size that was seen its median; else an interval's width."""
+    told = expected(record().windows)
+    assert [(one.world_size, one.known) for one in told] == [(3, False)]
+    (one,) = told
+    assert one.lower < one.rate < one.upper
+    assert one.measured == pytest.approx(64 / 0.34)
+    assert one.met == (one.lower <= one.measured <= one.upper)
+    back = tuple(dataclasses.replace(w, nodes=2, world_size=2) for w in record().windows[:3])
+    later = tuple(
+        dataclasses.replace(w, started_at=w.started_at + 500, ended_at=w.ended_at + 500)
+        for w in back
+    )
+    assert [one.known for one in expected((*record().windows, *later))] == [False, True]
+
+
+def test_rounds_end_where_something_ended_them():
+    """By a failure, by the next round, or with the record."""
+    told = (
+        Event("WorldFormed", "round 1: 2 processes in 2 pods", at=1000.0),
+        Event("TrainingProcessFailed", "rank 1 in w-1: killed", warning=True, at=1030.0),
+        Event("WorldFormed", "round 2: 2 processes in 2 pods", at=1032.0),
+        Event("WorldFormed", "round 3: 3 processes in 3 pods", at=1061.0),
+    )
+    found = rounds(record(events=told))
+    assert [(one.number, one.start, one.end, one.processes) for one in found] == [
+        (1, 1000.0, 1030.0, 2),
+        (2, 1032.0, 1061.0, 2),
+        (3, 1061.0, 1150.0, 3),
+    ]
+    assert found[0].ended_by == "TrainingProcessFailed: rank 1 in w-1: killed"
+    assert found[1].ended_by == ""
+
+
+def test_a_live_page_has_one_script_and_the_file_none():
+    """The server's policy lets just that one run."""
+    live = Page(render(record(), live=Live(2.0, "abc")))
+    assert live.tags.count("script") == 1
+    assert ("nonce", "abc") in live.attributes
+    assert "script" not in Page(render(record())).tags
 
 
 def test_drawings_stay_inside_their_frame():
