@@ -61,16 +61,23 @@ def _kill(daemons: list[Daemon]) -> None:
 
 
 def _remove_tree(root: pathlib.Path) -> None:
-    """Delete the run directory; never through a mount, which may be anyone's files."""
+    """Delete the run directory; never through a mount, which may be anyone's files.
+
+    One that is a mount itself (a tmpfs, another disk) is emptied.
+    """
     with pathlib.Path("/proc/self/mountinfo").open(encoding="utf-8") as mounts:
-        inside = [line.split()[4] for line in mounts if _below(line.split()[4], root)]
+        places = [line.split()[4] for line in mounts]
+    inside = [place for place in places if place.startswith(f"{root}{os.sep}")]
     if inside:
         raise ClusterError(
             f"mounts are left below {root}: {inside}; unmount them, nothing was deleted"
         )
-    if root.exists():
-        shutil.rmtree(root)
-
-
-def _below(path: str, root: pathlib.Path) -> bool:
-    return path == str(root) or path.startswith(f"{root}{os.sep}")
+    if str(root) not in places:
+        if root.exists():
+            shutil.rmtree(root)
+        return
+    for path in root.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

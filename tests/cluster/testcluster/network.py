@@ -114,8 +114,13 @@ def destroy() -> None:
     """Remove every namespace and link of ours, and with the bridge the routes through it."""
     for name in existing():
         run(f"ip netns del {name}")
-        if pathlib.Path(f"/sys/class/net/ve{name}").exists():
+        if _is_there(f"ve{name}"):
             # The kernel may be removing it along with its peer just now.
             succeeds(f"ip link del ve{name}")
-    if pathlib.Path(f"/sys/class/net/{BRIDGE}").exists():
+    if _is_there(BRIDGE):
         run(f"ip link del {BRIDGE}")
+
+
+def _is_there(link: str) -> bool:
+    # Not by /sys: it tells of the network namespace that it was mounted in.
+    return succeeds(f"ip link show {link}")
