@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,9 @@ import kopf
 from controller.rover import Rover
 from controller.settings import read
 from rover_kf.cluster.kubernetes_objects import silent_since
+
+SWITCH_SECONDS = 0.001
+"""After which a thread that reckons lets another one on: a review waits for several such turns."""
 
 
 async def start(settings: kopf.OperatorSettings, memo: Any, **_: object) -> None:
@@ -62,6 +66,7 @@ def main() -> None:
     logging.basicConfig(level=told.log_level, format=form)
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else one line for each change
     registry = handlers(nodes=not told.watch_namespace)
+    sys.setswitchinterval(SWITCH_SECONDS)
     # kopf would ask the system for the user's name, which an image need not know.
     identity: Any = told.account
     memo = kopf.Memo(rover=Rover(told))

@@ -9,11 +9,9 @@ so nothing that needs our token (POST) can pass there.
 
 from __future__ import annotations
 
+import http.client
 import pathlib
 from typing import Protocol
-
-import urllib3
-import urllib3.exceptions
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -21,7 +19,6 @@ from rover_kf.api.jobs import JobKey, Pod
 from rover_kf.cluster.kubernetes_api import Api
 
 ANSWER_SECONDS = 10.0
-_ERROR = 400
 
 
 class Transport(Protocol):
@@ -45,15 +42,13 @@ class PodNetwork:
 
     def __init__(self, token_file: pathlib.Path) -> None:
         self._token_file = token_file
-        self._pool = urllib3.PoolManager(timeout=ANSWER_SECONDS, retries=False)
 
     def request(self, key: JobKey, pod: Pod, method: str, path: str, body: bytes | None) -> bytes:
         """Send it to the pod's address."""
         if not pod.address or pod.phase != "Running":
             message = f"the coordinator of {key} ({pod.name}) is {pod.phase}: retry when it runs"
             raise errors.ClusterUnavailable(message)
-        host = f"[{pod.address}]" if ":" in pod.address else pod.address
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", "Connection": "close"}
         # A pod that was not given one, such as a pipeline's step, may read what is open to all.
         if method != "GET" or self._token_file.exists():
             try:
@@ -64,17 +59,22 @@ class PodNetwork:
             except OSError as cause:
                 message = f"the token for coordinators cannot be read: {cause}"
                 raise errors.ClusterUnavailable(message) from cause
-        url = f"http://{host}:{names.PORT}{path}"
+        # Each job is asked a few times a minute: a pool of connections would keep none of use.
+        connection = http.client.HTTPConnection(pod.address, names.PORT, timeout=ANSWER_SECONDS)
         try:
-            reply = self._pool.request(method, url, body=body, headers=headers)
-        except urllib3.exceptions.HTTPError as cause:
-            message = f"the coordinator of {key} ({pod.name}) does not answer: {cause}"
+            connection.request(method, path, body=body, headers=headers)
+            reply = connection.getresponse()
+            found = reply.read()
+        except (OSError, http.client.HTTPException) as cause:
+            message = f"the coordinator of {key} ({pod.name}) does not answer: {cause!r}"
             raise errors.ClusterUnavailable(message) from cause
-        if reply.status >= _ERROR:
-            said = reply.data.decode(errors="replace")[:500]
+        finally:
+            connection.close()
+        if reply.status != http.HTTPStatus.OK:
+            said = found.decode(errors="replace")[:500]
             message = f"the coordinator of {key} refused {method} {path}: {reply.status} {said}"
             raise errors.ClusterUnavailable(message)
-        return reply.data
+        return found
 
 
 class ApiProxy:

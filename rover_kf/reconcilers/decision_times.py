@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 
+from rover_kf.api.jobs import JobKey
 from rover_kf.reconcilers.plan import Plan
 from rover_kf.reconcilers.status import JobStatus
 
@@ -21,18 +22,36 @@ class DecisionTimes:
         self._lock = threading.Lock()
         self._counts = [0] * (len(BOUNDS) + 1)
         self._sum = 0.0
+        self._judged: dict[JobKey, float] = {}
+        """End of each job's newest window that was judged, Unix seconds."""
 
-    def count(self, memory: JobStatus, made: Plan, now: float) -> None:
+    def count(
+        self, key: JobKey, memory: JobStatus, made: Plan, now: float, *, window: float
+    ) -> None:
         """Count a plan's decision, if it judged a window that had not been judged.
 
         Args:
-            memory: as it was before.
+            key: of the job.
+            memory: as it was before; it is written less often than windows close.
             made: the plan, done by now.
             now: Unix seconds.
+            window: seconds of the job's windows.
         """
+        if made.decision is None:
+            return
         judged = made.status.scaling.seen_until
-        if made.decision is not None and judged > memory.scaling.seen_until:
-            self.observe(now - judged)
+        with self._lock:
+            known = max(memory.scaling.seen_until, self._judged.get(key, 0.0))
+            # The same window may come with a slightly other time (clock skew).
+            if judged <= known + window / 2:
+                return
+            self._judged[key] = judged
+        self.observe(now - judged)
+
+    def forget(self, key: JobKey) -> None:
+        """The job is gone."""
+        with self._lock:
+            self._judged.pop(key, None)
 
     def observe(self, seconds: float) -> None:
         """Count one decision.

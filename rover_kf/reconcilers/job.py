@@ -121,11 +121,13 @@ class Reconcilers:
             self._history.delete(key, now)
             self._board.put(key, None)
             self._servers.forget(key)
+            self._times.forget(key)
             return Tick(None, None, None, None)
         memory = status.read(job)
         if job.finished and memory.has_told("recorded"):
             return Tick(job, None, memory.decision, None)
         seen, memory = self._observe(job, memory)
+        heard = self._clock()
         seen = self._with_view(seen, memory, now)
         rate = Pace(self._jobs())
         made = plan(seen, memory, now, rate)
@@ -134,7 +136,9 @@ class Reconcilers:
         applied = self._executor.apply(job, made, now)
         if applied and seen.alone:
             self._servers.heard(key, seen.servers)
-        self._times.count(memory, made, self._clock())
+        window = seen.policy.window_seconds
+        if applied:
+            self._times.count(key, memory, made, self._clock(), window=window)
         delay = _delay(seen, made, now, rate) if applied else RETRY_SECONDS
         recorded = self._history.update(
             job,
@@ -142,8 +146,11 @@ class Reconcilers:
             made.decision,
             made.told(),
             now=now,
-            every=rate.write_seconds(seen.policy.window_seconds),
+            every=rate.write_seconds(window),
         )
+        if delay is not None:
+            # When the next window closes was told when the job was heard, not now.
+            delay = max(0.0, delay - (self._clock() - heard))
         if job.finished:
             delay = (
                 self._complete(job, made.status, now) if recorded and applied else rate.calm_seconds

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,9 @@ LOG = logging.getLogger(__name__)
 
 FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS = 1.0, 120.0
 """A look that failed is repeated after 1, 2, 4, … up to 120 s."""
+
+POLL_SECONDS = 0.25
+"""How late a worker hears that it shall stop."""
 
 Reconcile = Callable[[JobKey], "float | None"]
 """Looks at one job; returns seconds until the next look, None to wait for a change."""
@@ -39,6 +43,8 @@ class KeyQueue:
         self._line: list[tuple[float, JobKey]] = []
         """A heap of what is due when; what ``_due`` does not say any more is passed over."""
         self._running: set[JobKey] = set()
+        self._awaited = math.inf
+        """When the worker wakes that waits for what is due next; the others sleep on."""
         self._failures: dict[JobKey, int] = {}
 
     def __len__(self) -> int:
@@ -97,14 +103,24 @@ class KeyQueue:
             now = self._clock()
             due = self._line[0][0] if self._line else now + 1.0
             if due > now:
-                # stop is an event of the caller's, so it is polled: a quarter of a second at most.
                 if not stop.is_set():
-                    self._changed.wait(min(due - now, 0.25))
+                    self._wait(now, due)
                 return None
             key = heapq.heappop(self._line)[1]
             del self._due[key]
             self._running.add(key)
+            self._changed.notify()  # somebody else waits for what is due after it
             return key
+
+    def _wait(self, now: float, due: float) -> None:
+        """Wait for a change; one worker no longer than until something is due."""
+        # stop is an event of the caller's, so it is polled.
+        if due >= self._awaited:
+            self._changed.wait(POLL_SECONDS)
+            return
+        self._awaited = due
+        self._changed.wait(min(due - now, POLL_SECONDS))
+        self._awaited = math.inf
 
     def _is_past(self, due: float, key: JobKey) -> bool:
         """Whether that place in line counts no more: the key has an earlier one, or is at work."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from memory_cluster import KEY, Clock, MemoryCluster
+from memory_cluster import KEY, Clock, MemoryCluster, manifest
 
 from rover_kf.api import names
 from rover_kf.history.store import SqlHistory
@@ -116,3 +116,40 @@ def test_each_decision_is_counted_once(trained):
     assert 'rover_kf_decision_seconds_bucket{le="1.5"} 0' in lines
     assert 'rover_kf_decision_seconds_bucket{le="1.75"} 1' in lines
     assert len([line for line in lines if "_bucket" in line]) == len(BOUNDS) + 1
+
+
+def test_a_decision_that_was_not_written_yet_is_not_counted_again():
+    """Of many jobs progress is written seldom: later looks judge the window that was judged."""
+    clock, times = Clock(), DecisionTimes()
+    bounds = {f"{names.PREFIX}scaling.min": "2", f"{names.PREFIX}scaling.max": "2"}
+    cluster = MemoryCluster(clock, manifest(annotations=bounds))
+    cluster.train(windows=3)
+    with SqlHistory("sqlite://") as history:
+        reconcilers = Reconcilers(cluster, history, clock=clock, jobs=lambda: 8000, times=times)
+        reconcilers.tick(KEY)
+        cluster.train()
+        before = cluster.patches
+        for _ in range(3):
+            reconcilers.tick(KEY)
+            clock.now += 3
+        assert cluster.patches == before
+        assert "rover_kf_decision_seconds_count 2" in times.text().splitlines()
+        cluster.manifest = None
+        reconcilers.tick(KEY)
+    assert not times._judged
+
+
+def test_what_a_look_took_is_not_waited_for_again(trained):
+    """The next window closes when it was said to, however long the writes took."""
+    cluster, clock = trained
+    cluster.edit({"metadata": {"annotations": {f"{names.PREFIX}scaling.mode": "off"}}})
+    usual = pace.delay(seen(cluster), Pace(), moving=False)
+
+    def slowly(_):
+        clock.now += 1.5
+
+    cluster._point = slowly
+    with SqlHistory("sqlite://") as history:
+        tick = Reconcilers(cluster, history, clock=clock).tick(KEY)
+    assert cluster.patches == 1
+    assert tick.delay == pytest.approx(usual - 3.0)

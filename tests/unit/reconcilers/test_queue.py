@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 
@@ -84,6 +85,18 @@ def test_delay_is_kept_and_an_earlier_request_wins():
         assert ONE not in seen
         queue.add(ONE)
         eventually(lambda: ONE in seen, what="the key that was moved up")
+
+
+def test_somebody_wakes_for_what_is_due_sooner():
+    """Of several workers one waits for the next key, and what comes in between is not missed."""
+    queue, seen = KeyQueue(), []
+    queue.add(ONE, delay=3600)
+    with workers(queue, seen.append, 3):
+        eventually(lambda: queue._awaited < math.inf, what="a worker that waits")
+        for number in range(20):
+            queue.add(JobKey("team", str(number)), delay=number / 100)
+        eventually(lambda: len(seen) == 20, what="all that is due")
+        assert [int(key.name) for key in seen] == list(range(20))
 
 
 def test_failures_back_off_and_are_logged(caplog):
