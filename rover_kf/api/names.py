@@ -162,6 +162,8 @@ ENV_RESTING = "ROVER_RESTING"
 ENV_ERROR_FILE = "ROVER_ERROR_FILE"
 """Where a training process leaves its exception as JSON before it ends."""
 
+ENV_LOG_FORMAT = "ROVER_LOG_FORMAT"
+"""``json`` (the default) or ``text``: log lines of sidecar and controller."""
 ENV_COMPONENT = "ROVER_COMPONENT"
 """JSON of a pipeline component's function and its parameters (trainer/component.py)."""
 
@@ -207,6 +209,8 @@ STATUS_COPY_WANTED = 428
 PATH_COORDINATOR = "/v1/coordinator"
 # controller to coordinator
 PATH_STATUS, PATH_SCALE, PATH_ABSENT = "/v1/status", "/v1/scale", "/v1/absent"
+NO_EVENTS = 10**18 - 1
+"""As ``after`` of a status: whoever asks wants none of its Events."""
 PATH_HISTORY = "/v1/history"
 """Of the controller, not of a coordinator."""
 PATH_PODS = "/v1/pods"

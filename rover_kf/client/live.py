@@ -23,8 +23,6 @@ from rover_kf.client.runs import Runs
 from rover_kf.client.screen import Screen
 
 POLL_SECONDS = 0.2
-NO_EVENTS = 1 << 62
-"""A sequence that no event has: asks for a status without any."""
 
 
 class LiveJobs(Runs):
@@ -75,7 +73,7 @@ class LiveJobs(Runs):
     def progress(self, key: JobKey | str) -> Progress:
         """Where the job stands; never fails because the coordinator is silent."""
         try:
-            status = self.status(key, after=NO_EVENTS)
+            status = self.status(key, after=names.NO_EVENTS)
         except errors.ClusterUnavailable:
             status = None
         job = self.get(key)

@@ -103,7 +103,7 @@ def _wait(cluster: Cluster, job: ObservedJob, until: float) -> Paused:
     found = Paused(job, 0, None, 0)
     while True:
         with contextlib.suppress(errors.ClusterUnavailable):  # it ends, too
-            path = f"{names.PATH_STATUS}?after={1 << 62}"
+            path = f"{names.PATH_STATUS}?after={names.NO_EVENTS}"
             reply = cluster.call_coordinator(job.key, "GET", path)
             status = codec.loads(CoordinatorStatus, reply)
             step = max(found.step, status.step)

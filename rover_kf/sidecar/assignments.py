@@ -39,11 +39,11 @@ class Assignments:
         self._known: dict[int, Assignment] = {}
 
     def set(self, local_rank: int, assignment: Assignment) -> None:
-        """Remember what the local rank is from now on."""
-        if self.get(local_rank) == assignment:
+        """Remember what the local rank is from now on; in its folder as soon as there is one."""
+        path = self._path(local_rank)
+        if self.get(local_rank) == assignment and path.exists():
             return
         self._known[local_rank] = assignment
-        path = self._path(local_rank)
         if path.parent.is_dir():
             _write(path, codec.dumps(assignment))
 

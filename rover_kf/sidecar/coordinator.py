@@ -41,6 +41,7 @@ from rover_kf.elastic.rendezvous import Rendezvous
 from rover_kf.sidecar.cluster_time import ClusterTime
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.hangs import Hangs
+from rover_kf.sidecar.last_look import LastLook
 from rover_kf.sidecar.leases import Leases
 from rover_kf.sidecar.memory_kills import MemoryKills
 from rover_kf.sidecar.open_requests import OpenRequests
@@ -87,6 +88,7 @@ class Coordinator:
         self._telemetry = Telemetry(settings.window_seconds, self._started_at)
         self._open = OpenRequests()
         self._deserted = asyncio.Event()
+        self._last_look = LastLook()
         self._ticker: asyncio.Task[None] | None = None
         self._verdict = VerdictFile(settings.home, settings.pod_uid)
         self._hangs = Hangs(settings.hang, chronicle)
@@ -113,6 +115,8 @@ class Coordinator:
         """Wait a little for members that still need us after the job's end, then stop."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._deserted.wait(), LINGER_SECONDS)
+        if self._rendezvous.world.closed:
+            await self._last_look.wait(time.monotonic())
         if self._ticker is not None:
             self._ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -245,8 +249,11 @@ class Coordinator:
         return reply(Acknowledged())
 
     async def _on_status(self, request: web.Request) -> web.Response:
-        after = request.query.get("after", "0")
-        return reply(self.status(int(after) if _AFTER.fullmatch(after) else 0))
+        asked = request.query.get("after", "0")
+        after = int(asked) if _AFTER.fullmatch(asked) else 0
+        if after != names.NO_EVENTS:
+            self._last_look.asked(time.monotonic())
+        return reply(self.status(after))
 
     # -- effects ------------------------------------------------------------------------------
 

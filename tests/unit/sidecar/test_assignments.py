@@ -38,6 +38,15 @@ def test_the_newest_is_read_by_who_takes_over(volume):
         assert Assignments(volume).get(0) == Assignment(rank, size, 7)
 
 
+def test_the_file_is_written_as_soon_as_there_is_a_folder(tmp_path):
+    """A replaced pod learns its rank before anything made room for its slots."""
+    assignments = Assignments(tmp_path)
+    assignments.set(0, Assignment(0, 2, 1))
+    (tmp_path / "0").mkdir()
+    assignments.set(0, Assignment(0, 2, 1))
+    assert Assignments(tmp_path).get(0) == Assignment(0, 2, 1)
+
+
 def test_in_a_full_volume_it_is_kept_all_the_same(volume):
     """The next round begins there, and the next sidecar knows it."""
     (volume / "0").mkdir()
