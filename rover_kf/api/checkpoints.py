@@ -214,6 +214,9 @@ class Durable:
     """Round in which the state came to be."""
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     """What the rank's script measured of the state."""
+    storage_seconds: float = 0.0
+    """Of persist_seconds, what the storage took: without waits for the bandwidth cap; 0: the file
+    was there already."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

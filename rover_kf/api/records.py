@@ -96,6 +96,10 @@ class RunRecord(Shown):
     """How far data sets were read when that was last told, with all that was ever set aside."""
     replicated: bool | None = None
     """Whether every rank's snapshot held all of the state; None: not known."""
+    storage: str = ""
+    """Which storage its checkpoints went to (injection.storage.identity); empty: none."""
+    storage_rate: float = 0.0
+    """Bytes a second that it took of the slowest pod, measured last; 0: not measured."""
     looks: tuple[Look, ...] = ()
     """Evenly over the run, oldest first; at most 128."""
 

@@ -106,3 +106,5 @@ class CoordinatorStatus:
     ``now``; 0: it cannot be foretold."""
     data: tuple[DataStatus, ...] = ()
     """Data sets whose slots are leased."""
+    storage_rate: float = 0.0
+    """Bytes a second that storage took of the slowest pod lately; 0: not measured."""

@@ -62,6 +62,8 @@ class Cap:
         self._tokens = full(rate, now=time.monotonic())
         self._lifted = threading.Event()
         self._lifters = 0
+        self.held_seconds = 0.0
+        """That whoever passes pieces on has waited so far."""
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
@@ -78,9 +80,15 @@ class Cap:
     def paced(self, content: Iterable[memoryview]) -> Iterator[memoryview]:
         """The same pieces, each when its time has come; blocks."""
         for piece in content:
-            if pause := self.spend(len(piece)):
-                self._lifted.wait(pause)
+            self.wait(len(piece))
             yield piece
+
+    def wait(self, count: int) -> None:
+        """Wait until so many bytes may be passed on; blocks."""
+        if pause := self.spend(count):
+            begun = time.monotonic()
+            self._lifted.wait(pause)
+            self.held_seconds += time.monotonic() - begun
 
     def spend(self, count: int) -> float:
         """Count bytes that are to be passed on now; for whoever waits in a way of its own.

@@ -1,18 +1,19 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A RankWriter that writes at no more than a rate."""
+"""Slots to a storage, in this process, at no more than a rate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
 
 from rover_kf.checkpoint.bandwidth import Cap
 from rover_kf.checkpoint.manifest import Folder, RankFile
+from rover_kf.checkpoint.slot_content import SlotContent
 from rover_kf.checkpoint.storage import RankWriter
 
 
 class CappedWriter:
-    """Another RankWriter; methods as there.
+    """A SlotWriter; methods as there.
 
     Args:
         writer: that does the work.
@@ -26,8 +27,10 @@ class CappedWriter:
         """Where that checkpoint is, or would be."""
         return self._writer.folder(step, generation)
 
-    def write_rank(
-        self, folder: Folder, rank: int, content: Iterable[memoryview], length: int
-    ) -> RankFile:
+    def write_slot(self, folder: Folder, rank: int, content: SlotContent) -> tuple[RankFile, float]:
         """Write a rank's file, safe when it returns."""
-        return self._writer.write_rank(folder, rank, self._cap.paced(content), length)
+        begun, held = time.monotonic(), self._cap.held_seconds
+        paced = self._cap.paced(content.pieces())
+        file = self._writer.write_rank(folder, rank, paced, content.length)
+        waited = self._cap.held_seconds - held
+        return file, max(time.monotonic() - begun - waited, 0.0)

@@ -44,8 +44,11 @@ class RankWriter(Protocol):
         """
 
 
-class Storage(RankWriter, Protocol):
-    """The checkpoints of one job."""
+class StoredCheckpoints(Protocol):
+    """The checkpoints of one job, but for how ranks' files come there."""
+
+    def folder(self, step: int, generation: int) -> Folder:
+        """Where that checkpoint is, or would be."""
 
     def write_manifest(self, content: Manifest) -> Folder:
         """Make the folder a checkpoint; safe when it returns.
@@ -134,6 +137,10 @@ class Storage(RankWriter, Protocol):
         Raises:
             StorageFailed: the storage refused.
         """
+
+
+class Storage(RankWriter, StoredCheckpoints, Protocol):
+    """The checkpoints of one job."""
 
 
 def counted(content: Iterable[memoryview], length: int) -> Iterator[memoryview]:

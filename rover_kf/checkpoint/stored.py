@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is read of a stored checkpoint and checked on the way; the same for any Storage."""
+"""What is read of a stored checkpoint and checked on the way; the same for any StoredCheckpoints."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rover_kf import errors
 from rover_kf.checkpoint import checksum, snapshot
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.snapshot import Snapshot
-from rover_kf.checkpoint.storage import Storage
+from rover_kf.checkpoint.storage import StoredCheckpoints
 
 
-def load(storage: Storage, folder: Folder) -> Manifest:
+def load(storage: StoredCheckpoints, folder: Folder) -> Manifest:
     """Read a manifest and check that its files are there in their sizes.
 
     Raises:
@@ -28,7 +28,7 @@ def load(storage: Storage, folder: Folder) -> Manifest:
     return content
 
 
-def good(storage: Storage, folders: Iterable[Folder]) -> Mapping[Folder, Manifest]:
+def good(storage: StoredCheckpoints, folders: Iterable[Folder]) -> Mapping[Folder, Manifest]:
     """Of folders that have a manifest those whose files are there in their sizes.
 
     Raises:
@@ -41,19 +41,19 @@ def good(storage: Storage, folders: Iterable[Folder]) -> Mapping[Folder, Manifes
     return found
 
 
-def head(storage: Storage, folder: Folder, file: RankFile) -> Snapshot:
+def head(storage: StoredCheckpoints, folder: Folder, file: RankFile) -> Snapshot:
     """What a rank's file says it holds; its header alone is read.
 
     Raises:
         TornSnapshot: it cannot be read.
         StorageFailed: the storage cannot be read.
     """
-    first = b"".join(storage.read_range(folder, file, 0, snapshot.LENGTH_BYTES))
+    first = _whole(storage.read_range(folder, file, 0, snapshot.LENGTH_BYTES))
     size = snapshot.head_bytes(first, file.length)
-    return snapshot.read(b"".join(storage.read_range(folder, file, 0, size)), file.length)
+    return snapshot.read(_whole(storage.read_range(folder, file, 0, size)), file.length)
 
 
-def verify(storage: Storage, folder: Folder) -> Manifest:
+def verify(storage: StoredCheckpoints, folder: Folder) -> Manifest:
     """Read every byte of a checkpoint and compare the checksums.
 
     Raises:
@@ -67,7 +67,7 @@ def verify(storage: Storage, folder: Folder) -> Manifest:
     return content
 
 
-def verified(storage: Storage, folder: Folder, file: RankFile) -> Iterator[memoryview]:
+def verified(storage: StoredCheckpoints, folder: Folder, file: RankFile) -> Iterator[memoryview]:
     """All bytes of a rank's file, and then the certainty that they are those of the manifest.
 
     Raises:
@@ -124,3 +124,8 @@ def check(folder: Folder, file: RankFile, found: int) -> None:
             f"{folder.location}/{file.name} has CRC-32C {found:08x}; the manifest says "
             f"{file.checksum:08x}"
         )
+
+
+def _whole(found: Iterator[memoryview]) -> bytes:
+    # Each piece before the next: they are read into the same place.
+    return b"".join(map(bytes, found))

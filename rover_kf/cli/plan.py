@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 
 import click
@@ -12,6 +13,8 @@ from rover_kf.api.jobs import Manifest
 from rover_kf.cli.place import Place
 from rover_kf.client import RoverClient, manifests
 from rover_kf.client.manifests import Source
+from rover_kf.client.storage_pace import paced
+from rover_kf.history import opening
 from rover_kf.injection import differences
 from rover_kf.injection.inject import Injected, inject
 
@@ -29,10 +32,16 @@ DRY_RUN = click.option(
 def patch(place: Place, file: pathlib.Path, output: pathlib.Path | None, diff: bool) -> None:  # noqa: FBT001 - click passes flags so
     """Print the file with the job patched, ready for ``kubectl apply -f -``.
 
-    Patching a patched file changes nothing.
+    How long a pod may take to end goes by what its storage took in earlier runs, if the history
+    knows of any; standard error says so. Patching a patched file changes nothing.
     """
     source = manifests.load(file)
-    done = inject(source.job, settings=place.read_settings().injection, source=source.name)
+    told = place.read_settings()
+    with contextlib.closing(opening.at(told.history)) as history:
+        known, learnt = paced(source, history) if told.has_history else (source, "")
+    done = inject(known.job, settings=told.injection, source=source.name)
+    for note in filter(None, (learnt, *done.notes)):
+        click.echo(note, err=True)
     job = _told(source, done)
     text = source.with_job(job).to_yaml()
     if diff:

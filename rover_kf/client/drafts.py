@@ -14,6 +14,7 @@ from rover_kf.client import admission, bounds, manifests
 from rover_kf.client.abode import Abode
 from rover_kf.client.kubeflow_client import Model, manifest_of
 from rover_kf.client.rehearsing import DryRun, rehearse
+from rover_kf.client.storage_pace import paced
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.doctor import Diagnosis, examine
 from rover_kf.injection.inject import Injected, inject
@@ -37,7 +38,8 @@ class Drafts(Abode):
         Raises:
             InputError: it cannot be used; the message names file, key, value and what is allowed.
         """
-        return self._inject(_read(given))
+        source, _ = paced(_read(given), self.history)
+        return self._inject(source)
 
     def recommend(
         self,
@@ -91,7 +93,7 @@ class Drafts(Abode):
     def submit_source(self, source: manifests.Source, *, inject: bool = True) -> ObservedJob:
         """The same of a job that is read already; relative scripts are looked for in its folder."""
         if inject:
-            source = self._fed(source)
+            source, _ = paced(self._fed(source), self.history)
         injected = self._inject(source) if inject else Injected(dict(source.job))
         if not isinstance(self.cluster, LocalCluster):
             job = self.cluster.create_job(injected.manifest)

@@ -44,7 +44,12 @@ MAX_LOOKS = 128
 
 
 def begin(
-    job: ObservedJob, *, signature: JobSignature, requested: Mapping[str, float], every: int
+    job: ObservedJob,
+    *,
+    signature: JobSignature,
+    requested: Mapping[str, float],
+    every: int,
+    storage: str = "",
 ) -> RunRecord:
     """The record of a job that is seen for the first time.
 
@@ -53,6 +58,7 @@ def begin(
         signature: what makes its runs comparable.
         requested: ``replicas``, ``cpu`` (cores), ``memory`` (bytes), as far as they are stated.
         every: steps between two saves to memory.
+        storage: which one its checkpoints go to; empty: none.
     """
     return RunRecord(
         uid=job.uid,
@@ -63,6 +69,7 @@ def begin(
         requested=dict(requested),
         peak={},
         checkpoint_every=every,
+        storage=storage,
     )
 
 
@@ -138,6 +145,7 @@ def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
         hangs=_with_hangs(record.hangs, status.hangs),
         preflights=_with_check(record.preflights, status.preflight),
         data=_with_data(record.data, status.data),
+        storage_rate=status.storage_rate or record.storage_rate,
     )
 
 

@@ -40,6 +40,8 @@ class Injected(Shown):
     manifest: dict[str, Any]
     warnings: tuple[Event, ...] = ()
     """What the job's owner should know; nothing that stops the job."""
+    notes: tuple[str, ...] = ()
+    """What was decided by figures, a sentence each."""
 
     def _html_title(self) -> str:
         return f"{self.manifest['metadata'].get('name', '')}, patched"
@@ -90,7 +92,8 @@ def inject(
     spec = lifecycle.apply_job({**bare["spec"], adapter.specs: specs}, plan.fewest_pods(plans))
     warnings += validation.storage_warnings(plans)
     done = {**bare, "metadata": _metadata(bare["metadata"], plans, specs), "spec": spec}
-    return Injected(copy.deepcopy(done), tuple(warnings))
+    notes = tuple(lifecycle.grace_told(item) for item in plans if item.world.path(policy))
+    return Injected(copy.deepcopy(done), tuple(warnings), notes)
 
 
 def remove(manifest: Manifest) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from rover_kf.injection.plan import ReplicaPlan
 
 GRACE_SECONDS, MOST_GRACE_SECONDS = 30, 600
 """Between SIGTERM and SIGKILL; the least is Kubernetes' own default."""
+_MIB = 1 << 20
 BYTES_PER_SECOND = 100e6
 """What a slow network volume takes; the state has to be durable before the pod is killed."""
 
@@ -45,21 +46,43 @@ def apply_replica(
     return {**written, "restartPolicy": "ExitCode"}, (warning,)
 
 
-def grace_seconds(pod: items.Tree, arena_bytes: int) -> int:
+def grace_seconds(pod: items.Tree, arena_bytes: int, storage_rate: float | None = None) -> int:
     """Time to end: drain the world, make one slot of two durable, stop; or more, if stated.
 
     Args:
         pod: its spec.
         arena_bytes: of all slots.
+        storage_rate: bytes a second that storage takes of a pod; None: it was not measured.
     """
-    persist = math.ceil(arena_bytes / 2 / BYTES_PER_SECOND)
+    persist = math.ceil(arena_bytes / 2 / (storage_rate or BYTES_PER_SECOND))
     needed = min(names.DRAIN_SECONDS + persist + names.END_SECONDS, MOST_GRACE_SECONDS)
     return max(pod.get("terminationGracePeriodSeconds") or 0, needed, GRACE_SECONDS)
 
 
+def grace_of(pod: items.Tree, plan: ReplicaPlan) -> int:
+    """The same of a replica type's pods, by its job's policy."""
+    return grace_seconds(pod, plan.arena_bytes, plan.policy.checkpoint.storage_bandwidth)
+
+
+def grace_told(plan: ReplicaPlan) -> str:
+    """One line for a person: how long a pod may take to end, and by which figures."""
+    rate = plan.policy.checkpoint.storage_bandwidth
+    basis = (
+        f"{names.PREFIX}checkpoint.storage-bandwidth"
+        if rate
+        else "assumed: no run has shown what this storage takes"
+    )
+    seconds = grace_of(plan.replica.spec["template"]["spec"], plan)
+    return (
+        f"{plan.replica.path}: a pod has {seconds} s to end, for a snapshot of up to "
+        f"{plan.arena_bytes / 2 / _MIB:.0f} MiB at {(rate or BYTES_PER_SECOND) / 1e6:.0f} MB/s "
+        f"({basis})"
+    )
+
+
 def apply_pod(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
     """Leave enough time to end; where the default is enough it stays unwritten."""
-    needed = grace_seconds(pod, plan.arena_bytes)
+    needed = grace_of(pod, plan)
     if needed == GRACE_SECONDS and pod.get("terminationGracePeriodSeconds") is None:
         return dict(pod)
     return {**pod, "terminationGracePeriodSeconds": needed}

@@ -56,6 +56,13 @@ class CheckpointPolicy(Section):
         default=0, ge=0, description="bytes a second such as 100Mi, 1 or more; 0 is no cap"
     )
     """Most bytes a second that a pod persists; a flush before the pod ends is not held back."""
+    storage_bandwidth: Bytes | None = Field(
+        default=None,
+        ge=1 << 20,
+        description="bytes a second such as 100Mi, 1Mi or more, that storage takes of one pod",
+    )
+    """What was measured of the storage: how long a pod may take to end depends on it. The client
+    fills it in from the history; None counts with 100 MB/s, as of a slow network volume."""
     replica_bandwidth: Bytes = Field(
         default=0, ge=0, description="bytes a second such as 100Mi, 1 or more; 0 is no cap"
     )

@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 from collections.abc import Mapping
 from typing import Any
 
 from rover_kf.api import names
+
+_NAMESPACED = ("persistentVolumeClaim", "ephemeral")
 
 
 def is_url(path: str | None) -> bool:
@@ -30,6 +33,30 @@ def covering_mount(trainer: Mapping[str, Any], path: str | None) -> Mapping[str,
         mount for mount in trainer.get("volumeMounts") or () if covers(mount["mountPath"], path)
     ]
     return max(found, key=lambda mount: len(posixpath.normpath(mount["mountPath"])), default=None)
+
+
+def identity(
+    path: str | None, trainer: Mapping[str, Any], pod: Mapping[str, Any], namespace: str
+) -> str:
+    """What is equal for two jobs whose checkpoints go to the same storage; empty without a path.
+
+    Args:
+        path: of the checkpoints.
+        trainer: the container.
+        pod: its spec.
+        namespace: of the job: a claim's name is known there alone.
+    """
+    if path is None:
+        return ""
+    if is_url(path):
+        return "/".join(path.split("/")[:3])
+    mount = covering_mount(trainer, path)
+    volume = {} if mount is None else volume_of(pod, mount)
+    for kind, source in volume.items():
+        if isinstance(source, Mapping):
+            told = json.dumps(source, sort_keys=True, separators=(",", ":"))
+            return f"{kind} {told} of {namespace}" if kind in _NAMESPACED else f"{kind} {told}"
+    return path
 
 
 def volume_of(pod: Mapping[str, Any], mount: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
     """Rewrite the command if it can be, and set the environment."""
 
     def change(trainer: items.Item) -> items.Item:
-        grace = lifecycle.grace_seconds(pod, plan.arena_bytes)
+        grace = lifecycle.grace_of(pod, plan)
         variables = [
             {"name": names.ENV_HOME, "value": names.HOME},
             {"name": names.ENV_CHECKPOINT_EVERY, "value": str(plan.policy.checkpoint.every)},

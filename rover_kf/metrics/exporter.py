@@ -28,6 +28,7 @@ _GAUGES = {
     "sealed_step": "Newest step in memory; -1 if none.",
     "durable_step": "Newest step on storage; -1 if none.",
     "snapshot_bytes": "Size of the newest sealed snapshot, one rank.",
+    "storage_rate": "Bytes a second that storage took of the slowest pod lately; 0: not measured.",
     "restart_seconds": "Last time from a change of the world until every rank stepped.",
 }
 _DATA_GAUGES = {
@@ -70,6 +71,7 @@ def render(
     *,
     told: Mapping[str, int] | None = None,
     storage: bool = False,
+    silent_seconds: float = 0.0,
 ) -> bytes:
     """The text for GET /metrics.
 
@@ -79,10 +81,18 @@ def render(
         status: of the coordinator; None: this sidecar has none.
         told: how often the coordinator has told each Event.
         storage: whether checkpoints go to storage at all.
+        silent_seconds: how long storage has not answered this sidecar; 0: it does.
     """
     registry = CollectorRegistry()
     info = Gauge("rover_kf_sidecar_up", "A sidecar that runs.", ["job", "pod"], registry=registry)
     info.labels(job, pod).set(1)
+    silent = Gauge(
+        "rover_kf_storage_silent_seconds",
+        "How long the checkpoints' folder has hung for this pod; 0: it answers.",
+        ["job", "pod"],
+        registry=registry,
+    )
+    silent.labels(job, pod).set(silent_seconds)
     if status is None:
         return generate_latest(registry)
     values = {name: getattr(status, name) for name in (*_GAUGES, *_COUNTERS)}

@@ -11,7 +11,7 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api.jobs import Manifest
 from rover_kf.api.records import JobSignature
-from rover_kf.injection import adapters, command, quantities, sizing, structure
+from rover_kf.injection import adapters, command, quantities, sizing, storage, structure
 from rover_kf.injection.policy import RoverPolicy
 
 ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu", "google.com/tpu")
@@ -37,6 +37,8 @@ class JobFacts:
     """Fewest pods that share a parity of sharded state; 0: each keeps a copy."""
     persist_seconds: float = 60.0
     """Least time between two persists; at least 1."""
+    storage: str = ""
+    """Which storage checkpoints go to; empty: none."""
 
 
 def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
@@ -77,6 +79,9 @@ def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
         arena_bytes=policy.checkpoint.arena,
         parity_group=policy.checkpoint.parity_group,
         persist_seconds=max(1.0, policy.checkpoint.persist_seconds),
+        storage=storage.identity(
+            policy.checkpoint.path, trainer, leader.spec["template"]["spec"], signature.namespace
+        ),
     )
 
 

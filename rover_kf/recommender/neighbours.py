@@ -46,10 +46,15 @@ def near(
     for record in records:
         age = max(0.0, now - record.updated_at)
         distance = _distance(signature, record.signature)
-        weight = math.exp(-(distance**2) / (2 * BANDWIDTH**2)) * 0.5 ** (age / HALF_LIFE_SECONDS)
+        weight = math.exp(-(distance**2) / (2 * BANDWIDTH**2)) * freshness(age)
         if weight >= LEAST_WEIGHT:
             found.append(Neighbour(record, weight))
     return tuple(sorted(found, key=lambda item: -item.weight))
+
+
+def freshness(age: float) -> float:
+    """What is left of a run's weight after so many seconds."""
+    return math.pow(0.5, age / HALF_LIFE_SECONDS)
 
 
 def _distance(one: JobSignature, other: JobSignature) -> float:

@@ -150,6 +150,7 @@ def _sizes(sources: Sources, limits: Constraints) -> tuple[tuple[Quantity, ...],
         snapshots,
         arena.replica(sources, snapshots),
         saving.bandwidth(sources),
+        saving.storage_rate(sources),
         saving.checkpoint_every(sources),
     )
     unmet: tuple[str, ...] = ()

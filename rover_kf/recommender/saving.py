@@ -9,6 +9,7 @@ import math
 from rover_kf.api.decisions import Quantity
 from rover_kf.api.records import RunRecord
 from rover_kf.recommender import neighbours
+from rover_kf.recommender.neighbours import Neighbour
 from rover_kf.recommender.sources import MIB, Sources, counted, single
 
 PRIOR_FAILURE_SECONDS = 86400.0
@@ -60,6 +61,33 @@ def bandwidth(sources: Sources) -> Quantity | None:
         target = BANDWIDTH_MARGIN * need
         return counted("storage_bandwidth", target, bounds, sizes, why, basis="formula")
     return single("storage_bandwidth", BANDWIDTH_MARGIN * need, bounds, "formula", why, samples=1.0)
+
+
+def storage_rate(sources: Sources) -> Quantity | None:
+    """Bytes a second that storage took of one pod; None while no run has shown it.
+
+    Every run on that storage counts, of whatever script, by its age; without one, runs alike.
+    """
+    storage, everyone = sources.facts.storage, (*sources.runs, *sources.elsewhere)
+    if not storage:
+        return None
+    same = [item.record for item in everyone if item.record.storage == storage]
+    newest = max((record.updated_at for record in same), default=0.0)
+    found = neighbours.samples(
+        [Neighbour(record, neighbours.freshness(newest - record.updated_at)) for record in same],
+        lambda run: run.storage_rate,
+    )
+    where = "this storage"
+    if not found:
+        found, where = neighbours.samples(sources.runs, lambda run: run.storage_rate), "runs alike"
+    if not found:
+        return None
+    target = neighbours.quantile(found, 0.5)
+    why = (
+        f"measured of {where} in {len(found)} run(s), of the slowest pod; how long a pod may take "
+        "to end goes by it"
+    )
+    return counted("storage_rate", target, neighbours.interval(found, target), found, why)
 
 
 def step_seconds(run: RunRecord) -> float | None:

@@ -30,6 +30,7 @@ UNITS = {
     "arena": "bytes",
     "replica": "bytes",
     "storage_bandwidth": "bytes/s",
+    "storage_rate": "bytes/s",
     "checkpoint_every": "steps",
 }
 

@@ -137,7 +137,11 @@ class RunHistory:
         self._close(job.key, job.uid, job.created_at)
         read = facts.of(job.manifest, source=str(job.key))
         return recorder.begin(
-            job, signature=read.signature, requested=read.requested, every=read.checkpoint_every
+            job,
+            signature=read.signature,
+            requested=read.requested,
+            every=read.checkpoint_every,
+            storage=read.storage,
         )
 
     def _close(self, key: JobKey, but_uid: str, now: float) -> None:

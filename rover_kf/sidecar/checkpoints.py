@@ -23,13 +23,11 @@ from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaRequest, RestoreReply, RestoreRequest, Sealed, WaitRequest
 from rover_kf.api.replica_checks import SealTaken
 from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint.bandwidth import Cap
-from rover_kf.checkpoint.capped_writer import CappedWriter
-from rover_kf.checkpoint.location import open_storage
 from rover_kf.sidecar import background
 from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.examination import Examination
 from rover_kf.sidecar.persister import Persister
+from rover_kf.sidecar.place import Place
 from rover_kf.sidecar.replica_check import ReplicaCheck
 from rover_kf.sidecar.replicas import Replicas
 from rover_kf.sidecar.restorer import Restorer
@@ -53,23 +51,23 @@ class Checkpoints:
         settings: of the sidecar.
         peers: the coordinator and other sidecars.
         story: where restores and damages are told.
+        place: of what leaves memory; None: nothing does.
     """
 
-    def __init__(self, settings: SidecarSettings, peers: Peers, story: Story) -> None:
+    def __init__(
+        self, settings: SidecarSettings, peers: Peers, story: Story, place: Place | None
+    ) -> None:
         self._settings, self._peers, self._story = settings, peers, story
-        self._slots = Slots(settings)
-        path = settings.checkpoint_path
-        self._cap = Cap(settings.checkpoint_bandwidth)
-        storage = open_storage(path, settings.job) if path else None
+        self._slots, self._place = Slots(settings), place
         self._persister = (
-            Persister(settings, self._slots, CappedWriter(storage, self._cap), peers, story)
-            if storage
-            else None
+            Persister(settings, self._slots, place.writer, peers, story) if place else None
         )
         self._replicas = Replicas(settings, self._slots, peers, story)
         self._check = ReplicaCheck(settings, self._slots, peers)
         self._examination = Examination(self._slots)
-        self._restorer = Restorer(settings, self._examination, storage, peers, story)
+        self._restorer = Restorer(
+            settings, self._examination, place.stored if place else None, peers, story
+        )
         self._allocating = asyncio.Lock()
         self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_WAITING)
         self._news = asyncio.Event()
@@ -130,10 +128,10 @@ class Checkpoints:
         return reply(answer)
 
     async def _on_flush(self, _: web.Request) -> web.Response:
-        if self._persister is None:
+        if self._persister is None or self._place is None:
             reason = "no checkpoint path is set: checkpoints stay in memory"
             return reply(Acknowledged(reason=reason))
-        with self._cap.lifted():
+        with self._place.cap.lifted():
             return reply(await self._persister.flush())
 
     async def _on_examine(self, _: web.Request) -> web.Response:

@@ -30,9 +30,8 @@ from rover_kf.api.checkpoints import (
 from rover_kf.api.replica_checks import SealTaken
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint import commit
-from rover_kf.checkpoint.location import open_storage
 from rover_kf.checkpoint.manifest import Manifest
-from rover_kf.checkpoint.storage import Storage
+from rover_kf.checkpoint.storage import StoredCheckpoints
 from rover_kf.sidecar import first_look, newest_stored
 from rover_kf.sidecar.common_step import CommonStep
 from rover_kf.sidecar.long_poll import LongPoll
@@ -43,6 +42,7 @@ from rover_kf.sidecar.replication import Replication
 from rover_kf.sidecar.seal_account import SealAccount
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.storage_rate import StorageRate
 from rover_kf.sidecar.web import read, reply
 
 _log = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class Commits:
         settings: of the sidecar that plays it.
         story: where commits and damages are told.
         peers: other sidecars.
+        storage: of the job; None: checkpoints stay in memory.
         resolve_seconds: how long a rank waits for the others.
     """
 
@@ -68,13 +69,13 @@ class Commits:
         story: Story,
         peers: Peers,
         *,
+        storage: StoredCheckpoints | None,
         resolve_seconds: float = RESOLVE_SECONDS,
     ) -> None:
-        self._settings, self._story = settings, story
-        path = settings.checkpoint_path
-        self._storage = open_storage(path, settings.job) if path else None
+        self._settings, self._story, self._storage = settings, story, storage
         self._ledger = commit.Ledger()
         self._seals = SealAccount()
+        self._rate = StorageRate()
         self._naming = Naming(settings.persist_seconds, time.time_ns(), settings.persist_steps)
         group = settings.checkpoint_parity_group
         self._replication = Replication(peers, lambda: self._naming.named, group)
@@ -95,6 +96,11 @@ class Commits:
     def durable_step(self) -> int | None:
         """Newest committed step on storage."""
         return self._ledger.committed[1] if self._ledger.committed else None
+
+    @property
+    def storage_rate(self) -> float:
+        """Bytes a second that storage took of the slowest pod lately; 0: not measured."""
+        return self._rate.value
 
     @property
     def seals(self) -> SealAccount:
@@ -197,11 +203,15 @@ class Commits:
         async with self._writing:
             verdict = commit.report(self._ledger, durable, now=time.time())
             self._ledger = verdict.ledger
+            if verdict.accepted:
+                self._rate.heard(durable)
             if verdict.manifest is not None:
                 await self._commit(verdict.manifest, durable.persist_seconds, self._storage)
             return Acknowledged(done=verdict.accepted, reason=verdict.reason)
 
-    async def _commit(self, manifest: Manifest, persist_seconds: float, storage: Storage) -> None:
+    async def _commit(
+        self, manifest: Manifest, persist_seconds: float, storage: StoredCheckpoints
+    ) -> None:
         folder = await asyncio.to_thread(storage.write_manifest, manifest)
         self._ledger = commit.commit(self._ledger, manifest)
         self._naming.committed((manifest.generation, manifest.step))

@@ -28,6 +28,7 @@ from rover_kf.sidecar.coordinator import Coordinator
 from rover_kf.sidecar.herald import Herald
 from rover_kf.sidecar.identity import make_gate
 from rover_kf.sidecar.peers import SidecarPeers
+from rover_kf.sidecar.place import place_of
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.story import Chronicle, Messenger
 from rover_kf.sidecar.web import IDLE_SECONDS, LINGER_SECONDS, application, read, reply
@@ -63,12 +64,13 @@ class Daemon:
         self._chronicle = Chronicle(settings.pod)
         self._messenger = Messenger(settings.pod, self._peers)
         story = self._chronicle if settings.is_coordinator else self._messenger
-        self._checkpoints = Checkpoints(settings, self._peers, story)
+        self._place = place = place_of(settings)
+        self._checkpoints = Checkpoints(settings, self._peers, story, place)
         self._coordinator = (
             Coordinator(
                 settings,
                 self._chronicle,
-                Commits(settings, story, self._peers),
+                Commits(settings, story, self._peers, storage=place.stored if place else None),
                 self._peers.copy,
             )
             if settings.is_coordinator
@@ -108,6 +110,8 @@ class Daemon:
             await self._coordinator.stop()
         await self._messenger.stop()
         await self._checkpoints.stop()
+        if self._place is not None:
+            await asyncio.to_thread(self._place.close)
         await asyncio.gather(*(runner.cleanup() for runner in self._runners))
         await self._peers.stop()
 
@@ -228,6 +232,7 @@ class Daemon:
             status,
             told=self._chronicle.counts,
             storage=settings.checkpoint_path is not None,
+            silent_seconds=self._place.silent_seconds if self._place else 0.0,
         )
         return web.Response(body=body, headers={"Content-Type": exporter.CONTENT_TYPE})
 

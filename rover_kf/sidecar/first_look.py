@@ -10,7 +10,7 @@ import time
 
 from rover_kf import errors
 from rover_kf.checkpoint.commit import Key
-from rover_kf.checkpoint.storage import Storage
+from rover_kf.checkpoint.storage import StoredCheckpoints
 
 SECONDS = 20.0
 """How long storage is waited for; the probe of a sidecar that starts gives it 60."""
@@ -29,7 +29,7 @@ class FirstLook:
     all that rounds have counted to."""
 
 
-async def look(storage: Storage, *, seconds: float = SECONDS) -> FirstLook:
+async def look(storage: StoredCheckpoints, *, seconds: float = SECONDS) -> FirstLook:
     """Look once; training must not wait for a storage that does not answer.
 
     Args:
@@ -45,7 +45,7 @@ async def look(storage: Storage, *, seconds: float = SECONDS) -> FirstLook:
         return FirstLook(int(time.time()), wrong=wrong)
 
 
-def _read(storage: Storage) -> FirstLook:
+def _read(storage: StoredCheckpoints) -> FirstLook:
     folders, whole = storage.folders(), storage.whole()
     generation = max((folder.generation for folder in folders), default=0) + 1
     if not whole:

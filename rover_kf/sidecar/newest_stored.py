@@ -10,11 +10,11 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import Holding, ResolveReply, ResolveRequest
 from rover_kf.checkpoint.resolve import Stored, newest_in_memory, resolve
-from rover_kf.checkpoint.storage import Storage
+from rover_kf.checkpoint.storage import StoredCheckpoints
 
 
 def choose(
-    storage: Storage | None,
+    storage: StoredCheckpoints | None,
     requests: Sequence[ResolveRequest],
     absent: Sequence[Holding],
     warn: Callable[[str], None],
@@ -37,7 +37,7 @@ def choose(
 
 
 def _stored(
-    storage: Storage | None, above: int, world_size: int, warn: Callable[[str], None]
+    storage: StoredCheckpoints | None, above: int, world_size: int, warn: Callable[[str], None]
 ) -> Stored | None:
     """The newest checkpoint that is whole to the last byte, if it is newer than that step."""
     # With nothing in memory, to begin anew would in the end replace what is on storage.

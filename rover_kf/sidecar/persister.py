@@ -21,7 +21,7 @@ from rover_kf.api import names
 from rover_kf.api.checkpoints import Durable, GivenUp, Named, NamedRequest, WaitRequest
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.control import Seal
-from rover_kf.checkpoint.storage import RankWriter
+from rover_kf.checkpoint.slot_content import SlotWriter
 from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.rank_file import write
 from rover_kf.sidecar.seams import Peers, Story
@@ -60,7 +60,7 @@ class Persister:
         self,
         settings: SidecarSettings,
         slots: Slots,
-        storage: RankWriter,
+        storage: SlotWriter,
         peers: Peers,
         story: Story,
     ) -> None:

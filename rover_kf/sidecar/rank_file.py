@@ -4,22 +4,19 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-
 from rover_kf import errors
 from rover_kf.api.checkpoints import Durable
-from rover_kf.checkpoint import measured, pieces
+from rover_kf.checkpoint import measured
 from rover_kf.checkpoint.control import Seal
-from rover_kf.checkpoint.split import Share, share
-from rover_kf.checkpoint.storage import RankWriter
+from rover_kf.checkpoint.slot_content import SlotContent, SlotWriter
+from rover_kf.checkpoint.split import share
 from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.slots import Slots
 from rover_kf.sidecar.sources import read_head
 
 
 def write(
-    storage: RankWriter, slots: Slots, local_rank: int, seal: Seal, assignment: Assignment
+    storage: SlotWriter, slots: Slots, local_rank: int, seal: Seal, assignment: Assignment
 ) -> Durable:
     """Write it; safe when it returns. Blocks.
 
@@ -33,22 +30,22 @@ def write(
             of its own and cannot touch what this round makes.
 
     Returns:
-        The report, without the pod and the seconds.
+        The report, without the pod and the seconds of all.
 
     Raises:
         TornSnapshot: the slot no longer holds that step.
         StorageFailed: the storage refused, or took other bytes than were sealed.
     """
     folder = storage.folder(seal.step, assignment.round)
-    with slots.arena(local_rank).pin(seal) as pin:
-        head = read_head(pin.descriptor, seal.length)
-        slot = pieces.mapped(pin.descriptor, seal.length)
-        if assignment.world_size == 1:
-            content, length, common = pieces.cut(slot), seal.length, 0
-        else:
+    arena = slots.arena(local_rank)
+    with arena.pin(seal) as pin:
+        head, path, common = read_head(pin.descriptor, seal.length), arena.slot_path(seal.slot), 0
+        content = SlotContent(path, seal.length, ((0, seal.length),))
+        if assignment.world_size > 1:
             part = share(head, assignment.rank, assignment.world_size)
-            content, length, common = _content(slot, part), part.length, part.common
-        file = storage.write_rank(folder, assignment.rank, content, length)
+            common = part.common
+            content = SlotContent(path, seal.length, tuple(part.ranges), bytes(part.header))
+        file, seconds = storage.write_slot(folder, assignment.rank, content)
     if assignment.world_size == 1:
         _compare(file.checksum, slots.checksum(local_rank, seal), seal)
     return Durable(
@@ -65,12 +62,8 @@ def write(
         common=common,
         course=seal.round,
         metrics=measured.of(head),
+        storage_seconds=seconds,
     )
-
-
-def _content(slot: memoryview, part: Share) -> Iterator[memoryview]:
-    ranges = (pieces.cut(slot[begin:end]) for begin, end in part.ranges)
-    return itertools.chain([memoryview(part.header)], *ranges)
 
 
 def _compare(written: int, sealed: int, seal: Seal) -> None:

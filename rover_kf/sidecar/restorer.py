@@ -32,7 +32,7 @@ from rover_kf.checkpoint import assembly, manifest
 from rover_kf.checkpoint.assembly import Assembly
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.manifest import Folder
-from rover_kf.checkpoint.storage import Storage
+from rover_kf.checkpoint.storage import StoredCheckpoints
 from rover_kf.sidecar import parity_slot
 from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.examination import Examination
@@ -72,7 +72,7 @@ class Restorer:
         self,
         settings: SidecarSettings,
         examination: Examination,
-        store: Storage | None,
+        store: StoredCheckpoints | None,
         peers: Peers,
         story: Story,
     ) -> None:
@@ -184,7 +184,7 @@ class Restorer:
             return await self._fill(request, sources, made, state)
 
     async def _from_storage(
-        self, request: RestoreRequest, choice: ResolveReply, store: Storage
+        self, request: RestoreRequest, choice: ResolveReply, store: StoredCheckpoints
     ) -> Seal:
         folder = self._folder(choice, store)
         found = await asyncio.to_thread(store.load, folder)
@@ -232,7 +232,7 @@ class Restorer:
             arena.control.write_checksum(seal, sources[0].checksum)
         return seal
 
-    def _folder(self, choice: ResolveReply, store: Storage) -> Folder:
+    def _folder(self, choice: ResolveReply, store: StoredCheckpoints) -> Folder:
         # By name below our own root: the volume may be mounted elsewhere in the coordinator's pod.
         named = manifest.parse_folder(choice.path.rstrip("/"))
         if named is None:

@@ -20,7 +20,7 @@ from rover_kf.checkpoint.arena import Pin
 from rover_kf.checkpoint.assembly import Copy, scatter
 from rover_kf.checkpoint.manifest import Folder, RankFile
 from rover_kf.checkpoint.snapshot import Snapshot
-from rover_kf.checkpoint.storage import Storage
+from rover_kf.checkpoint.storage import StoredCheckpoints
 
 
 class Source(Protocol):
@@ -73,7 +73,7 @@ class SlotSource:
 class FileSource:
     """A rank's file on storage."""
 
-    storage: Storage
+    storage: StoredCheckpoints
     folder: Folder
     file: RankFile
 
@@ -113,8 +113,9 @@ def head_of(descriptor: int, file_bytes: int) -> bytes:
     Raises:
         TornSnapshot: there is none.
     """
-    first = b"".join(pieces.read(descriptor, 0, snapshot.LENGTH_BYTES))
-    return b"".join(pieces.read(descriptor, 0, snapshot.head_bytes(first, file_bytes)))
+    first = b"".join(map(bytes, pieces.read(descriptor, 0, snapshot.LENGTH_BYTES)))
+    size = snapshot.head_bytes(first, file_bytes)
+    return b"".join(map(bytes, pieces.read(descriptor, 0, size)))
 
 
 async def verified(source: Source) -> AsyncGenerator[memoryview, None]:

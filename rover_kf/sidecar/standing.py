@@ -64,6 +64,7 @@ def standing(
         memory_peak=telemetry.usage.memory,
         memory_trend=telemetry.usage.series.trend(),
         cpu_peak=telemetry.usage.cores,
+        storage_rate=commits.storage_rate,
     )
 
 

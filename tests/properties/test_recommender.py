@@ -26,7 +26,7 @@ from rover_kf.recommender.recommend import combine
 
 SIGNATURE = JobSignature("team", "digits", "PyTorchJob", "img", "python t.py", 1, 0)
 ALWAYS = ("replicas", "processes", "cpu", "memory", "arena", "replica", "checkpoint_every")
-SOMETIMES = ("accelerator_memory", "batch", "storage_bandwidth")
+SOMETIMES = ("accelerator_memory", "batch", "storage_bandwidth", "storage_rate")
 positive = st.floats(1e-3, 1e9)
 
 windows = st.builds(

@@ -30,6 +30,7 @@ from rover_kf.checkpoint.arena import Arena
 from rover_kf.sidecar.checkpoints import Checkpoints
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.peers import SidecarPeers
+from rover_kf.sidecar.place import place_of
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.web import application
 
@@ -90,11 +91,12 @@ async def serve(settings: SidecarSettings, story: Told, port: int) -> None:
     """Serve a pod, its peers on this port, until the task is cancelled."""
     peers = SidecarPeers(settings)
     await peers.start()
-    checkpoints = Checkpoints(settings, peers, story)
+    place = place_of(settings)
+    checkpoints = Checkpoints(settings, peers, story, place)
     local = [*checkpoints.local_routes(), web.post(names.PATH_SAMPLES, _acknowledge)]
     remote = checkpoints.peer_routes()
     if settings.is_coordinator:
-        commits = Commits(settings, story, peers)
+        commits = Commits(settings, story, peers, storage=place and place.stored)
         await commits.first_generation()
         remote += commits.routes()
     socket_path = settings.home / names.SOCKET
@@ -102,6 +104,8 @@ async def serve(settings: SidecarSettings, story: Told, port: int) -> None:
     socket_path.unlink(missing_ok=True)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(peers.stop)
+        if place is not None:
+            stack.callback(place.close)
         for routes in (local, remote):
             runner = web.AppRunner(application(routes, None))
             await runner.setup()

@@ -22,6 +22,8 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaRequest, Durable, RestoreReply, RestoreRequest
 from rover_kf.api.status import Acknowledged
+from rover_kf.checkpoint.bandwidth import Cap
+from rover_kf.checkpoint.capped_writer import CappedWriter
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.files import Files
 from rover_kf.checkpoint.manifest import Folder, Manifest
@@ -132,8 +134,7 @@ class World:
             for rank in range(form.world_size)
         ]
         here = Here()
-        self.commits = here.commits = Commits(settings[0], self.story, here)
-        self.commits._storage = self.storage
+        self.commits = here.commits = Commits(settings[0], self.story, here, storage=self.storage)
         self.slots = [Slots(item) for item in settings]
         self._restorers = [
             Restorer(item, Examination(slots), self.storage, here, self.story)
@@ -174,7 +175,7 @@ class World:
         slots = self.slots[rank]
         seal = next(seal for seal in slots.arena(0).sealed() if seal.step == step)
         assignment = Assignment(rank, self.form.world_size, round_)
-        return rank_file.write(self.storage, slots, 0, seal, assignment)
+        return rank_file.write(CappedWriter(self.storage, Cap(0)), slots, 0, seal, assignment)
 
     def report(self, durable: Durable) -> Acknowledged:
         """Give the coordinator a rank's report."""

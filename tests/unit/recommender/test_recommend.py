@@ -232,3 +232,32 @@ def test_manifest_that_is_none_is_refused():
         recommend(unnamed)
     with pytest.raises(errors.InputError):
         recommend({"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob"})
+
+
+CLAIM = {"name": "ckpt", "persistentVolumeClaim": {"claimName": "fast"}}
+
+
+def _stored(claim="fast", namespace="team"):
+    given = manifest(annotations={"rover-kf.io/checkpoint.path": "/ckpt/run"})
+    given["metadata"]["namespace"] = namespace
+    pod = given["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    pod["volumes"] = [{**CLAIM, "persistentVolumeClaim": {"claimName": claim}}]
+    pod["containers"][0]["volumeMounts"] = [{"name": "ckpt", "mountPath": "/ckpt"}]
+    return reading.of(given)
+
+
+def test_what_storage_takes_is_known_of_runs_on_it():
+    """Whatever script they ran; of another storage only runs alike tell; of none, nothing."""
+    facts = _stored()
+    assert len({_stored().storage, _stored("slow").storage, _stored(namespace="b").storage}) == 3
+    other = dataclasses.replace(FACTS.signature, command="python other.py", name="other")
+    same = run(uid="u2", signature=other, storage=facts.storage, storage_rate=200e6)
+    found = combine(facts, [same]).get("storage_rate")
+    assert (found.target, found.basis) == (200e6, "history")
+    assert "this storage" in found.why
+    elsewhere = run(storage="s3://bucket", storage_rate=50e6)
+    assert combine(facts, [same, elsewhere]).get("storage_rate").target == 200e6
+    alike = combine(facts, [elsewhere]).get("storage_rate")
+    assert (alike.target, "runs alike" in alike.why) == (50e6, True)
+    assert combine(facts, [run(storage=facts.storage)]).get("storage_rate") is None
+    assert combine(PLAIN, [elsewhere]).get("storage_rate") is None

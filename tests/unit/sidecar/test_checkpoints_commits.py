@@ -28,10 +28,18 @@ from rover_kf.api.checkpoints import (
 )
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
+from rover_kf.checkpoint.location import open_storage
 from rover_kf.checkpoint.manifest import Folder, folder_name
+from rover_kf.checkpoint.storage import Storage
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.peers import SidecarPeers
+from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.web import application
+
+
+def _stored(settings: SidecarSettings) -> Storage | None:
+    path = settings.checkpoint_path
+    return open_storage(path, settings.job) if path else None
 
 
 class Coordinator:
@@ -40,7 +48,8 @@ class Coordinator:
     def __init__(self, home: pathlib.Path, **changes: object) -> None:
         self.story = checkpoint_pod.Told()
         settings = checkpoint_pod.settings_of(home, **changes)
-        self.commits = Commits(settings, self.story, SidecarPeers(settings), resolve_seconds=2.0)
+        peers, stored = SidecarPeers(settings), _stored(settings)
+        self.commits = Commits(settings, self.story, peers, storage=stored, resolve_seconds=2.0)
         self.root = home / "pvc" / "demo"
         self._client: TestClient | None = None
 
@@ -177,7 +186,9 @@ def test_rounds_start_above_everything_on_storage(tmp_path):
     asyncio.run(scene())
     (storage.root / folder_name(8, 6)).mkdir()
     settings = checkpoint_pod.settings_of(tmp_path, checkpoint_path=str(tmp_path / "pvc"))
-    successor = Commits(settings, checkpoint_pod.Told(), SidecarPeers(settings))
+    successor = Commits(
+        settings, checkpoint_pod.Told(), SidecarPeers(settings), storage=_stored(settings)
+    )
     assert asyncio.run(successor.first_generation()) == 7
     assert successor.durable_step == 5
     assert storage.folders()[-1] == Folder(6, 8, str(storage.root))

@@ -1,0 +1,166 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The storage processes of a sidecar: one for each call at a time, and whether their folder hangs.
+
+A call waits for a word of its process for so long; then the process is killed and the call is
+refused. What the kernel does not let go of is left behind. While the folder hangs, calls are
+refused sooner, and at once as long as two processes cannot be ended. The next call that is answered
+ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import refusals
+from rover_kf.sidecar.storage_child import Silent, StorageChild
+
+HANGING_SECONDS = 3.0
+"""Patience once the folder is known to hang."""
+CLOSING_SECONDS = 3.0
+"""For what is under way when the sidecar ends, a retention for one."""
+ENDING_SECONDS = 1.0
+"""For processes that were killed; one that the kernel holds is left behind."""
+_LOOK_SECONDS = 0.01
+_MOST_STUCK = 2
+
+Answer = tuple[dict[str, Any], bytes]
+
+
+class StorageChildren:
+    """Of one folder.
+
+    Args:
+        root: the job's folder.
+    """
+
+    def __init__(self, root: pathlib.Path) -> None:
+        self._root = root
+        self._lock = threading.Condition()
+        self._idle: list[StorageChild] = []
+        self._busy: set[StorageChild] = set()
+        self._stuck: list[StorageChild] = []
+        self._silent_since: float | None = None
+        self._closed = False
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long the folder has hung; 0: it answers, as far as is known."""
+        since = self._silent_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def close(self) -> None:
+        """End the processes once what they do is done, or soon; then every call is an error."""
+        with self._lock:
+            self._closed = True
+            patient = self._silent_since is None
+            self._lock.wait_for(lambda: not self._busy, CLOSING_SECONDS if patient else 0.0)
+            for child in (*self._idle, *self._busy):
+                child.give_up()
+            self._stuck += self._idle
+            self._idle.clear()
+        deadline = time.monotonic() + ENDING_SECONDS
+        while self._left() and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[StorageChild]:
+        """A process for a call and what follows from it.
+
+        Raises:
+            StorageFailed: there is none to be had, or the folder hangs.
+        """
+        child = self._take()
+        try:
+            if not child.free:
+                self._start(child)
+            yield child
+        finally:
+            self._put_back(child)
+
+    def ask(
+        self,
+        child: StorageChild,
+        words: dict[str, Any],
+        blob: bytes,
+        patience: float,
+        on_next: Callable[[int], None] = lambda _: None,
+    ) -> Answer:
+        """Ask a process, as StorageChild.ask does.
+
+        Raises:
+            StorageFailed: the folder hangs, or refused.
+            TornSnapshot: the process told so.
+        """
+        if self._silent_since is not None:
+            patience = min(patience, HANGING_SECONDS)
+        found, content = self._hear(
+            child, lambda: child.ask(words, blob, patience, on_next=on_next)
+        )
+        self._silent_since = None
+        if "error" in found:
+            body = refusals.to_bytes(found["error"], found["message"])
+            raise refusals.from_bytes(0, body, unreadable=errors.StorageFailed)
+        return found, content
+
+    def _start(self, child: StorageChild) -> None:
+        try:
+            child.wait_ready()
+        except Silent as silent:
+            message = f"the process that asks {self._root} did not start; see the sidecar's log"
+            raise errors.StorageFailed(message) from silent
+
+    def _hear(self, child: StorageChild, ask: Callable[[], Answer]) -> Answer:
+        try:
+            return ask()
+        except Silent as silent:
+            if self._closed or child.failed:
+                how = child.failed or "with the sidecar"
+                message = f"the process that asks {self._root} has ended {how}"
+                raise errors.StorageFailed(message) from silent
+            self._silent_since = self._silent_since or child.heard_at
+            raise self._hangs() from silent
+
+    def _hangs(self) -> errors.StorageFailed:
+        return errors.StorageFailed(
+            f"{self._root} hangs: no answer for {self.silent_seconds:.0f} s; look at the volume's "
+            "server"
+        )
+
+    def _left(self) -> int:
+        """Processes that have not ended yet."""
+        with self._lock:
+            self._stuck = [child for child in self._stuck if not child.gone()]
+            return len(self._stuck) + len(self._busy)
+
+    def _take(self) -> StorageChild:
+        self._left()
+        with self._lock:
+            if self._closed:
+                raise errors.StorageFailed("the sidecar ends")
+            if len(self._stuck) >= _MOST_STUCK:
+                raise self._hangs()
+            while self._idle:
+                child = self._idle.pop()
+                if not child.gone():
+                    break
+            else:
+                child = StorageChild(self._root)
+            self._busy.add(child)
+            return child
+
+    def _put_back(self, child: StorageChild) -> None:
+        with self._lock:
+            self._busy.discard(child)
+            self._lock.notify_all()
+            if child.free and not self._idle and not self._closed:
+                self._idle.append(child)
+                return
+            child.give_up()
+            self._stuck.append(child)

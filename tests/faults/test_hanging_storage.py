@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint folder that hangs, as that of a dead file server or disk, beside a real sidecar."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+import time
+import types
+import urllib.request
+
+import pytest
+from bare_trainer import Trainer
+from hanging_folder import disk, must_be_root, silent
+from sidecar_pods import SidecarPod, job_folder
+from tests_support import eventually
+
+from rover_kf.api import names
+from rover_kf.api.status import Acknowledged
+from rover_kf.checkpoint import snapshot
+from rover_kf.checkpoint.directory_storage import DirectoryStorage
+
+pytestmark = pytest.mark.timeout(300)
+
+SIZE = 2 << 20
+
+
+def _state(number: int) -> bytes:
+    """A snapshot of one tensor."""
+    layout = snapshot.plan([snapshot.Entry("content", "U8", (SIZE,), 1)], {})
+    return snapshot.header(layout, {}) + bytes([number]) * SIZE
+
+
+class _Pod:
+    """A sidecar that coordinates, and the training process beside it."""
+
+    def __init__(self, folder: pathlib.Path, place: str, storage: pathlib.Path) -> None:
+        settings = {
+            names.ENV_NODES: "1",
+            names.ENV_MAX_NODES: "1",
+            names.ENV_ARENA_BYTES: str(16 << 20),
+            names.ENV_CHECKPOINT_PATH: str(storage),
+            names.ENV_PERSIST_SECONDS: "0",
+        }
+        address = f"{place}.1"
+        self.sidecar = SidecarPod(folder, 0, address, address, settings=settings).start().ready()
+        home = types.SimpleNamespace(home=self.sidecar.home)
+        self.trainer = Trainer(types.SimpleNamespace(settings=home))
+        self.stored = DirectoryStorage(storage / "train")
+
+    def save(self, step: int) -> None:
+        begun = time.monotonic()
+        self.trainer.save(step, _state(step))
+        assert self.trainer.wait(step, "memory").done
+        assert time.monotonic() - begun < 10
+
+    def hangs(self) -> str:
+        """The Event that says so."""
+        told = self.sidecar.status().events
+        return next((event.message for event in told if " hangs: no answer" in event.message), "")
+
+    def silent_seconds(self) -> float:
+        """The metric."""
+        url = f"http://{self.sidecar.address}:{names.PORT}{names.PATH_METRICS}"
+        text = urllib.request.urlopen(url, timeout=10).read().decode()
+        lines = (line for line in text.splitlines() if "storage_silent_seconds{" in line)
+        return float(next(lines).split()[-1])
+
+    def durable(self, step: int) -> None:
+        assert self.trainer.wait(step, "durable") == Acknowledged()
+        folder = next(found for found in self.stored.whole() if found.step == step)
+        (file,) = self.stored.verify(folder).files
+        pieces = self.stored.read_range(folder, file, 0, file.length)
+        assert b"".join(map(bytes, pieces)) == _state(step)
+
+
+@pytest.fixture
+def _root():
+    must_be_root()
+
+
+@pytest.mark.usefixtures("_root")
+def test_a_disk_that_lets_no_write_return(tmp_path):
+    """Whoever writes cannot even be killed. Saves, slots and recovery go on from memory, the Event
+    and the metric say how long it has hung, and it is written when the disk is back. A sidecar that
+    is told to end does so while it hangs, and a new one goes on."""
+    with job_folder() as (folder, place), disk(tmp_path / "disk") as volume:
+        pod = _Pod(folder, place, volume.folder / "pvc")
+        try:
+            pod.trainer.restore(1)
+            pod.save(1)
+            pod.durable(1)
+            volume.freeze()
+            pod.save(2)
+            message = eventually(pod.hangs, within=120, what="the Event says that it hangs")
+            assert f"{volume.folder}/pvc/train hangs: no answer for " in message
+            assert "checkpoints in memory go on" in message
+            assert pod.silent_seconds() > 15
+            for step in range(3, 8):
+                pod.save(step)
+            begun = time.monotonic()
+            assert (pod.trainer.restore(2).step, pod.trainer.round) == (7, 2)
+            recovered = time.monotonic() - begun
+            volume.thaw()
+            pod.durable(7)
+            assert pod.silent_seconds() == 0
+            volume.freeze()
+            pod.save(8)
+            eventually(lambda: _writers_held(pod.sidecar), within=60, what="a writer hangs")
+            begun = time.monotonic()
+            pod.sidecar.signal(signal.SIGTERM)
+            assert pod.sidecar.process.wait(60) == 0
+            ended = time.monotonic() - begun
+            volume.thaw()
+            pod.sidecar.start().ready()
+            pod.durable(8)
+        finally:
+            pod.sidecar.kill()
+    print(f"recovered in {recovered:.1f} s, ended in {ended:.1f} s while it hung")
+    assert recovered < 20
+    assert ended < 30
+
+
+@pytest.mark.usefixtures("_root")
+def test_a_server_that_is_gone(tmp_path):
+    """Nobody can even look at the folder: a restart in place resumes from memory all the same, and
+    a coordinator that starts meanwhile serves. When the server is back, all is written."""
+    storage = tmp_path / "pvc"
+    storage.mkdir()
+    with job_folder() as (folder, place):
+        pod = _Pod(folder, place, storage)
+        try:
+            pod.trainer.restore(1)
+            pod.save(1)
+            pod.durable(1)
+            with silent(storage):
+                pod.save(2)
+                begun = time.monotonic()
+                assert pod.trainer.restore(2).step == 2
+                recovered = time.monotonic() - begun
+                eventually(pod.hangs, within=120, what="the Event says that it hangs")
+                pod.save(3)
+                pod.sidecar.kill()
+                pod.sidecar.start().ready()
+                eventually(pod.hangs, within=120, what="the new coordinator says so, too")
+                pod.save(4)
+            pod.durable(4)
+        finally:
+            pod.sidecar.kill()
+    print(f"recovered in {recovered:.1f} s while nobody could look at the folder")
+    assert recovered < 30
+
+
+def _writers_held(sidecar: SidecarPod) -> bool:
+    """A process of the sidecar's is in the kernel and cannot be interrupted."""
+    tasks = pathlib.Path(f"/proc/{sidecar.process.pid}/task").glob("*/children")
+    children = [int(pid) for task in tasks for pid in task.read_text().split()]
+    return any(_waits(pid) for pid in children)
+
+
+def _waits(pid: int) -> bool:
+    threads = pathlib.Path(f"/proc/{pid}/task")
+    states = (
+        (thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads.iterdir()
+    )
+    return "D" in states

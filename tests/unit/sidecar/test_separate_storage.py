@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A folder's checkpoints through another process: the same as without one."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import crc32c
+import pytest
+from tests_support import eventually
+
+from rover_kf import errors
+from rover_kf.checkpoint.bandwidth import Cap
+from rover_kf.checkpoint.directory_storage import DirectoryStorage
+from rover_kf.checkpoint.manifest import Manifest
+from rover_kf.checkpoint.retention import Spare
+from rover_kf.checkpoint.slot_content import SlotContent
+from rover_kf.sidecar.separate_storage import SeparateStorage
+
+LENGTH = (9 << 20) + 5
+
+
+@pytest.fixture
+def slot(tmp_path):
+    path = tmp_path / "slot-0"
+    path.write_bytes(os.urandom(LENGTH + 100))
+    return path
+
+
+@pytest.fixture
+def storage(tmp_path):
+    made = SeparateStorage(tmp_path / "pvc" / "demo", Cap(0))
+    yield made
+    made.close()
+
+
+def content(slot: pathlib.Path) -> SlotContent:
+    return SlotContent(slot, LENGTH, ((0, 4096), (5000, LENGTH)), b"a header")
+
+
+def joined(pieces):
+    return b"".join(map(bytes, pieces))
+
+
+def bytes_of(slot: pathlib.Path) -> bytes:
+    found = slot.read_bytes()
+    return b"a header" + found[:4096] + found[5000:LENGTH]
+
+
+def test_everything_that_a_sidecar_asks_of_a_folder(storage, slot, tmp_path):
+    """Written, committed, listed, read in parts, verified, retained: as the folder itself says."""
+    plain = DirectoryStorage(tmp_path / "pvc" / "demo")
+    assert storage.folders() == storage.whole() == ()
+    for step in (1, 2, 3):
+        folder = storage.folder(step, 7)
+        file, seconds = storage.write_slot(folder, 0, content(slot))
+        assert (file.length, file.checksum) == (LENGTH - 904 + 8, crc32c.crc32c(bytes_of(slot)))
+        assert seconds > 0
+        made = Manifest(step, 7, 1, replicated=True, files=(file,), metrics={"loss": float(step)})
+        assert storage.write_manifest(made) == folder
+        storage.settle(folder)
+        assert storage.load(folder) == storage.verify(folder) == plain.verify(folder) == made
+        assert storage.sizes(folder) == plain.sizes(folder)
+    assert joined(storage.read_range(folder, file, 0, file.length)) == bytes_of(slot)
+    assert joined(storage.read_range(folder, file, 3, 10)) == bytes_of(slot)[3:13]
+    spare = Spare(every=2)
+    assert [gone.step for gone in storage.collect(1, generation=7, spare=spare)] == [1]
+    assert storage.whole() == plain.whole() == plain.folders()
+    storage.remove(folder)
+    assert [left.step for left in storage.folders()] == [2]
+
+
+def test_refusals_are_those_of_the_folder(storage, slot, tmp_path):
+    """Their class and their words; a file that is damaged, a manifest that is not there, a folder
+    that cannot be made. A reader that stops half way spoils nothing for the next call."""
+    folder = storage.folder(1, 1)
+    file, _ = storage.write_slot(folder, 0, content(slot))
+    with pytest.raises(errors.StorageFailed, match="No such file"):
+        storage.read_manifest(folder)
+    storage.write_manifest(Manifest(1, 1, 1, replicated=True, files=(file,)))
+    for _ in storage.read_range(folder, file, 0, file.length):
+        break
+    path = tmp_path / "pvc" / "demo" / folder.name / file.name
+    with path.open("r+b") as damaged:
+        damaged.seek(5 << 20)
+        damaged.write(b"x" * 9)
+    with pytest.raises(errors.TornSnapshot, match="has CRC-32C"):
+        storage.verify(folder)
+    short = SlotContent(slot, LENGTH + 4096, ((0, LENGTH),))
+    with pytest.raises(errors.TornSnapshot, match="were sealed"):
+        storage.write_slot(folder, 0, short)
+    (tmp_path / "pvc" / "demo" / storage.folder(2, 1).name).write_text("in the way")
+    with pytest.raises(errors.StorageFailed, match="cannot be written"):
+        storage.write_slot(storage.folder(2, 1), 0, content(slot))
+
+
+def test_its_process_ends_with_the_sidecar(storage, slot):
+    """Closed, no process is left, and what is asked is refused; a killed one costs one call."""
+    storage.folders()
+    (child,) = _children()
+    os.kill(child, 9)
+    eventually(lambda: _state(child) in ("Z", ""), what="the process has ended")
+    assert storage.folders() == ()
+    (child,) = _children()
+    storage.close()
+    eventually(lambda: _state(child) in ("Z", ""), what="the process has ended")
+    with pytest.raises(errors.StorageFailed, match="ends"):
+        storage.write_slot(storage.folder(1, 1), 0, content(slot))
+
+
+def _children() -> list[int]:
+    tasks = pathlib.Path("/proc/self/task").glob("*/children")
+    found = {int(word) for task in tasks for word in task.read_text().split()}
+    return [pid for pid in found if _state(pid) != "Z" and b"storage_process" in _line(pid)]
+
+
+def _line(pid: int) -> bytes:
+    return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def _state(pid: int) -> str:
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
