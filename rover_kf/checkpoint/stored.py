@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is read of a stored checkpoint and checked on the way; the same for any StoredCheckpoints."""
+"""What is read of a stored checkpoint and checked on the way; the same for any storage."""
 
 from __future__ import annotations
 
