@@ -24,6 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "sharding_parts"))
 import leases
 import ledgers
 import overhead
+import pulled
 import resume
 import straggler
 from counted import Counted
@@ -33,7 +34,7 @@ from rover_kf.sharding.permutation import Permutation
 
 BATCH, RANKS = 256, 4
 SIZES = (10**6, 10**9, 10**12)
-PARTS = ("loader_overhead", "orders", "ledgers", "leases", "straggler", "resume")
+PARTS = ("loader_overhead", "orders", "ledgers", "leases", "straggler", "resume", "pulled")
 
 
 def main() -> None:
@@ -41,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=60, help="of the loader's overhead")
     parser.add_argument(
-        "--epochs", type=int, default=3, help="of the slow rank and the resume, each system"
+        "--epochs", type=int, default=3, help="of slow rank, resume and pulling, each system"
     )
     parser.add_argument("--parts", default=",".join(PARTS), help="to measure")
     parser.add_argument(
@@ -58,6 +59,7 @@ def main() -> None:
         "leases": leases.measure,
         "straggler": lambda: straggler.measure(given.epochs),
         "resume": lambda: resume.measure(given.epochs),
+        "pulled": lambda: pulled.measure(given.epochs),
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)
     report = json.loads(given.out.read_text()) if given.out.exists() else {}
