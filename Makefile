@@ -6,8 +6,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv packages programs demo check test test-fast test-cluster images cluster-up cluster-down \
-  cluster-status test-gpu compat soak bench bench-checkpoint bench-rendezvous bench-sharding bench-recommendation bench-scaling bench-elastic \
-  bench-controller clean
+  cluster-status test-gpu compat soak fuzz audit bench bench-checkpoint bench-rendezvous bench-sharding bench-recommendation bench-scaling bench-elastic \
+  bench-controller docs clean
 
 PYTHON ?= python3
 CACHE := $(or $(ROVER_KF_CACHE),$(HOME)/.cache/rover-kf)
@@ -91,6 +91,22 @@ compat: packages venv
 soak: venv
 	$(PY) -m pytest -s tests/soak
 
+# Parsers and servers against other bytes in each round, for so many seconds: make fuzz BUDGET=3600
+fuzz: venv
+	@end=$$((SECONDS + $(or $(BUDGET),600))); round=0; while [ $$SECONDS -lt $$end ]; do round=$$((round + 1)); \
+	  env -u CI ROVER_KF_FUZZ=$(or $(EXAMPLES),200) $(PY) -m pytest -q -x --timeout=1800 \
+	    tests/properties/test_fuzz_*.py tests/faults/test_hostile_requests.py; \
+	done; echo "$$round rounds of $(or $(EXAMPLES),200) examples each found nothing"
+
+# What the images consist of (build/sbom, CycloneDX), and whether any of it is known to be vulnerable.
+audit:
+	@.ci/audit $(PYTHON) $(CACHE) build/sbom
+
+# Pictures of docs/report.md: the demo's report in a real Chromium.
+.PHONY: screenshots
+screenshots: packages venv
+	$(PY) docs/screenshots.py
+
 bench-checkpoint: venv
 	$(PY) benchmarks/checkpoint.py --out build/bench/checkpoint.json
 
@@ -118,6 +134,16 @@ bench-controller: packages venv
 
 # All of them; hours. Without TRACES those that need measured tables are left out.
 bench: bench-checkpoint bench-rendezvous bench-sharding bench-recommendation $(if $(TRACES),bench-scaling) bench-elastic bench-controller
+
+# The site, in an environment of its own; a broken link or a wrong docstring is an error.
+DOCS_KEY := $(shell cat docs/requirements.txt <($(PYTHON) -V) | sha256sum | cut -c1-16)
+DOCS_VENV := $(CACHE)/docs-$(DOCS_KEY)
+
+docs: venv
+	@.ci/venv $(PYTHON) $(DOCS_VENV) docs/requirements.txt
+	ROVER_KF_PACKAGES=$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+	  $(DOCS_VENV)/bin/python -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/docs
+	@echo "build/docs/docs/index.html"
 
 clean:
 	rm -rf build .venv .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

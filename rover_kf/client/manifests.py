@@ -42,7 +42,7 @@ class Source:
     def key(self) -> JobKey:
         """Where the job will be found."""
         metadata = self.job["metadata"]
-        return JobKey(metadata.get("namespace", "default"), metadata["name"], self.job["kind"])
+        return JobKey(metadata.get("namespace", "default"), _name(metadata), self.job["kind"])
 
     def with_job(self, job: Manifest) -> Source:
         """The same file with another job in it."""
@@ -136,6 +136,11 @@ def _parse(text: str, name: str) -> list[Any]:
         raise errors.InputError(f"{name} is not YAML that can be read: {cause}") from cause
 
 
+def _name(metadata: Mapping[str, Any]) -> str:
+    """The job's name, or what the API server makes one of."""
+    return metadata.get("name") or metadata.get("generateName") or ""
+
+
 def _pick(documents: list[Any], name: str, folder: pathlib.Path) -> Source:
     kinds = [
         document.get("kind") if isinstance(document, Mapping) else None for document in documents
@@ -147,7 +152,8 @@ def _pick(documents: list[Any], name: str, folder: pathlib.Path) -> Source:
         raise errors.ManifestError("kind", value, allowed=allowed, source=name)
     place = jobs[0]
     job = documents[place]
-    if not isinstance(job.get("metadata"), Mapping) or not job["metadata"].get("name"):
-        found = (job.get("metadata") or {}).get("name") if "metadata" in job else None
+    metadata = job.get("metadata")
+    if not isinstance(metadata, Mapping) or not _name(metadata):
+        found = (metadata or {}).get("name") if "metadata" in job else None
         raise errors.ManifestError("metadata.name", found, allowed="the job's name", source=name)
     return Source(job, name, folder, tuple(documents[:place]), tuple(documents[place + 1 :]))
