@@ -20,6 +20,7 @@ import kopf
 
 from controller.rover import Rover
 from controller.settings import read
+from rover_kf.api import log_lines
 from rover_kf.cluster.kubernetes_objects import silent_since
 
 SWITCH_SECONDS = 0.001
@@ -62,8 +63,7 @@ def handlers(*, nodes: bool) -> kopf.OperatorRegistry:
 def main() -> None:
     """Run until SIGTERM."""
     told = read(os.environ)
-    form = "%(asctime)s %(levelname)s %(name)s %(message)s"
-    logging.basicConfig(level=told.log_level, format=form)
+    log_lines.configure(told.log_format, told.log_level)
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else one line for each change
     registry = handlers(nodes=not told.watch_namespace)
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -17,6 +17,7 @@
 | ROVER_RESYNC_SECONDS | how often every job is looked at though nothing changed | 60 |
 | ROVER_WEBHOOK_PORT, ROVER_HEALTH_PORT | ports | 9443, 8081 |
 | ROVER_LOG_LEVEL | DEBUG, INFO, WARNING | INFO |
+| ROVER_LOG_FORMAT | json (an object a line, with job and rank), text | json |
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class ControllerSettings:
     webhook_port: int
     health_port: int
     log_level: str
+    log_format: str
 
     @property
     def injection(self) -> InjectionSettings:
@@ -96,6 +98,7 @@ def read(environment: Mapping[str, str]) -> ControllerSettings:
         webhook_port=int(_number(environment, "ROVER_WEBHOOK_PORT", 9443)),
         health_port=int(_number(environment, "ROVER_HEALTH_PORT", 8081)),
         log_level=environment.get("ROVER_LOG_LEVEL", "INFO").upper(),
+        log_format=environment.get(names.ENV_LOG_FORMAT, ""),
     )
 
 

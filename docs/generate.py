@@ -28,6 +28,7 @@ from rover_kf.elastic.failures import pods, processes
 from rover_kf.elastic.failures.rule import Rule
 from rover_kf.injection.policy import RoverPolicy
 from rover_kf.metrics import exporter
+from rover_kf.reconcilers.decision_times import DecisionTimes
 
 HERE = pathlib.Path(__file__).parent
 CATALOGUE = (
@@ -207,7 +208,7 @@ def metrics() -> str:
         "j", "training", 1, 1, 1, 1, 1, 1, 1, 1, 1.0, 0, (), Goodput(), (), 0.0, 0.0, data=(data,)
     )
     sidecar = exporter.render("p", "j", status, told={}, storage=True).decode()
-    controller = history_metrics(available=True, failures=0)
+    controller = history_metrics(available=True, failures=0) + DecisionTimes().text()
     parts = [f"{NOTE}# Metrics\n", _METRICS]
     for title, text in (("Sidecars, port 7411", sidecar), ("Controller, port 8081", controller)):
         parts.append(f"\n## {title}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n")
@@ -215,10 +216,11 @@ def metrics() -> str:
             samples = [one for one in family.samples if not one.name.endswith("_created")]
             if not samples:
                 continue
-            labels = ", ".join(f"`{name}`" for name in samples[0].labels)
-            row = (f"`{samples[0].name}`", family.type, labels, family.documentation)
+            labels = ", ".join(f"`{name}`" for name in samples[0].labels if name != "le")
+            name = family.name if family.type == "histogram" else samples[0].name
+            row = (f"`{name}`", family.type, labels, family.documentation)
             parts.append(f"| {' | '.join(row)} |\n")
-    return "".join([*parts, _alerts()])
+    return "".join([*parts, _alerts(), _LOGS])
 
 
 _METRICS = """Names, labels and meanings are kept: within a minor version series are only added.
@@ -229,6 +231,17 @@ of the scrape. `rover_kf_events_total` begins anew with each coordinator, as cou
 dashboard for the Prometheus Operator. Without the operator take `spec.groups` of `rules.yaml` as a
 rule file, scrape pods that have the label `training.kubeflow.org/job-name` on port 7411 with
 `honor_labels: true`, and the controller as the job `rover-kf-controller`.
+"""
+
+
+_LOGS = """
+## Log lines
+
+Sidecars and the controller write one JSON object a line to standard error: `time` (RFC 3339, UTC),
+`level`, `logger`, `message`; `job`, `namespace` and `pod` (a controller's: of the job that it
+speaks of, with `kind`), `rank` where the message names one, `exception`. The variable
+`ROVER_LOG_FORMAT=text` gives plain lines. Training processes log by Python's logger `rover_kf`, as
+their script has set it up, with `RANK` in the environment.
 """
 
 

@@ -150,6 +150,8 @@ ENV_AUTH = "ROVER_AUTH"
 """``serviceaccount`` (Kubernetes) or ``shared`` (embedded: one random token file)."""
 ENV_TOKEN_HOME = "ROVER_TOKEN_HOME"  # noqa: S105
 """Folder of the tokens; see TOKEN_HOME."""
+ENV_LOG_FORMAT = "ROVER_LOG_FORMAT"
+"""``json`` (the default) or ``text``: log lines of sidecar and controller."""
 ENV_CONTROLLER_ACCOUNT = "ROVER_CONTROLLER_ACCOUNT"
 """``namespace:serviceaccount`` that may post to a coordinator besides the job's own pods."""
 
@@ -162,8 +164,6 @@ ENV_RESTING = "ROVER_RESTING"
 ENV_ERROR_FILE = "ROVER_ERROR_FILE"
 """Where a training process leaves its exception as JSON before it ends."""
 
-ENV_LOG_FORMAT = "ROVER_LOG_FORMAT"
-"""``json`` (the default) or ``text``: log lines of sidecar and controller."""
 ENV_COMPONENT = "ROVER_COMPONENT"
 """JSON of a pipeline component's function and its parameters (trainer/component.py)."""
 

@@ -12,6 +12,7 @@ tests/unit/project/test_monitoring.py.
 from __future__ import annotations
 
 import contextlib
+import json
 import pathlib
 import signal
 import threading
@@ -162,6 +163,18 @@ def test_alerts_fire_and_clear(jobs, breaker, server):
     show("waited (s)", watched.seconds)
     show("training processes killed", breaker.kills)
     assert server.firing() <= {("RoverKfControllerDown", "")}
+    lines = [line for job in jobs.values() for line in log_lines(job)]
+    assert {(line["namespace"], line["job"]) for line in lines} == {("test", "train")}
+    assert {line["pod"] for line in lines} == {"train-worker-0", "train-worker-1"}
+    ranks = {line["rank"] for line in lines if "rank" in line}
+    show("log lines", {"all": len(lines), "ranks": sorted(ranks)})
+    assert ranks
+
+
+def log_lines(job: Job) -> list[dict[str, object]]:
+    """Each line that the sidecars of a job have logged is one object."""
+    logs = (job.folder / f"{pod.index}.sidecar.log" for pod in job.pods.values())
+    return [json.loads(line) for log in logs for line in log.read_text().splitlines()]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Log lines of sidecar and controller: one JSON object a line, or text for people.
+
+Every line says whose it is: a sidecar's has ``job``, ``namespace`` and ``pod``, a controller's the
+job that it speaks of, and both have ``rank`` where the message names one. So a store of logs finds
+what was said of one rank of one job by its fields.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+from rover_kf import errors
+from rover_kf.api.jobs import JobKey
+
+JSON, TEXT = "json", "text"
+FORMS = (JSON, TEXT)
+_RANK = re.compile(r"\brank (\d+)\b")
+
+
+class JsonLines(logging.Formatter):
+    """One object a line: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message`` and context.
+
+    Args:
+        context: fields of every line.
+    """
+
+    def __init__(self, context: Mapping[str, str]) -> None:
+        super().__init__()
+        self._context = dict(context)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        message = record.getMessage()
+        at = dt.datetime.fromtimestamp(record.created, tz=dt.timezone.utc)
+        line: dict[str, object] = {
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": message,
+            **self._context,
+            **_job_of(record),
+        }
+        rank = _RANK.search(message)
+        if rank is not None:
+            line["rank"] = int(rank[1])
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class TextLines(logging.Formatter):
+    """The same fields in front of the message, for people.
+
+    Args:
+        context: fields of every line.
+    """
+
+    def __init__(self, context: Mapping[str, str]) -> None:
+        known = "".join(f" {name}={value}" for name, value in context.items() if value)
+        # A value with a per cent sign must not be read as a field of the format.
+        super().__init__(f"%(asctime)s %(levelname)s{known.replace('%', '%%')} %(message)s")
+
+
+def configure(
+    form: str, level: int | str = logging.INFO, *, stream: TextIO = sys.stderr, **context: str
+) -> None:
+    """Let this process log so.
+
+    Args:
+        form: of FORMS; empty: JSON.
+        level: below which nothing is written.
+        stream: where to.
+        context: fields of every line; empty ones are left out.
+
+    Raises:
+        InputError: there is no such form.
+    """
+    if form not in ("", *FORMS):
+        allowed = " or ".join(FORMS)
+        raise errors.InputError(f"ROVER_LOG_FORMAT is {form!r}; allowed: {allowed}")
+    handler = logging.StreamHandler(stream)
+    told = {name: value for name, value in context.items() if value}
+    handler.setFormatter(TextLines(told) if form == TEXT else JsonLines(told))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+def _job_of(record: logging.LogRecord) -> dict[str, str]:
+    """The job that a message was given as an argument."""
+    given = record.args if isinstance(record.args, tuple) else ()
+    key = next((one for one in given if isinstance(one, JobKey)), None)
+    if key is None:
+        return {}
+    return {"job": key.name, "namespace": key.namespace, "kind": key.kind}
