@@ -100,8 +100,9 @@ def advance(
         record = dataclasses.replace(record, looks=looks)
     new = (*(status.events if status is not None else ()), *events)
     known = {_identity(event) for event in record.events}
-    fresh = [event for event in new if _identity(event) not in known]
-    merged = sorted((*record.events, *fresh), key=lambda event: event.at)
+    # The coordinator's may come twice: as it told them, and as they were put on the job.
+    fresh = {_identity(event): event for event in new if _identity(event) not in known}
+    merged = sorted((*record.events, *fresh.values()), key=lambda event: event.at)
     outcome = {"Succeeded": SUCCEEDED, "Failed": FAILED}.get(job.phase, RUNNING)
     return dataclasses.replace(
         record,

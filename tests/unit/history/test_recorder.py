@@ -191,6 +191,15 @@ def test_a_long_run_is_known_evenly():
     assert len(failures) == 250
 
 
+def test_an_event_is_recorded_once():
+    """Also one that the coordinator tells and that was put on the job in the same look."""
+    told = Event("WorldFormed", "round 1", at=9.0, sequence=1, source="digits-worker-0")
+    own = Event("Scaled", "2 -> 3", at=9.5)
+    found = recorder.advance(begun(), JOB, status(events=(told,)), events=(told, own))
+    assert found.events == (told, own)
+    assert recorder.advance(found, JOB, status(events=(told,)), events=(own,)).events == (told, own)
+
+
 def test_peaks_of_use_only_grow():
     """The worst that any look told, of memory and cores; nothing where nobody tells."""
     assert recorder.advance(begun(), JOB, status()).peak == {}
