@@ -3,7 +3,7 @@
 """By hand: `PYTHONPATH=tests/cluster python -m testcluster VERB`.
 
 build   compile what the cluster runs, the S3 server of other tests, and Helm
-images  build controller and sidecar from the working tree, import them where a cluster runs
+images  build controller, sidecar and steps from the working tree; a cluster that runs gets them
 up      start a cluster (or find the running one); prints its kubeconfig's path
 load    import image archives on every node
 status  what runs
@@ -44,7 +44,8 @@ def _act(options: argparse.Namespace) -> int:
         binaries.compiled(binaries.OBJECT_SERVER)
         binaries.compiled(binaries.HELM)
     elif options.verb == "images":
-        images = Images(settings.cache()).project()
+        made = Images(settings.cache())
+        images = [*made.project(), *made.steps()]
         running = cluster.current()
         if running:
             running.load(images)

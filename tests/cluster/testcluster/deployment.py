@@ -18,7 +18,7 @@ from testcluster.layout import Image
 
 NAMESPACE = "rover-kf-system"
 DEPLOYMENT = "rover-kf-controller"
-_SIDECAR = "rover-kf-sidecar"
+SIDECAR, STEPS = "rover-kf-sidecar", "rover-kf-steps"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,9 +46,13 @@ class ProjectImages:
         if not prefix or not tag or "/" in tag:
             raise ValueError(
                 f"{text!r} is not PREFIX:TAG, which stands for PREFIX/{DEPLOYMENT}:TAG and "
-                f"PREFIX/{_SIDECAR}:TAG"
+                f"PREFIX/{SIDECAR}:TAG (and PREFIX/{STEPS}:TAG for pipeline steps)"
             )
         return cls(prefix, tag)
+
+    def named(self, program: str) -> str:
+        """The image of one of the project's programs."""
+        return f"{self.prefix}/{program}:{self.tag}"
 
     @classmethod
     def built(cls, images: Sequence[Image]) -> ProjectImages:
@@ -58,7 +62,7 @@ class ProjectImages:
 
 def overlay(folder: pathlib.Path, base: pathlib.Path, images: ProjectImages) -> pathlib.Path:
     """Write a kustomization over ``base`` that uses these images; returns its folder."""
-    settings = {"data": {"ROVER_SIDECAR_IMAGE": f"{images.prefix}/{_SIDECAR}:{images.tag}"}}
+    settings = {"data": {"ROVER_SIDECAR_IMAGE": images.named(SIDECAR)}}
     named = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": DEPLOYMENT}}
     built = {"rover-kf.test/images": f"{images.prefix}:{images.tag} {images.made_of}"}
     template = {"spec": {"template": {"metadata": {"annotations": built}}}}

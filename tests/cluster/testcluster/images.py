@@ -27,6 +27,7 @@ TOOLBOX_IMAGE = "localhost/toolbox:dev"
 INIT_IMAGE = "localhost/init:dev"
 CONTROLLER_IMAGE = "localhost/rover-kf-controller:dev"
 SIDECAR_IMAGE = "localhost/rover-kf-sidecar:dev"
+STEPS_IMAGE = "localhost/rover-kf-steps:dev"
 
 _RELEASE = "bookworm"
 # python3 for our images; busybox for throw-away pods.
@@ -79,6 +80,10 @@ class Images:
             self._project("controller", CONTROLLER_IMAGE),
             self._project("sidecar", SIDECAR_IMAGE),
         ]
+
+    def steps(self) -> list[Image]:
+        """The image of pipeline steps; apart, since few tests need it."""
+        return [self._project("steps", STEPS_IMAGE, "components")]
 
     def base(self) -> str:
         """Name of the image that our Dockerfile builds on here: Debian with Python, no more."""
@@ -146,7 +151,7 @@ class Images:
         )
         return self._published(image, key, lambda: self.store.commit(image, files, entry=entry))
 
-    def _project(self, target: str, image: str) -> Image:
+    def _project(self, target: str, image: str, *more: str) -> Image:
         base, tree = self.base(), settings.REPOSITORY
         dockerfile = tree / "controller" / "Dockerfile"
 
@@ -154,7 +159,7 @@ class Images:
             self.report(f"building {image}")
             self.store.build(image, context=tree, dockerfile=dockerfile, target=target, base=base)
 
-        key = programs.key_of(base, target, *_contents(tree, ("rover_kf", "controller")))
+        key = programs.key_of(base, target, *_contents(tree, ("rover_kf", "controller", *more)))
         return self._published(image, key, build)
 
     def _published(self, name: str, key: str, build: Callable[[], None]) -> Image:
@@ -185,6 +190,7 @@ _APPLETS = (
     "httpd",
     "id",
     "rm",
+    "base64",
 )
 
 
