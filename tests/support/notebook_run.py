@@ -48,8 +48,8 @@ class NotebookRun:
             n for n, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", ())
         ]
         (place,) = tagged
-        lines = "\n".join(f"{name} = {value!r}" for name, value in values.items())
-        cells.insert(place + 1, nbformat.v4.new_code_cell(f"import pathlib\n{lines}"))
+        lines = [f"{name} = {_source(value)}" for name, value in values.items()]
+        cells.insert(place + 1, nbformat.v4.new_code_cell("\n".join(["import pathlib", *lines])))
 
     @property
     def outputs(self) -> list[Mapping[str, object]]:
@@ -71,3 +71,9 @@ class NotebookRun:
     def progress(self) -> list[str]:
         """What stands at the end where a job was followed in place."""
         return [page for page in self.shown("text/html") if page.startswith("<progress")]
+
+
+def _source(value: object) -> str:
+    if isinstance(value, pathlib.Path):
+        return f"pathlib.Path({str(value)!r})"
+    return repr(value)
