@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+import importlib.machinery
+import importlib.util
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-
-import crc32c
 
 from rover_kf.checkpoint import crc_join, pieces
 
@@ -18,9 +18,33 @@ _SHARED_BYTES = 16 << 20
 _PARTS_A_THREAD = 16
 
 
+Crc = Callable[[bytes | memoryview, int], int]
+
+
+def _crc() -> Crc:
+    """The crc32c package's function, without the package around it.
+
+    That reads its own version and loads a command line, 3 MiB in every process of a sidecar.
+    """
+    package = importlib.util.find_spec("crc32c")
+    places = package.submodule_search_locations if package else None
+    spec = importlib.machinery.PathFinder.find_spec("_crc32c", places)
+    if spec is None or spec.loader is None or not places:
+        import crc32c  # noqa: PLC0415 - laid out in another way: as everybody imports it
+
+        return crc32c.crc32c
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Crc = module.crc32c
+    return found
+
+
+_crc32c = _crc()
+
+
 def extend(checksum: int, data: bytes | memoryview) -> int:
     """CRC-32C of what ``checksum`` stands for, followed by ``data``; releases the GIL."""
-    return int(crc32c.crc32c(data, checksum))
+    return _crc32c(data, checksum)
 
 
 @contextlib.contextmanager

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import statistics
-
 from rover_kf.api.checkpoints import Durable
 
 LEAST_BYTES = 8 << 20
@@ -23,7 +21,8 @@ class StorageRate:
     @property
     def value(self) -> float:
         """Bytes a second; 0 as long as nothing of size was persisted."""
-        return statistics.median(self._slowest.values()) if self._slowest else 0.0
+        found = sorted(self._slowest.values())
+        return found[len(found) // 2] if found else 0.0
 
     def heard(self, durable: Durable) -> None:
         """A rank's file is on storage."""
