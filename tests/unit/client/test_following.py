@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""RoverClient.follow on the embedded cluster: what is shown, what comes back, how it ends."""
+
+from __future__ import annotations
+
+import pytest
+from local_jobs import FOREVER, job, replica
+
+from rover_kf import errors
+from rover_kf.client import RoverClient, settings
+from rover_kf.client.abode import key_of
+
+VERBS = (
+    *("train", "submit", "get", "list", "wait", "logs", "events", "scale", "pause", "resume"),
+    *("recommend", "patch", "explain", "report", "delete", "follow", "watch", "progress"),
+)
+
+
+@pytest.fixture
+def rover(tmp_path):
+    with RoverClient(told=settings.read({}, state=tmp_path / "state")) as client:
+        yield client
+
+
+def test_a_job_is_followed_to_its_end(rover, capsys):
+    """Its events and its end are printed; the course has every look, in time."""
+    rover.submit(job("seen", worker=replica("sleep 0.3")), inject=False)
+    course = rover.follow("seen", every=0.05)
+    printed = capsys.readouterr().out
+    assert "PyTorchJobSucceeded" in printed
+    assert printed.splitlines()[-1].startswith("seen: Succeeded")
+    assert course.last.phase == "Succeeded"
+    assert [look.at for look in course] == sorted(look.at for look in course)
+    assert course[0].at > 0
+    assert "PyTorchJobSucceeded" in {event.reason for event in course.events}
+
+
+def test_following_tells_of_a_failure(rover, capsys):
+    """A job that fails raises as wait does, after what happened was shown."""
+    rover.submit(job("broken", worker=replica("exit 3", policy="Never")), inject=False)
+    with pytest.raises(errors.JobFailed, match=r"broken is Failed: .*exit code 3"):
+        rover.follow("broken", every=0.05)
+    assert "broken: Failed" in capsys.readouterr().out
+
+
+def test_following_may_be_given_up(rover):
+    """After so many seconds it ends with an error that says so; the job goes on."""
+    rover.submit(job("long", worker=replica(FOREVER)), inject=False)
+    with pytest.raises(errors.StillRunning, match="has not ended in 0 s; it goes on"):
+        rover.follow("long", every=0.05, timeout=0.0)
+    assert not rover.cluster.get_job(key_of("long")).finished
+
+
+def test_every_verb_is_there():
+    """The verbs of the SDK, each with what it is for in its docstring."""
+    for verb in VERBS:
+        assert (getattr(RoverClient, verb).__doc__ or "").strip()
