@@ -8,6 +8,7 @@ It is the only memory there is: a controller that was killed at any point reads 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import re
 
@@ -143,11 +144,17 @@ def read(job: ObservedJob) -> JobStatus:
     if not text:
         return JobStatus()
     try:
-        return codec.loads(JobStatus, text)
+        return _parsed(text)
     except errors.MessageError as error:
         # Edited by hand or by a newer version: what is in it is a cache but for moves under way.
         LOG.warning("%s: annotation %s is begun anew: %s", job.key, names.STATUS_ANNOTATION, error)
         return JobStatus()
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(text: str) -> JobStatus:
+    """A look reads the same text more than once."""
+    return codec.loads(JobStatus, text)
 
 
 def write(status: JobStatus) -> str:
