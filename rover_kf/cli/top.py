@@ -13,14 +13,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from rover_kf.cli import standing
 from rover_kf.cli.interrupts import Interrupts
 from rover_kf.cli.output import FORMAT, tell
+from rover_kf.cli.pages import Pages
 from rover_kf.cli.place import Place
+from rover_kf.cli.web import Web
 from rover_kf.client import Progress, RoverClient
 
-COLUMNS = (
-    "job", "phase", "replicas", "step", "samples/s", "in memory", "durable", "restarts", "goodput",
-)  # fmt: skip
+PORT = 7480
 _PAUSE_SECONDS = 0.1
 
 
@@ -29,6 +30,14 @@ _PAUSE_SECONDS = 0.1
 @click.option("-a", "--all", "every", is_flag=True, help="Also jobs that have ended.")
 @click.option("--seconds", default=2.0, show_default=True, type=click.FloatRange(0.2))
 @click.option("--once", is_flag=True, help="Look once; so it does where no terminal is.")
+@click.option("--web", is_flag=True, help="Serve a live page for a browser of this machine.")
+@click.option(
+    "--port",
+    default=PORT,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Of --web, on 127.0.0.1; 0: any that is free.",
+)
 @FORMAT
 @click.pass_obj
 def top(  # noqa: PLR0917 - click passes options by name
@@ -37,11 +46,16 @@ def top(  # noqa: PLR0917 - click passes options by name
     every: bool,  # noqa: FBT001 - click passes flags so
     seconds: float,
     once: bool,  # noqa: FBT001 - the same
+    web: bool,  # noqa: FBT001 - the same
+    port: int,
     output: str,
 ) -> None:
     """Show where all jobs stand, until Ctrl-C: steps, throughput, checkpoints, goodput."""
     console = Console()
     with place.client() as rover:
+        if web:
+            _serve(Pages(rover, namespace=namespace, every=every, seconds=seconds), port)
+            return
         if once or output != "table" or not console.is_terminal:
             found = look(rover, namespace, every=every)
             tell(found, output, table(found))
@@ -54,6 +68,14 @@ def top(  # noqa: PLR0917 - click passes options by name
                     time.sleep(_PAUSE_SECONDS)
 
 
+def _serve(pages: Pages, port: int) -> None:
+    """Until Ctrl-C or SIGTERM."""
+    with Interrupts() as interrupts, Web(pages.answer, port) as served:
+        click.echo(f"{served.address} shows the jobs until Ctrl-C")
+        while not interrupts.code:
+            time.sleep(_PAUSE_SECONDS)
+
+
 def look(rover: RoverClient, namespace: str | None, *, every: bool) -> tuple[Progress, ...]:
     """Progress of the jobs, those that have not ended first."""
     jobs = sorted(rover.list(namespace), key=lambda job: (job.finished, job.key))
@@ -62,32 +84,17 @@ def look(rover: RoverClient, namespace: str | None, *, every: bool) -> tuple[Pro
 
 def table(found: Sequence[Progress]) -> Table:
     """One job a row."""
-    made = Table(*COLUMNS, box=None, caption=None if found else "no job is at work")
+    made = Table(*standing.COLUMNS, box=None, caption=None if found else "no job is at work")
     for item in found:
-        total = f"/{item.total_steps}" if item.total_steps else ""
-        spent = item.goodput
-        made.add_row(
-            item.job,
-            Text(item.activity or item.phase or "New", style=_style(item)),
-            f"{item.running}/{item.replicas}",
-            f"{item.step}{total}",
-            f"{item.samples_per_second:.0f}",
-            _step(item.sealed_step),
-            _step(item.durable_step),
-            str(item.restarts),
-            f"{spent.fraction:.0%}" if spent is not None and spent.total else "-",
-        )
+        job, phase, *others = standing.cells(item)
+        made.add_row(job, Text(phase, style=_style(item)), *others)
     return made
 
 
 def _style(item: Progress) -> str:
-    if item.phase == "Failed" or item.activity == "failed":
+    if standing.failed(item):
         return "red"
     return "green" if item.activity == "training" else "yellow"
-
-
-def _step(step: int | None) -> str:
-    return "-" if step is None else str(step)
 
 
 VERBS = (top,)
