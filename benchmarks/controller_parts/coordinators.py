@@ -21,7 +21,7 @@ from typing import Any
 PORT = 7411
 KEPT = 64
 """Windows that a coordinator tells of."""
-FEW = 10.0
+LATE = 10.0
 """Seconds after which a window that nobody has asked for counts as missed."""
 _HEAD = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 
@@ -39,12 +39,18 @@ class Job:
     step_seconds: float
     began: float
     nodes: int = 2
-    expected: int = 2
+    was: int = 2
+    """Nodes before it had this size."""
     since: float = 0.0
     """Since when it has this size."""
     handed: int = 0
     """Windows closed so far, as told at the last look."""
-    looks: int = 0
+    told: collections.deque[str] = dataclasses.field(
+        default_factory=lambda: collections.deque(maxlen=KEPT)
+    )
+    """The newest windows as they are handed out, oldest first."""
+    count: int = 0
+    """Windows that were made so far, with those that are not kept any more."""
 
     @property
     def length(self) -> float:
@@ -61,15 +67,24 @@ class Job:
         closed = self.closed(now)
         return now - (self.began + closed * self.length) if closed > self.handed else 0.0
 
-    def windows(self, now: float) -> list[dict[str, Any]]:
-        """The newest, oldest first; every fourth of before was at another size."""
-        newest = self.closed(now)
-        return [self._told(index) for index in range(newest - KEPT, newest)]
+    def windows(self, now: float) -> str:
+        """The newest as JSON, oldest first; what was told once stays as it is."""
+        closed = self.closed(now)
+        for index in range(max(self.count, closed - KEPT), closed):
+            self.told.append(json.dumps(self._window(index)))
+        self.count = closed
+        return ",".join(self.told)
 
-    def _told(self, index: int) -> dict[str, Any]:
+    def resize(self, nodes: int, now: float) -> None:
+        """It has so many nodes from now on."""
+        self.windows(now)
+        self.was, self.nodes, self.since = self.nodes, nodes, now
+
+    def _window(self, index: int) -> dict[str, Any]:
+        """The window of that number; every fourth of the first ones was at another size."""
         started = self.began + index * self.length
-        nodes = self.nodes if started >= self.since else 2
-        if index % 4 == 0 and started < self.since:
+        nodes = self.nodes if started >= self.since else self.was
+        if index % 4 == 0 and index < KEPT - 8:
             nodes = 1
         noise = 1 + random.Random(index).uniform(-0.01, 0.01)  # noqa: S311 - noise, no secret
         step = self.step_seconds * (2 / nodes) ** self.gain * noise
@@ -118,23 +133,22 @@ class Crowd:
                 self._delays.append(now - ended)
                 self._missed += fresh - 1
             job.handed = closed
-        return json.dumps(_status(job, now)).encode()
+        return f'{json.dumps(_status(job, now))[:-1]},"windows":[{job.windows(now)}]}}'.encode()
 
     def scale(self, address: str, nodes: int) -> bytes:
         """The controller tells of another size."""
         now = time.time()
         job = self._jobs.get(address) or self._begin(address, now)
         self._requests["scale"] += 1
-        if nodes != job.expected:
+        if nodes != job.nodes:
             self._decided.append(now - (job.began + job.closed(now) * job.length))
-            job.nodes = job.expected = nodes
-            job.since = now
+            job.resize(nodes, now)
         return b'{"done":true,"reason":""}'
 
     def report(self) -> bytes:
         """All that was noted."""
         now = time.time()
-        late = [job for job in self._jobs.values() if job.waits(now) > FEW]
+        late = [job for job in self._jobs.values() if job.waits(now) > LATE]
         found = {
             "jobs": len(self._jobs),
             "asked": len(self._asked),
@@ -168,7 +182,7 @@ def _status(job: Job, now: float) -> dict[str, Any]:
         "phase": "training",
         "round": 1,
         "nodes": job.nodes,
-        "expected_nodes": job.expected,
+        "expected_nodes": job.nodes,
         "world_size": job.nodes,
         "step": step,
         "total_steps": 1_000_000,
@@ -176,7 +190,6 @@ def _status(job: Job, now: float) -> dict[str, Any]:
         "durable_step": step - step % 100,
         "samples_per_second": 64 / job.step_seconds,
         "restarts": 0,
-        "windows": job.windows(now),
         "window_closes": job.began + (job.closed(now) + 1) * job.length,
         "goodput": account,
         "events": [],

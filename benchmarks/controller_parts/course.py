@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 import sys
 import time
@@ -15,14 +16,18 @@ import operator_process
 import place
 import urllib3
 from creation import Creator
+from parties import Taken
 from plane import Plane
 from subject import Subject, requests_in
 from testcluster.waiting import until
 
 PROFITING = 5
 """Of a hundred jobs, how many are worth more pods: their decisions end in a change."""
+WEBHOOK_KEYS = ("webhook_p99_ms", "webhook_p50_ms", "creation_p99_ms", "creations_refused")
 _COORDINATORS = f"http://{place.HOST}:7411/bench"
 _WEBHOOK_CALLS = 1000
+_SETTING_UP = 200.0
+"""Creations a second that are tried while nothing is measured."""
 _LONGEST = 3600.0
 
 
@@ -36,8 +41,9 @@ def run(
         sizes: numbers of jobs, ascending.
         window: seconds of a throughput window.
         windows: how many of them are measured.
-        rate: creations a second.
+        rate: creations a second while the webhook is measured.
     """
+    began = time.monotonic()
     plane.start(pods=3 * max(sizes))
     operator_process.start(plane)
     plane.kubectl("create", "namespace", creation.NAMESPACE)
@@ -47,20 +53,30 @@ def run(
     subject, creator = Subject(plane), Creator(plane.root, window)
     subject.install()
     subject.start()
+    _say(began, "the control plane and the controller run")
     report: dict[str, Any] = {}
     there = 0
     for size in sizes:
-        creator.create(there, size - there, rate=rate)
+        before = Taken.now(plane.registry)
+        creator.create(there, size - there, rate=_SETTING_UP)
         there = size
+        _say(began, f"{size} jobs are created")
         _wait_until_heard(size, "jobs to be heard by the controller")
+        spent = Taken.now(plane.registry).spent(before)
+        told = ", ".join(f"{name} {seconds:.1f}" for name, seconds in sorted(spent.items()))
+        _say(began, f"the controller has heard all {size}; seconds of processors: {told}")
         time.sleep(window)
         found = _steady(plane, subject, size, window * windows)
-        if "webhook_p99_ms" not in report:
-            report |= _webhook(creator, rate)
+        _say(began, json.dumps(found))
+        found |= _webhook(creator, rate)
         found["restart_to_steady_s"] = _restart(subject, size)
         report[str(size)] = found
-        print(size, json.dumps(found), flush=True)
+        _say(began, f"{size} jobs: {json.dumps(found)}")
     return report
+
+
+def _say(began: float, what: str) -> None:
+    print(f"{time.monotonic() - began:6.0f} s: {what}", flush=True)
 
 
 def _steady(plane: Plane, subject: Subject, size: int, seconds: float) -> dict[str, Any]:
@@ -68,10 +84,12 @@ def _steady(plane: Plane, subject: Subject, size: int, seconds: float) -> dict[s
     _tell("reset")
     before, began, wall = subject.usage(), time.monotonic(), time.time()
     decided, peak = subject.decisions(), before.rss
+    taken = Taken.now(plane.registry)
     while time.monotonic() - began < seconds:
         time.sleep(1)
         peak = max(peak, subject.usage().rss)
     after, passed = subject.usage(), time.monotonic() - began
+    shares = Taken.now(plane.registry).since(taken)
     heard, decided = _told(), subject.decisions().since(decided)
     asked = requests_in(plane.audit_log, wall, wall + passed)
     delays, scaled = heard["handed_out_after"], heard["scaled_after"]
@@ -93,6 +111,7 @@ def _steady(plane: Plane, subject: Subject, size: int, seconds: float) -> dict[s
         "cpu_cores": round((after.cpu_seconds - before.cpu_seconds) / passed, 3),
         "missed": size - heard["asked"] + heard["windows_missed"] + heard["windows_waiting"],
         "seconds": round(passed, 1),
+        **shares,
     }
 
 
@@ -100,13 +119,14 @@ def _webhook(creator: Creator, rate: float) -> dict[str, Any]:
     before = creator.waits()
     taken = creator.create(90000, _WEBHOOK_CALLS, rate=rate, dry=True)
     waits = creator.waits().since(before)
-    found = {
+    refused = taken.count(math.inf)
+    taken = [seconds for seconds in taken if seconds < math.inf]
+    return {
         "webhook_p99_ms": round(waits.quantile(0.99) * 1000, 1),
         "webhook_p50_ms": round(waits.quantile(0.5) * 1000, 1),
         "creation_p99_ms": round(_quantile(sorted(taken), 0.99) * 1000, 1),
+        "creations_refused": refused,
     }
-    print("webhook", json.dumps(found), flush=True)
-    return found
 
 
 def _restart(subject: Subject, size: int) -> float:

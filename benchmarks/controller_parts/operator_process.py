@@ -36,7 +36,7 @@ def start(plane: Plane) -> None:
             plane.binaries["training-operator.v1"],
             "--enable-scheme=pytorchjob",
             # Its own defaults would take minutes for thousands of jobs.
-            *("--controller-threads=8", "--kube-api-qps=300", "--kube-api-burst=400"),
+            *("--controller-threads=8", "--kube-api-qps=1000", "--kube-api-burst=1000"),
             "--zap-log-level=error",
         ],
     )

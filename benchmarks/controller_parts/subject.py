@@ -98,7 +98,12 @@ class Subject:
                 "controller",
             ],
         )
-        self._plane.wait("the controller", lambda: self._asked("/readyz") == "ok", 180)
+        self._plane.wait("the controller", self._ready, 180)
+
+    def _ready(self) -> bool:
+        if self._daemon is None or not self._daemon.alive():
+            raise RuntimeError(f"the controller has ended; read {self._plane.registry.logs}")
+        return self._asked("/readyz") == "ok"
 
     def kill(self) -> None:
         """End it at once."""
