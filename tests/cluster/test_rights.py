@@ -17,7 +17,7 @@ import sys
 from collections.abc import Collection, Iterator
 
 import pytest
-from testcluster import deeds, deployment, objects, settings
+from testcluster import deeds, deployment, jobs, objects, settings
 from testcluster.caller import Caller, account
 from testcluster.deeds import CREW, Deed, Scene
 from testcluster.errors import CommandFailed
@@ -27,6 +27,8 @@ from testcluster.roles import Roles
 from tests_support import eventually
 
 from rover_kf.api import names
+from rover_kf.injection.inject import inject
+from rover_kf.injection.settings import InjectionSettings
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("controller")]
 
@@ -283,21 +285,21 @@ def test_kopf_needs_to_list_and_watch_nodes(cluster, kopf, scene):
         assert f"cannot {right.verb} resource" in until(process, "cannot")
 
 
-def test_the_deployed_controller_was_refused_nothing(cluster, controller):
-    """Whatever tests before this one had it do."""
-    place = ("-n", controller, "logs", f"deploy/{deployment.DEPLOYMENT}", "--tail=-1")
-    log = cluster.kubectl(*place)
-    assert log
-    assert [line for line in log.splitlines() if "forbidden" in line.lower()] == []
-
-
 def test_a_restricted_namespace_takes_our_pods_and_no_others(cluster, namespace):
-    """Pod security is enforced there: a patched job's pods are taken as they are, the same
-    without their security context is refused. That such a job trains to its end there is
-    test_end_to_end.py's."""
-    pod = objects.toolbox("fine", namespace, ["true"])
-    dry = ("create", "--dry-run=server", "-f", "-")
-    cluster.kubectl(*dry, text=json.dumps(pod))
-    del pod["spec"]["securityContext"]
-    with pytest.raises(CommandFailed, match="violates PodSecurity"):
-        cluster.kubectl(*dry, text=json.dumps(pod))
+    """Pod security is enforced there: a pod of an injected job whose own container keeps to the
+    profile is taken, and refused if one of our containers asks for more. Jobs that train to their
+    end there are test_end_to_end.py's."""
+    job = inject(jobs.digits(namespace), settings=InjectionSettings("sidecar:1")).manifest
+    spec = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    spec["containers"][0]["securityContext"] = spec["initContainers"][0]["securityContext"]
+    metadata = {"name": "digits-worker-0", "namespace": namespace}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    dry = ("create", "--dry-run=server", "-o", "json", "-f", "-")
+    taken = json.loads(cluster.kubectl(*dry, text=json.dumps(pod)))
+    for container in spec["initContainers"]:
+        kept = container["securityContext"]
+        container["securityContext"] = {**kept, "allowPrivilegeEscalation": True}
+        with pytest.raises(CommandFailed, match="violates PodSecurity"):
+            cluster.kubectl(*dry, text=json.dumps(pod))
+        container["securityContext"] = kept
+    print(f"{len(taken['spec']['initContainers'])} containers of ours, each refused with more")
