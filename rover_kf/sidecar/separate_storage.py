@@ -21,6 +21,9 @@ from rover_kf.sidecar.storage_children import Answer, StorageChildren
 
 SMALL_SECONDS, PIECE_SECONDS = 10.0, 20.0
 """How long one listing or manifest, and one piece of a file, is waited for."""
+HANGING_SECONDS = 3.0
+"""The former once the folder is known to hang: whoever restarts waits for it. Nobody waits for the
+writer of a file."""
 
 
 class SeparateStorage:
@@ -151,8 +154,11 @@ class SeparateStorage:
         pieces: bool = False,
     ) -> Answer:
         asked = {**(words or {}), **_words(name, folder)}
+        patience = self._patience[pieces]
+        if self.silent_seconds and not pieces:
+            patience = min(patience, HANGING_SECONDS)
         with self._children.one() as child:
-            return self._children.ask(child, asked, blob, self._patience[pieces])
+            return self._children.ask(child, asked, blob, patience)
 
 
 def _words(name: str, folder: Folder | None) -> dict[str, Any]:

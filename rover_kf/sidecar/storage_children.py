@@ -3,9 +3,8 @@
 """The storage processes of a sidecar: one for each call at a time, and whether their folder hangs.
 
 A call waits for a word of its process for so long; then the process is killed and the call is
-refused. What the kernel does not let go of is left behind. While the folder hangs, calls are
-refused sooner, and at once as long as two processes cannot be ended. The next call that is answered
-ends it.
+refused. What the kernel does not let go of is left behind, and while two processes cannot be ended
+calls are refused at once. The next call that is answered ends it.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from rover_kf import errors
 from rover_kf.api import refusals
 from rover_kf.sidecar.storage_child import Silent, StorageChild
 
-HANGING_SECONDS = 3.0
-"""Patience once the folder is known to hang."""
 CLOSING_SECONDS = 3.0
 """For what is under way when the sidecar ends, a retention for one."""
 ENDING_SECONDS = 1.0
@@ -98,8 +95,6 @@ class StorageChildren:
             StorageFailed: the folder hangs, or refused.
             TornSnapshot: the process told so.
         """
-        if self._silent_since is not None:
-            patience = min(patience, HANGING_SECONDS)
         found, content = self._hear(
             child, lambda: child.ask(words, blob, patience, on_next=on_next)
         )

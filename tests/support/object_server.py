@@ -45,10 +45,13 @@ class ObjectServer:
     Args:
         folder: for its files; empty.
         most_bytes: that its disk has; 0: as many as the folder's. Needs root or user namespaces.
+        address: where it listens.
     """
 
-    def __init__(self, folder: pathlib.Path, *, most_bytes: int = 0) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: pathlib.Path, *, most_bytes: int = 0, address: str = "127.0.0.1"
+    ) -> None:
+        self.folder, self.address = folder, address
         self.key, self.secret = f"key{uuid.uuid4().hex[:12]}", uuid.uuid4().hex
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
@@ -68,14 +71,14 @@ class ObjectServer:
         return {
             "AWS_ACCESS_KEY_ID": self.key,
             "AWS_SECRET_ACCESS_KEY": self.secret,
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ENDPOINT_URL": f"http://{self.address}:{self.port}",
             "AWS_REGION": "us-east-1",
         }
 
     def start(self) -> None:
         """Start it, or start it again with what it had; returns when it answers."""
         program = [
-            str(binary()), "--port", f"127.0.0.1:{self.port}", "--quiet",
+            str(binary()), "--port", f"{self.address}:{self.port}", "--quiet",
             "posix", "--sidecar", str(self.folder / "meta"), str(self.folder / "data"),
         ]  # fmt: skip
         if self._most_bytes:
@@ -115,7 +118,7 @@ class ObjectServer:
         return len(list((self.bucket / ".sgwtmp" / "multipart").glob("*/*")))
 
     def _answers(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+        with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 1):
             return True
         assert self.process is not None
         assert self.process.poll() is None, "the S3 server ended; its log stands beside its folder"
@@ -123,10 +126,12 @@ class ObjectServer:
 
 
 @contextlib.contextmanager
-def object_server(folder: pathlib.Path, *, most_bytes: int = 0) -> Iterator[ObjectServer]:
+def object_server(
+    folder: pathlib.Path, *, most_bytes: int = 0, address: str = "127.0.0.1"
+) -> Iterator[ObjectServer]:
     """A running server; killed afterwards."""
     folder.mkdir(parents=True)
-    server = ObjectServer(folder, most_bytes=most_bytes)
+    server = ObjectServer(folder, most_bytes=most_bytes, address=address)
     try:
         server.start()
         yield server
