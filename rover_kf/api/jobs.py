@@ -133,8 +133,9 @@ class ObservedJob(Shown):
 
     @property
     def nodes(self) -> int:
-        """Pods that train: Master and Worker replicas together."""
-        return sum(self.replicas.get(kind, 0) for kind in ("master", "chief", "worker"))
+        """Pods that train together: Master and Worker replicas; beside PS the Chief alone."""
+        kinds = ("master", "chief") if "ps" in self.replicas else ("master", "chief", "worker")
+        return sum(self.replicas.get(kind, 0) for kind in kinds)
 
     def _html_title(self) -> str:
         return str(self.key)

@@ -86,7 +86,7 @@ def extend(plan: Plan, seen: Observed, now: float) -> Plan:
     if why:
         mode = policies.RECOMMEND
         plan = moves.tell_once(plan, f"refused:{why[:24]}", _refused(why, now))
-    if "worker" not in job.replicas:
+    if "worker" not in job.replicas or "worker" in seen.alone:
         return moves.follow(plan, seen)
     move = plan.status.scaling.move
     if move is not None and move.changed_at:

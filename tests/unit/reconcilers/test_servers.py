@@ -33,10 +33,8 @@ def tfjob(**annotations):
     worker = given["spec"].pop("pytorchReplicaSpecs")["Worker"]
     (container,) = worker["template"]["spec"]["containers"]
     container |= {"name": "tensorflow", "resources": {"limits": {"memory": "512Mi"}}}
-    given["metadata"]["annotations"] |= {
-        f"{names.PREFIX}scaling.{key}": value
-        for key, value in {"mode": "off", "min": "2", "max": "2"}.items()
-    }
+    sizes = {"scaling.mode": "off", "scaling.min": "2", "scaling.max": "2", **annotations}
+    given["metadata"]["annotations"] |= {names.PREFIX + key: value for key, value in sizes.items()}
     specs = {kind: {**copy.deepcopy(worker), "replicas": count} for kind, count in COUNTS.items()}
     given["spec"]["tfReplicaSpecs"] = specs
     return given
@@ -225,6 +223,17 @@ def test_a_run_of_a_tfjob_is_recorded(cluster, reconcilers, history):
     assert (record.signature.kind, record.outcome) == ("TFJob", "succeeded")
     status = json.loads(cluster.manifest["metadata"]["annotations"][names.STATUS_ANNOTATION])
     assert "recorded" in status["told"]
+
+
+@pytest.mark.parametrize("mode", ["off", "recommend"])
+def test_the_chief_is_told_of_no_other_size(clock, history, mode):
+    """Its world is the chief alone, whatever workers there are; nothing is decided about them."""
+    cluster = TensorFlowCluster(clock, **{"scaling.mode": mode})
+    for _ in range(4):
+        cluster.train()
+        Reconcilers(cluster, history, clock=clock).tick(OURS)
+    assert (cluster.posts, cluster.resizes) == ([], [])
+    assert not any(reason.startswith("Scale") for reason in cluster.reasons())
 
 
 def test_so_many_are_asked_at_a_look_parameter_servers_first(cluster, monkeypatch):
