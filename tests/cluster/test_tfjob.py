@@ -1,0 +1,171 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A TFJob with parameter servers on a real cluster, each of its parts lost; and what is refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+from testcluster import jobs, objects, tfjobs
+from testcluster.errors import CommandFailed
+from testcluster.jobs import RunningJob
+from testcluster.objects import apply
+from testcluster.tfjobs import Chief, Start
+from tests_support import eventually
+
+from rover_kf.api import names
+
+pytestmark = [pytest.mark.timeout(1500), pytest.mark.usefixtures("controller")]
+
+PATIENCE = 300.0
+"""Seconds: four processes load TensorFlow at once, on two cores."""
+STEPS = 800
+_ROW = (
+    "import sqlite3, sys; print(sqlite3.connect('/var/lib/rover-kf/history.db').execute("
+    "'select record from runs where namespace = ?', sys.argv[1:]).fetchone()[0])"
+)
+
+
+@pytest.fixture
+def start(cluster, namespace, with_trainer, shared_claim):
+    """Starts the sample."""
+    shared_claim(tfjobs.CLAIM)
+
+    def begin(steps: int, workers: int = 2) -> RunningJob:
+        made = tfjobs.wide_and_deep(namespace, steps, {"memory.max": "2Gi"})
+        made["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = workers
+        apply(cluster, [with_trainer(made, scripts=jobs.SAMPLES, tools=jobs.TOOLS)])
+        return RunningJob(cluster, namespace, tfjobs.NAME, "TFJob")
+
+    return begin
+
+
+def _told(job: RunningJob, reason: str) -> list[str]:
+    return [event["message"] for event in job.events() if event["reason"] == reason]
+
+
+def _uids(job: RunningJob) -> dict[str, str]:
+    return {name: pod["metadata"]["uid"] for name, pod in job.pods().items()}
+
+
+def _goes_on(chief: Chief, sources: set[str]) -> Start:
+    """The chief's next program begins with the loss that the former had at that step."""
+    begun = chief.start_after(len(chief.starts()))
+    assert begun.source in sources
+    # A program that is killed between a save and its next line has not told that step's loss.
+    assert begun.loss == chief.losses().get(begun.step, begun.loss)
+    chief.reach(begun.step + 20)
+    return begun
+
+
+@pytest.mark.at_length
+def test_every_part_of_a_tfjob_is_lost(cluster, controller, faults, start):
+    """A worker's pod, the PS, the PS for want of memory, the chief: the job completes, its loss
+    goes on from the checkpoint, no pod but the worker's is made anew, and the story tells each."""
+    job = start(STEPS)
+    chief, worker, server = Chief(job, PATIENCE), f"{job.name}-worker-1", f"{job.name}-ps-0"
+    chief.reach(20)
+    before = _uids(job)
+
+    first = faults.processes(job.namespace, worker, container="tensorflow")[0]
+    faults.reach.send(signal.SIGKILL, first)  # the whole container: the operator makes another pod
+    eventually(
+        lambda: _uids(job).get(worker, before[worker]) != before[worker],
+        within=PATIENCE, every=0.3, what="another worker's pod",
+    )  # fmt: skip
+    chief.reach(chief.step() + 20)
+    assert len(chief.starts()) == 1, "a worker's loss costs no step"
+
+    faults.kill(job.namespace, server, container="tensorflow")
+    starts = [_goes_on(chief, {"memory"})]
+    faults.kill(job.namespace, server, container="tensorflow", number=signal.SIGUSR1)
+    starts.append(_goes_on(chief, {"memory"}))
+    faults.kill(job.namespace, chief.pod, container="tensorflow")
+    starts.append(_goes_on(chief, {"memory"}))
+
+    assert eventually(job.verdict, within=PATIENCE, every=0.5, what="the end") == "Succeeded"
+    after = _uids(job)
+    assert {name for name in before if after.get(name, before[name]) != before[name]} == {worker}
+    result = json.loads(job.log(chief.pod).strip().splitlines()[-1])
+    assert (result["steps"], result["resumed"]) == (STEPS, "memory")
+    assert result["loss"] < 0.05  # without wide or deep part it stays above
+
+    (raised,) = _told(job, names.EVENT_MEMORY_RAISED)
+    assert "PS replicas 768Mi -> " in raised
+    assert "in place" in raised
+    died = _told(job, names.EVENT_PROCESS_FAILED)
+    assert any(server in line and "out_of_memory" in line for line in died)
+    assert any(chief.pod in line for line in died)
+    eventually(lambda: _told(job, "RunRecorded"), within=60, what="the history's row")
+    read = ("exec", "deploy/rover-kf-controller", "--", "python3", "-c", _ROW, job.namespace)
+    record = json.loads(cluster.kubectl("-n", controller, *read))
+    assert record["signature"]["kind"] == "TFJob"
+    assert (record["outcome"], record["total_steps"]) == ("succeeded", STEPS)
+    assert record["steps"] > starts[-1].step  # the last ones end with the chief's sidecar
+    assert record["memory_raised"] > 768 << 20
+    print(f"\nwent on {[(one.step, one.source) for one in starts]}, ended with {result}; {raised}")
+
+
+def _resized(cluster, job: RunningJob, workers: int) -> None:
+    """The suspend cycle: all pods gone, another size, resumed."""
+
+    def patch(**spec: object) -> None:
+        words = ("patch", "tfjob", job.name, "--type=merge", "-p", json.dumps({"spec": spec}))
+        cluster.kubectl("-n", job.namespace, *words)
+
+    patch(runPolicy={"suspend": True})
+    eventually(lambda: not job.pods(), within=PATIENCE, every=0.3, what="the end of all pods")
+    patch(tfReplicaSpecs={"Worker": {"replicas": workers}}, runPolicy={"suspend": False})
+
+
+@pytest.mark.at_length
+def test_workers_change_through_a_suspension(cluster, start):
+    """One worker becomes three and one again: each time the chief goes on from storage where it was
+    drained, no step is lost, and all workers that TF_CONFIG names take part."""
+    job = start(STEPS, workers=1)
+    chief, starts = Chief(job, PATIENCE), []
+    for workers in (3, 1):
+        reached = chief.reach((starts[-1].step if starts else 0) + 20)
+        loss = float(chief.losses()[reached])
+        _resized(cluster, job, workers)
+        starts.append(chief.start_after(0))  # of a pod of its own, whose log begins anew
+        assert starts[-1].source == "storage"
+        assert starts[-1].step >= reached
+        assert float(starts[-1].loss) < 1.1 * loss
+        named = [name for name in job.pods() if "-worker-" in name]
+        assert len(named) == workers
+    assert eventually(job.verdict, within=PATIENCE, every=0.5, what="the end") == "Succeeded"
+    result = json.loads(job.log(chief.pod).strip().splitlines()[-1])
+    assert (result["steps"], result["resumed"]) == (STEPS, "storage")
+    print(f"\nwent on {[(one.step, one.loss) for one in starts]}, ended with {result}")
+
+
+def _refusal(cluster, document: dict) -> str:
+    with pytest.raises(CommandFailed) as refused:
+        apply(cluster, [document])
+    return str(refused.value)
+
+
+def test_what_a_tfjob_cannot_do_is_refused_with_reasons(cluster, namespace):
+    """A dynamic worker, PS without a chief, and PS or workers changed while the job runs."""
+    made = tfjobs.wide_and_deep(namespace, 10)
+    dynamic = {**made, "spec": {**made["spec"], "enableDynamicWorker": True}}
+    assert "names no worker to the Chief" in _refusal(cluster, dynamic)
+    specs = made["spec"]["tfReplicaSpecs"]
+    headless = {kind: spec for kind, spec in specs.items() if kind != "Chief"}
+    without = {**made, "spec": {**made["spec"], "tfReplicaSpecs": headless}}
+    assert "a Chief beside PS" in _refusal(cluster, without)
+    specs["PS"]["replicas"] = 2
+    apply(cluster, [made])  # its image is nowhere: it never starts
+    for kind, count in (("PS", 1), ("Worker", 3)):
+        patch = {"spec": {"tfReplicaSpecs": {kind: {"replicas": count}}}}
+        words = ("patch", "tfjob", tfjobs.NAME, "--type=merge", "-p", json.dumps(patch))
+        with pytest.raises(CommandFailed) as refused:
+            cluster.kubectl("-n", namespace, *words)
+        assert f"tfReplicaSpecs.{kind}.replicas" in str(refused.value)
+        assert "spec.runPolicy.suspend" in str(refused.value)
+    found = objects.get(cluster, namespace, "tfjob", tfjobs.NAME)
+    replicas = {kind: spec["replicas"] for kind, spec in found["spec"]["tfReplicaSpecs"].items()}
+    assert replicas == {"Chief": 1, "Worker": 2, "PS": 2}

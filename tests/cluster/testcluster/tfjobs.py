@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The wide-and-deep sample as a TFJob of a test, and what its chief has printed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+import yaml
+from tests_support import eventually
+
+from testcluster.jobs import SAMPLES, RunningJob
+from testcluster.objects import Object
+
+CLAIM, NAME = "wide-and-deep-checkpoints", "wide-and-deep"
+HUNGER_MIB = 600
+"""What a parameter server needs beside its limit's rest once it is told to."""
+_STARTS = re.compile(r"^starts after step (\d+) from (\w+): loss ([\d.]+)$", re.MULTILINE)
+_STEP = re.compile(r"^step (\d+) loss ([\d.]+)$", re.MULTILINE)
+
+
+def wide_and_deep(namespace: str, steps: int, policy: Mapping[str, str] | None = None) -> Object:
+    """The TFJob of manifests/samples/wide-and-deep.yaml; its PS becomes hungry at a SIGUSR1.
+
+    Args:
+        namespace: where it goes.
+        steps: to train.
+        policy: annotations without the prefix, beside the sample's.
+    """
+    documents = yaml.safe_load_all((SAMPLES / "wide-and-deep.yaml").read_text())
+    job: Object = next(item for item in documents if item["kind"] == "TFJob")
+    job["metadata"]["namespace"] = namespace
+    told = {f"rover-kf.io/{key}": value for key, value in (policy or {}).items()}
+    job["metadata"]["annotations"] |= told
+    specs = job["spec"]["tfReplicaSpecs"]
+    containers = {kind: spec["template"]["spec"]["containers"][0] for kind, spec in specs.items()}
+    containers["Chief"]["command"][-1] = str(steps)
+    program, *rest = containers["PS"]["command"]
+    containers["PS"]["command"] = [program, "/tools/hungry_server.py", str(HUNGER_MIB), *rest]
+    containers["PS"]["resources"]["limits"]["memory"] = "768Mi"
+    containers["PS"]["resources"]["requests"]["memory"] = "768Mi"
+    return job
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Start:
+    """A chief's program has begun to train."""
+
+    step: int
+    source: str
+    loss: str
+
+
+class Chief:
+    """What the chief of a TFJob prints.
+
+    Args:
+        job: that it is of.
+        patience: seconds to wait for anything; TensorFlow takes its time to load.
+    """
+
+    def __init__(self, job: RunningJob, patience: float) -> None:
+        self._job, self._patience = job, patience
+
+    @property
+    def pod(self) -> str:
+        """Its name."""
+        return f"{self._job.name}-chief-0"
+
+    def starts(self) -> list[Start]:
+        """Of this pod's programs, one after the other."""
+        found = _STARTS.findall(self._text())
+        return [Start(int(step), source, loss) for step, source, loss in found]
+
+    def losses(self) -> dict[int, str]:
+        """By step, of all programs of this pod; of the last one that told."""
+        return {int(step): loss for step, loss in _STEP.findall(self._text())}
+
+    def step(self) -> int:
+        """The newest step that its newest program has told; 0 while it has not."""
+        newest = _STEP.findall(self._text().rpartition("starts after")[2])
+        return int(newest[-1][0]) if newest and self.starts() else 0
+
+    def reach(self, step: int) -> int:
+        """Wait until its newest program has come so far; returns where it is."""
+        return eventually(
+            lambda: (now := self.step()) >= step and now,
+            within=self._patience, every=0.3, what=f"the chief reaches step {step}",
+        )  # fmt: skip
+
+    def start_after(self, number: int) -> Start:
+        """The start after so many; waits for it."""
+        return eventually(
+            lambda: (found := self.starts())[number:] and found[number],
+            within=self._patience, every=0.3, what=f"start {number + 1} of the chief's program",
+        )  # fmt: skip
+
+    def _text(self) -> str:
+        return self._job.log(self.pod)
