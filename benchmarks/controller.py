@@ -60,6 +60,7 @@ def _measured(given: argparse.Namespace) -> dict[str, Any]:
             window=given.window,
             windows=given.windows,
             rate=given.rate,
+            brief=given.brief,
         )
     finally:
         registry.stop(registry.all())
@@ -69,8 +70,9 @@ def _measured(given: argparse.Namespace) -> dict[str, Any]:
 
 def _with_webhook(report: dict[str, Any]) -> dict[str, Any]:
     """With what the webhook took while jobs were fewest: creations beside a load that is usual."""
-    fewest = report[min((key for key in report if key.isdigit()), key=int)]
-    return report | {key: fewest[key] for key in course.WEBHOOK_KEYS}
+    sizes = [key for key in report if key.isdigit() and course.WEBHOOK_KEYS[0] in report[key]]
+    fewest = report[min(sizes, key=int)] if sizes else {}
+    return report | {key: fewest[key] for key in course.WEBHOOK_KEYS if key in fewest}
 
 
 def _options() -> argparse.Namespace:
@@ -80,6 +82,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--windows", type=float, default=4.0, help="windows that are measured")
     parser.add_argument("--rate", type=float, default=50.0, help="creations a second")
     parser.add_argument("--add", action="store_true", help="keep other sizes that --out has")
+    parser.add_argument("--brief", action="store_true", help="neither webhook nor restart")
     parser.add_argument("--keep", action="store_true", help="leave logs where they are")
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("build/bench/controller.json")

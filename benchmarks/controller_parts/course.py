@@ -32,7 +32,7 @@ _LONGEST = 3600.0
 
 
 def run(
-    plane: Plane, *, sizes: list[int], window: float, windows: float, rate: float
+    plane: Plane, *, sizes: list[int], window: float, windows: float, rate: float, brief: bool
 ) -> dict[str, Any]:
     """Measure each size in turn; returns what controller.json holds.
 
@@ -42,6 +42,7 @@ def run(
         window: seconds of a throughput window.
         windows: how many of them are measured.
         rate: creations a second while the webhook is measured.
+        brief: measure the steady state alone, neither the webhook nor a restart.
     """
     began = time.monotonic()
     plane.start(pods=3 * max(sizes))
@@ -68,8 +69,9 @@ def run(
         time.sleep(window)
         found = _steady(plane, subject, size, window * windows)
         _say(began, json.dumps(found))
-        found |= _webhook(creator, rate)
-        found["restart_to_steady_s"] = _restart(subject, size)
+        if not brief:
+            found |= _webhook(creator, rate)
+            found["restart_to_steady_s"] = _restart(subject, size)
         report[str(size)] = found
         _say(began, f"{size} jobs: {json.dumps(found)}")
     return report
