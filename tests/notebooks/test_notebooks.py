@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every notebook runs from top to bottom, and shows what it is there to show.
 
-That of the cluster runs in tests/cluster/test_notebook.py.
+That of the cluster wants one, and is run by hand.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def test_a_notebook_is_kept_without_outputs(path):
 
 
 def test_every_notebook_is_run():
-    """Each is named by a test, here or on the cluster."""
+    """Each but that of the cluster is named by a test."""
     here = {name for name in globals() if name.startswith("test_n")}
     run_here = {path.stem for path in NOTEBOOKS if f"test_n{path.stem}" in here}
     assert {path.stem for path in NOTEBOOKS} - run_here == {"02_cluster"}
