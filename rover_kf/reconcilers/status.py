@@ -28,6 +28,8 @@ MAX_BYTES = 4096
 MAX_TOLD = 24
 MAX_REASON = 240
 MAX_RECENT, MAX_RECENT_REASON = 6, 160
+MAX_ALIKE = 80
+"""Of reasons without their numbers: two that begin so are of one kind."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ class JobStatus:
         """The status with a decision, which takes the place of one alike."""
         short = dataclasses.replace(decision, reason=decision.reason[:MAX_RECENT_REASON])
         kept = [one for one in self.recent if not _alike(one, short)]
-        recent = (*kept, short)[-MAX_RECENT:]
+        recent = (*kept, short)
+        recent = recent if len(recent) <= MAX_RECENT else _shorter(recent)
         return dataclasses.replace(self, decision=decision, recent=recent)
 
     def progressed(self, seen: CoordinatorStatus) -> JobStatus:
@@ -171,7 +174,7 @@ def write(status: JobStatus) -> str:
     text = codec.dumps(status)
     while len(text) > MAX_BYTES and (status.recent or status.told):
         if status.recent:
-            status = dataclasses.replace(status, recent=status.recent[1:])
+            status = dataclasses.replace(status, recent=_shorter(status.recent))
         else:
             status = dataclasses.replace(status, told=status.told[1:])
         text = codec.dumps(status)
@@ -180,16 +183,30 @@ def write(status: JobStatus) -> str:
 
 def _alike(one: ScaleDecision, other: ScaleDecision) -> bool:
     """Whether the newer one says all that the older one does."""
-    if one.action != "stay" or other.action != "stay":
-        return (one.at, one.action, one.target) == (other.at, other.action, other.target)
-    return _NUMBERS.sub("#", one.reason) == _NUMBERS.sub("#", other.reason)
+    if (one.action, one.current, one.target) != (other.action, other.current, other.target):
+        return one.action == other.action == "stay" and _same_words(one, other)
+    if one.action == "stay":
+        return _same_words(one, other)
+    # The same advice, window by window, is one; what was done is told each time.
+    return one.at == other.at or not (one.applied or other.applied)
+
+
+def _same_words(one: ScaleDecision, other: ScaleDecision) -> bool:
+    # What is left of a reason that was cut off ends where its numbers let it.
+    first, second = (_NUMBERS.sub("#", each.reason)[:MAX_ALIKE] for each in (one, other))
+    return first == second
+
+
+def _shorter(recent: tuple[ScaleDecision, ...]) -> tuple[ScaleDecision, ...]:
+    """Without one of them: the oldest to stay, for what was changed is what people ask about."""
+    stays = (i for i, one in enumerate(recent[:-1]) if one.action == "stay")
+    gone = next(stays, 0)
+    return (*recent[:gone], *recent[gone + 1 :])
 
 
 def _lasting(status: JobStatus) -> JobStatus:
     """The part whose loss would make a controller act twice or people see an old state."""
-    decision = status.decision
-    if decision is not None and decision.action == "stay":
-        decision = None
+    decision = None if status.decision is None else _gist(status.decision)
     scaling = dataclasses.replace(status.scaling, seen_until=0.0)
     return dataclasses.replace(
         status,
@@ -198,7 +215,16 @@ def _lasting(status: JobStatus) -> JobStatus:
         durable_step=None,
         samples_per_second=0.0,
         decision=decision,
-        recent=tuple(one for one in status.recent if one.action != "stay"),
+        recent=tuple(filter(None, map(_gist, status.recent))),
         scaling=scaling,
         written_at=0.0,
     )
+
+
+def _gist(decision: ScaleDecision) -> ScaleDecision | None:
+    """What of a decision is more than progress; of advice what it comes to."""
+    if decision.action == "stay":
+        return None
+    if decision.applied:
+        return decision
+    return ScaleDecision(0.0, decision.action, decision.current, decision.target, "", 0.0, 0.0, 0.0)

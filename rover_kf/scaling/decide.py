@@ -32,6 +32,8 @@ TOLERANCE = 0.02
 """Noise allowed below the throughput that a changed world needed."""
 
 
+VOTES = 2
+"""Windows in a row that a change of direction needs."""
 CLEAR = 0.85
 """Of the throughput that was needed: less in one window is no noise."""
 
@@ -196,9 +198,9 @@ def _blocked(case: Case) -> str:
 def _vote(case: Case, size: int, rate: float, numbers: str) -> tuple[ScaleDecision, ScalingState]:
     """A reversal of direction needs two windows in a row that want it."""
     direction = 1 if size > case.seen.replicas else -1
-    votes = case.state.votes + 1 if case.state.voted == direction else 1
+    votes = min(case.state.votes + 1, VOTES) if case.state.voted == direction else 1
     state = dataclasses.replace(case.state, votes=votes, voted=direction)
-    if case.state.direction == -direction and votes < 2:  # noqa: PLR2004 - two votes, as said
+    if case.state.direction == -direction and votes < VOTES:
         return case.stay(f"{numbers}; a change of direction waits for a second window"), state
     case = dataclasses.replace(case, state=state)
     return go(case, size, rate, home=Home(case.seen.replicas, case.rate), reason=numbers)

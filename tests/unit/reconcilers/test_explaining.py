@@ -54,6 +54,24 @@ def test_predicted_and_then_measured(clock, history):
     json.dumps(codec.encode(found))
 
 
+def test_the_annotation_keeps_changes_longer_than_stays():
+    """Of one kind the newest, however its numbers cut it off; beyond six the oldest stay goes."""
+    memory, tail = JobStatus(), "would pay, and nodes have room for 0 more of its pods; " * 4
+    for at in range(3):
+        memory = memory.deciding(_decision(at, "scale", at + 2, "grows", applied=True))
+    for at in range(3, 40):
+        memory = memory.deciding(_decision(at, "stay", 4, f"{10**at} {tail}"))
+        memory = memory.deciding(_decision(at, "stay", 4, f"{'abcdefgh'[at % 8]} {tail}"))
+    assert [one.target for one in memory.recent if one.applied] == [2, 3, 4]
+    assert len(memory.recent) == 6
+    kinds = [one.reason[0] for one in memory.recent if one.action == "stay"]
+    assert sorted(set(kinds)) == sorted(kinds)
+
+
+def _decision(at, action, target, reason, *, applied=False):
+    return ScaleDecision(float(at), action, 1, target, reason, 1.0, 2.0, 3.0, applied)
+
+
 def test_a_raised_memory_limit_is_told(clock, history):
     """With what the owner stated, what it is now and what for; a limit that the run before needed
     has no more to say."""

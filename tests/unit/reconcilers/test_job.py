@@ -196,6 +196,28 @@ def test_recommend_says_but_does_not_act(clock, history):
     assert cluster.resizes == cluster.posts == []
     assert cluster.reasons().count(names.EVENT_SCALE_DECISION) == 1
     assert "would go to 3" in next(e.message for e in cluster.events)
+    advice = [one for one in remembered(cluster)["recent"] if one["action"] == "scale"]
+    assert [(one["current"], one["target"], one["applied"]) for one in advice] == [(2, 3, False)]
+
+
+def test_the_same_advice_is_written_as_progress_is(clock, history):
+    """Of many jobs progress is written now and then; an advice that goes on is no more than that,
+    and one that is another one is written at once."""
+    given = manifest(annotations={f"{names.PREFIX}scaling.mode": "recommend"})
+    cluster = MemoryCluster(clock, given)
+    many = Reconcilers(cluster, history, clock=clock, jobs=lambda: 5000)
+    for _ in range(4):
+        cluster.train()
+        many.tick(KEY)
+    before = cluster.patches
+    for _ in range(10):
+        cluster.train()
+        many.tick(KEY)
+    assert cluster.patches == before
+    cluster.edit({"metadata": {"annotations": {f"{names.PREFIX}scaling.max": "4"}}})
+    cluster.train()
+    many.tick(KEY)
+    assert remembered(cluster)["decision"]["target"] == 4
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api.surroundings import NodeRoom, PodNeed, QuotaRoom, Surroundings
@@ -142,6 +142,7 @@ def contests(draw):
     return members, Surroundings(nodes), held + free
 
 
+@settings(deadline=None)
 @given(contests())
 def test_shares_fit_together(contest):
     """What all jobs may have together is never more than there is, but for jobs that are at their
