@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help venv packages programs demo check test test-fast test-cluster images cluster-up cluster-down \
   cluster-status test-gpu compat soak fuzz audit bench bench-checkpoint bench-rendezvous bench-sharding bench-recommendation bench-scaling bench-elastic \
-  bench-controller docs clean
+  bench-controller bench-tfjob docs clean
 
 PYTHON ?= python3
 CACHE := $(or $(ROVER_KF_CACHE),$(HOME)/.cache/rover-kf)
@@ -132,8 +132,12 @@ bench-elastic: packages venv
 bench-controller: packages venv
 	$(PY) benchmarks/controller.py --out build/bench/controller.json
 
+# Starts the real cluster, with TensorFlow from the package index; goes on where it was. About half an hour.
+bench-tfjob: packages venv
+	$(PY) benchmarks/tfjob.py --out build/bench/tfjob.json
+
 # All of them; hours. Without TRACES those that need measured tables are left out.
-bench: bench-checkpoint bench-rendezvous bench-sharding bench-recommendation $(if $(TRACES),bench-scaling) bench-elastic bench-controller
+bench: bench-checkpoint bench-rendezvous bench-sharding bench-recommendation $(if $(TRACES),bench-scaling) bench-elastic bench-controller bench-tfjob
 
 # The site, in an environment of its own; a broken link or a wrong docstring is an error.
 DOCS_KEY := $(shell cat docs/requirements.txt <($(PYTHON) -V) | sha256sum | cut -c1-16)

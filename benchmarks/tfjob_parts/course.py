@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""One TFJob with one fault: until it has ended, and what that cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+import signal
+import time
+from collections.abc import Callable
+
+from testcluster import host_python, jobs, tfjobs
+from testcluster.cluster import Cluster
+from testcluster.errors import ClusterError
+from testcluster.faults import ProcessFaults
+from testcluster.jobs import RunningJob
+from testcluster.objects import Object, apply
+from testcluster.pod_processes import OnMachine
+
+STEPS, FAULT_AT = 300, 105
+PATIENCE = 600.0
+_DONE = re.compile(r"^done (\d+)$", re.MULTILINE)
+_SAVED = re.compile(r"^saved (\d+)$", re.MULTILINE)
+_STARTS = re.compile(r"^starts after step (\d+) from (\w+)", re.MULTILINE)
+
+SCENARIOS = {
+    "worker_killed": ("worker-1", signal.SIGKILL),
+    "ps_killed": ("ps-0", signal.SIGKILL),
+    "ps_out_of_memory": ("ps-0", signal.SIGUSR1),
+    "chief_killed": ("chief-0", signal.SIGKILL),
+}
+"""Pod, and what its training process is sent; SIGUSR1 makes it need more than its limit."""
+
+
+class TooLong(Exception):
+    """The job did not get where it was to go."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one job."""
+
+    completed: bool
+    seconds: float
+    """From its creation to the operator's verdict."""
+    recovered_seconds: float | None
+    """From the fault to the next step; None if there was none."""
+    steps_lost: int
+    """Done before the fault and not in what the next program began with; of a job that failed, not
+    in its newest file."""
+    starts: list[tuple[str, str]]
+    """Step and source of each start of the chief's program."""
+
+
+def manifest(namespace: str, side: str) -> Object:
+    """The sample with told steps; stock: without the label, and so without anything of ours."""
+    job = tfjobs.wide_and_deep(namespace, STEPS, {"memory.max": "2Gi"})
+    for spec in job["spec"]["tfReplicaSpecs"].values():
+        container = spec["template"]["spec"]["containers"][0]
+        at = container["command"].index("wide_and_deep.py")
+        container["command"].insert(at, "/tools/told.py")
+    if side == "stock":
+        del job["metadata"]["labels"], job["metadata"]["annotations"]
+    return job
+
+
+def run(cluster: Cluster, namespace: str, scenario: str, side: str) -> Outcome:
+    """One job from its creation to its end.
+
+    Raises:
+        TooLong: it neither ended nor went on.
+    """
+    begun = time.monotonic()
+    ready = host_python.with_host_python(
+        manifest(namespace, side), scripts=jobs.SAMPLES, tools=jobs.TOOLS
+    )
+    apply(cluster, [ready])
+    job = RunningJob(cluster, namespace, tfjobs.NAME, "TFJob")
+    chief = Log(job)
+    _wait(lambda: chief.done() >= FAULT_AT, f"step {FAULT_AT}")
+    part, number = SCENARIOS[scenario]
+    pod = f"{job.name}-{part}"
+    fault = time.monotonic()
+    ProcessFaults(OnMachine(cluster)).kill(namespace, pod, container="tensorflow", number=number)
+    restarts = scenario != "worker_killed"
+    _wait(lambda: job.verdict() or chief.went_on(restarts=restarts), "the job to go on")
+    recovered = None if job.verdict() == "Failed" else time.monotonic() - fault
+    _wait(lambda: bool(job.verdict()), "the end")
+    took = time.monotonic() - begun
+    completed = job.verdict() == "Succeeded"
+    return Outcome(completed, took, recovered, chief.lost(completed=completed), chief.starts())
+
+
+class Log:
+    """What the chief's programs have printed, also those of a pod that is gone."""
+
+    def __init__(self, job: RunningJob) -> None:
+        self._job, self._texts = job, [""]
+
+    def _text(self) -> str:
+        new = self._job.log(f"{self._job.name}-chief-0")
+        if new.startswith(self._texts[-1]):
+            self._texts[-1] = new
+        elif new:
+            self._texts.append(new)  # another pod's
+        return "".join(self._texts)
+
+    def done(self) -> int:
+        """The newest step."""
+        return max(map(int, _DONE.findall(self._text())), default=0)
+
+    def starts(self) -> list[tuple[str, str]]:
+        """Step and source."""
+        return _STARTS.findall(self._text())
+
+    def went_on(self, *, restarts: bool) -> bool:
+        """Whether a step was made since: by another program, or (a worker's loss) by the same."""
+        text = self._text()
+        if not restarts:
+            return self.done() > FAULT_AT + 25
+        return len(self.starts()) > 1 and bool(_DONE.search(text.rpartition("starts after")[2]))
+
+    def lost(self, *, completed: bool) -> int:
+        """Steps that were done and had to be done again."""
+        programs = re.split(r"^(?=starts after)", self._text(), flags=re.MULTILINE)[1:]
+        lost = 0
+        for before, after in itertools.pairwise(programs):
+            lost += max(map(int, _DONE.findall(before)), default=0) - int(
+                _STARTS.findall(after)[0][0]
+            )
+        if not completed:
+            text = self._text()
+            lost += self.done() - max(map(int, _SAVED.findall(text)), default=0)
+        return lost
+
+
+def remove(cluster: Cluster, namespace: str) -> None:
+    """Delete the job; returns when its pods are gone."""
+    job = RunningJob(cluster, namespace, tfjobs.NAME, "TFJob")
+    words = ("--ignore-not-found", "--timeout=60s")
+    cluster.kubectl("-n", namespace, "delete", "tfjob", job.name, *words)
+    force = ("--all", "--grace-period=0", "--force", "--wait=false")
+    cluster.kubectl("-n", namespace, "delete", "pods", *force)
+    _wait(lambda: not job.pods(), "the end of the pods")
+
+
+def _wait(look: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not _looked(look):
+        if time.monotonic() > deadline:
+            raise TooLong(f"{what}: not within {PATIENCE:g} s")
+        time.sleep(0.3)
+
+
+def _looked(look: Callable[[], object]) -> bool:
+    try:
+        return bool(look())
+    except (ClusterError, json.JSONDecodeError):
+        return False  # an API server that is busy is asked again
