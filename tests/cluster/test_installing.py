@@ -1,0 +1,146 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every way to install is taken by a real API server; jobs train on where we are removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+
+import pytest
+import yaml
+from testcluster import admission, binaries, deployment, jobs, settings
+from testcluster.commands import run
+from testcluster.deployment import ProjectImages
+from testcluster.jobs import RunningJob
+from testcluster.objects import apply
+from tests_support import eventually
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("controller")]
+
+CHART = settings.REPOSITORY / "manifests" / "helm"
+OVERLAYS = settings.REPOSITORY / "manifests" / "overlays"
+OURS = ("-l", "app.kubernetes.io/name=rover-kf", "-o", "name")
+
+
+@pytest.fixture
+def images(project_images) -> ProjectImages:
+    """Of controller and sidecar."""
+    return project_images or ProjectImages("localhost", "dev")
+
+
+@pytest.fixture
+def manifests(cluster, images, tmp_path) -> Callable[[str, str], str]:
+    """An overlay as text, with the images to test, in a namespace."""
+
+    def make(name: str, namespace: str) -> str:
+        folder = tmp_path / name
+        folder.mkdir()
+        deployment.overlay(folder, OVERLAYS / name, images)
+        file = folder / "kustomization.yaml"
+        file.write_text(f"{file.read_text()}namespace: {namespace}\n")
+        return cluster.kubectl("kustomize", str(folder))
+
+    return make
+
+
+@pytest.fixture
+def helm(cluster, images) -> Callable[..., str]:
+    """Run Helm on the cluster: a verb, a release of the chart in a namespace, further words."""
+    if shutil.which("go") is None:
+        pytest.skip("Go is not on PATH: Helm cannot be compiled")  # never in CI: see conftest.py
+    program = binaries.compiled(binaries.HELM) / "helm"
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+    named = [
+        f"--set=images.{part}={images.prefix}/rover-kf-{part}:{images.tag}"
+        for part in ("controller", "sidecar")
+    ]
+
+    def call(verb: str, namespace: str, *words: str) -> str:
+        chart = [] if verb == "uninstall" else [CHART, *named]
+        whole = [program, verb, "rover-kf", *chart, "--namespace", namespace, *words]
+        return run(whole, env=environment)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("overlay", "where"),
+    [("standalone", deployment.NAMESPACE), ("kubeflow", "kubeflow"), ("namespaced", "")],
+)
+def test_an_overlay_is_taken(cluster, manifests, namespace, overlay, where):
+    """By admission, schemas and pod security of a real API server, each object; a dry run."""
+    text = manifests(overlay, where or namespace)
+    told = cluster.kubectl("apply", "--dry-run=server", "-o", "name", "-f", "-", text=text)
+    assert len(told.split()) == len(list(yaml.safe_load_all(text)))
+    print(f"{overlay}: {len(told.split())} objects taken")
+
+
+def test_what_helm_renders_is_taken(cluster, helm, namespace):
+    """The same of the chart with everything in it."""
+    parts = "cordon=true,deleteLost=true,networkPolicies=true,kubeflowRoles=true"
+    values = ("--set", f"{parts},historyClaim.enabled=true")
+    text = helm("template", namespace, *values)
+    told = cluster.kubectl("apply", "--dry-run=server", "-o", "name", "-f", "-", text=text)
+    assert len(told.split()) == len([one for one in yaml.safe_load_all(text) if one])
+    print(f"chart: {len(told.split())} objects taken")
+
+
+@pytest.fixture
+def remove(cluster, manifests, controller) -> Iterator[Callable[[], None]]:
+    """Delete all that the standalone overlay has; it is there again after the test."""
+    text = manifests("standalone", controller)
+    yield lambda: cluster.kubectl("delete", "-f", "-", "--timeout=180s", text=text, timeout=200)
+    cluster.kubectl("apply", "-f", "-", text=text)
+    deployment.wait(cluster)
+
+
+@pytest.fixture
+def start(cluster, namespace, with_trainer, shared_claim):
+    """Apply a slow digits job, changed if need be; returns it running."""
+    shared_claim(jobs.CLAIM)
+
+    def apply_it(change: Callable[[dict], dict] = dict) -> RunningJob:
+        job = jobs.digits(namespace, "--samples-per-second", "150", "--steps", "900")
+        job = with_trainer(job, scripts=jobs.SAMPLES, tools=jobs.TOOLS)
+        apply(cluster, [change(job)])
+        return RunningJob(cluster, namespace, job["metadata"]["name"])
+
+    return apply_it
+
+
+@pytest.fixture
+def end(hurry) -> Callable[[RunningJob], str]:
+    """Let a job go on as fast as it can; its verdict."""
+
+    def wait(job: RunningJob) -> str:
+        hurry()
+        return eventually(job.verdict, within=400, every=1, what="the job's end")
+
+    return wait
+
+
+def _step(job: RunningJob) -> int:
+    return job.status().get("step") or 0
+
+
+@pytest.mark.at_length
+def test_jobs_outlive_us_and_helm_brings_us_back(cluster, remove, start, end, helm):
+    """All manifests deleted while a job trains: it trains on, with nobody to look after it. Then
+    Helm installs us elsewhere: jobs are injected again; and the first job ends as Succeeded."""
+    job = start()
+    begun = eventually(lambda: _step(job), within=240, every=0.5, what="a first step")
+    remove()
+    assert not cluster.kubectl("get", "mutatingwebhookconfigurations,clusterroles", *OURS)
+    assert not deployment.is_there(cluster)
+    eventually(lambda: _step(job) > begun + 20, within=240, every=0.5, what="more steps")
+    place = f"{job.namespace}-helm"
+    helm("install", place, "--create-namespace", "--wait", "--timeout", "3m")
+    try:
+        admission.wait(cluster, injected=True)
+        assert end(job) == "Succeeded"
+    finally:
+        helm("uninstall", place, "--wait")
+        cluster.kubectl("delete", "namespace", place, "--timeout=120s", timeout=140)
+    assert not cluster.kubectl("get", "mutatingwebhookconfigurations,clusterroles", *OURS)
