@@ -56,6 +56,7 @@ def test_a_run_measures_its_storage_for_the_next(tmp_path):
         rate = eventually(measured, what="the history has the figure")
         assert rate > 8 << 20
         job["metadata"]["annotations"][f"{names.PREFIX}checkpoint.arena"] = "64Gi"
+        trainer_of(job)["resources"] = {"limits": {"memory": "128Gi"}}
         following = rover.patch(yaml.safe_dump(job))
     assert following.manifest["metadata"]["annotations"][KEY] == str(round(rate))
     persist = math.ceil((32 << 30) / round(rate))
