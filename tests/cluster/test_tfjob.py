@@ -33,9 +33,8 @@ def start(cluster, namespace, with_trainer, shared_claim):
     """Starts the sample."""
     shared_claim(tfjobs.CLAIM)
 
-    def begin(steps: int, workers: int = 2) -> RunningJob:
+    def begin(steps: int) -> RunningJob:
         made = tfjobs.wide_and_deep(namespace, steps, {"memory.max": "2Gi"})
-        made["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = workers
         apply(cluster, [with_trainer(made, scripts=jobs.SAMPLES, tools=jobs.TOOLS)])
         return RunningJob(cluster, namespace, tfjobs.NAME, "TFJob")
 
@@ -106,40 +105,6 @@ def test_every_part_of_a_tfjob_is_lost(cluster, controller, faults, start):
     assert record["steps"] > starts[-1].step  # the last ones end with the chief's sidecar
     assert record["memory_raised"] > 768 << 20
     print(f"\nwent on {[(one.step, one.source) for one in starts]}, ended with {result}; {raised}")
-
-
-def _resized(cluster, job: RunningJob, workers: int) -> None:
-    """The suspend cycle: all pods gone, another size, resumed."""
-
-    def patch(**spec: object) -> None:
-        words = ("patch", "tfjob", job.name, "--type=merge", "-p", json.dumps({"spec": spec}))
-        cluster.kubectl("-n", job.namespace, *words)
-
-    patch(runPolicy={"suspend": True})
-    eventually(lambda: not job.pods(), within=PATIENCE, every=0.3, what="the end of all pods")
-    patch(tfReplicaSpecs={"Worker": {"replicas": workers}}, runPolicy={"suspend": False})
-
-
-@pytest.mark.at_length
-def test_workers_change_through_a_suspension(cluster, start):
-    """One worker becomes three and one again: each time the chief goes on from storage where it was
-    drained, no step is lost, and all workers that TF_CONFIG names take part."""
-    job = start(STEPS, workers=1)
-    chief, starts = Chief(job, PATIENCE), []
-    for workers in (3, 1):
-        reached = chief.reach((starts[-1].step if starts else 0) + 20)
-        loss = float(chief.losses()[reached])
-        _resized(cluster, job, workers)
-        starts.append(chief.start_after(0))  # of a pod of its own, whose log begins anew
-        assert starts[-1].source == "storage"
-        assert starts[-1].step >= reached
-        assert float(starts[-1].loss) < 1.1 * loss
-        named = [name for name in job.pods() if "-worker-" in name]
-        assert len(named) == workers
-    assert eventually(job.verdict, within=PATIENCE, every=0.5, what="the end") == "Succeeded"
-    result = json.loads(job.log(chief.pod).strip().splitlines()[-1])
-    assert (result["steps"], result["resumed"]) == (STEPS, "storage")
-    print(f"\nwent on {[(one.step, one.loss) for one in starts]}, ended with {result}")
 
 
 def _refusal(cluster, document: dict) -> str:
