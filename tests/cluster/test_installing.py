@@ -4,18 +4,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 import yaml
 from testcluster import admission, binaries, deployment, jobs, settings
 from testcluster.commands import run
-from testcluster.deployment import ProjectImages
+from testcluster.deployment import DEPLOYMENT, ProjectImages
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from tests_support import eventually
+
+from rover_kf.api import names
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("controller")]
 
@@ -144,3 +148,58 @@ def test_jobs_outlive_us_and_helm_brings_us_back(cluster, remove, start, end, he
         helm("uninstall", place, "--wait")
         cluster.kubectl("delete", "namespace", place, "--timeout=120s", timeout=140)
     assert not cluster.kubectl("get", "mutatingwebhookconfigurations,clusterroles", *OURS)
+
+
+@pytest.fixture
+def patched(images, namespace, tmp_path) -> Callable[[dict], dict]:
+    """A job as `rover-kf patch` writes it for the controller of its namespace."""
+    told = {
+        "ROVER_CONTROLLER_ACCOUNT": f"{namespace}:{DEPLOYMENT}",
+        "ROVER_SIDECAR_IMAGE": f"{images.prefix}/rover-kf-sidecar:{images.tag}",
+    }
+
+    def change(job: dict) -> dict:
+        (tmp_path / "job.yaml").write_text(json.dumps(job))
+        words = [sys.executable, "-m", "rover_kf.cli", "patch", str(tmp_path / "job.yaml")]
+        environment = {**os.environ, **told}
+        return yaml.safe_load(run(words, env=environment))
+
+    return change
+
+
+@pytest.fixture
+def there(cluster, remove, manifests, namespace) -> Callable[[], dict]:
+    """The controller in the test's namespace alone, none for the cluster; returns its pod."""
+    remove()
+    cluster.kubectl("apply", "-f", "-", text=manifests("namespaced", namespace))
+    where = ("-n", namespace)
+    words = ("rollout", "status", f"deploy/{DEPLOYMENT}", "--timeout=180s")
+    cluster.kubectl(*where, *words, timeout=200)
+    asked = (*where, "get", "pods", "-l", "app.kubernetes.io/component=controller", "-o", "json")
+
+    def pod() -> dict:
+        (found,) = json.loads(cluster.kubectl(*asked))["items"]
+        return found
+
+    return pod
+
+
+def _told(job: RunningJob) -> dict:
+    """What the controller last wrote on the job."""
+    return json.loads(job.read()["metadata"]["annotations"].get(names.STATUS_ANNOTATION, "{}"))
+
+
+@pytest.mark.at_length
+def test_in_one_namespace_alone(there, start, patched, end):
+    """With rights in a restricted namespace alone: a job that was patched there is looked after
+    and ends as Succeeded, and its story is told; the controller never failed."""
+    job = start(patched)
+    eventually(lambda: _told(job).get("step"), within=240, every=1, what="a step, as we tell it")
+    assert end(job) == "Succeeded"
+    eventually(
+        lambda: "TrainingFinished" in {one["reason"] for one in job.events()},
+        within=60,
+        every=1,
+        what="the story's end",
+    )
+    assert there()["status"]["containerStatuses"][0]["restartCount"] == 0
