@@ -69,6 +69,7 @@ class Store:
         *,
         entry: str = "",
         user: str = "",
+        variables: Mapping[str, str] | None = None,
         base: str = "scratch",
     ) -> None:
         """Make an image of these files (path in the image to path here) and those of the base."""
@@ -79,6 +80,7 @@ class Store:
             config = [
                 *(["--entrypoint", f'["{entry}"]'] if entry else []),
                 *(["--user", user] if user else []),
+                *(f"--env={name}={value}" for name, value in (variables or {}).items()),
             ]
             if config:
                 run(self._command("config", *config, container))

@@ -42,20 +42,35 @@ def with_host_python(
         tools: another folder, seen at ``/tools``.
     """
     tensorflow = manifest["kind"] == "TFJob"
-    prefix = (tensorflow_environment.folder() if tensorflow else torch_environment()).resolve()
-    base = _base_prefix(prefix)
+    prefix = tensorflow_environment.folder() if tensorflow else torch_environment()
     job, found = trainer.copied(manifest)
     for pod, container in found:
-        path = f"{prefix}/bin:{base}/bin:/usr/bin:/bin"
-        trainer.prepare(pod, container, image=TRAINER_IMAGE, path=path)
-        folders = trainer.places(container, scripts, tools)
+        trainer.prepare(pod, container, image=TRAINER_IMAGE, path=search_path(prefix))
+        given = {
+            place: str(folder.resolve())
+            for place, folder in trainer.places(container, scripts, tools)
+        }
         container["volumeMounts"] += [
-            *_system(prefix, base),
-            *(_mount(place, str(folder.resolve())) for place, folder in folders),
+            _mount(place, source) for place, source in {**folders(prefix), **given}.items()
         ]
         claim = {"claimName": HOST_CLAIM, "readOnly": True}
         pod["volumes"].append({"name": HOST_CLAIM, "persistentVolumeClaim": claim})
     return job
+
+
+def search_path(environment: pathlib.Path) -> str:
+    """``PATH`` of a container that sees the folders of a virtual environment."""
+    prefix = environment.resolve()
+    return f"{prefix}/bin:{_base_prefix(prefix)}/bin:/usr/bin:/bin"
+
+
+def folders(environment: pathlib.Path) -> dict[str, str]:
+    """A virtual environment and all that it needs: where it is to be seen, and where it is."""
+    prefix = environment.resolve()
+    # /lib is a link to /usr/lib here and a folder elsewhere; a subPath must not be a link.
+    system = {f"/{name}": os.path.realpath(f"/{name}") for name in ("bin", "sbin", "lib", "lib64")}
+    own = [path for path in sorted({prefix, _base_prefix(prefix)}) if not _in_usr(path)]
+    return {"/usr": "/usr", **system, **{str(path): str(path) for path in own}}
 
 
 def torch_environment() -> pathlib.Path:
@@ -68,19 +83,12 @@ def torch_environment() -> pathlib.Path:
     )
 
 
-def _system(*prefixes: pathlib.Path) -> list[Object]:
-    folders = [_mount(f"/{name}", _real(f"/{name}")) for name in ("bin", "sbin", "lib", "lib64")]
-    own = [path for path in sorted(set(prefixes)) if not path.is_relative_to("/usr")]
-    return [_mount("/usr", "/usr"), *folders, *(_mount(str(path), str(path)) for path in own)]
-
-
 def _mount(place: str, source: str) -> Object:
     return {"name": HOST_CLAIM, "mountPath": place, "subPath": source.lstrip("/"), "readOnly": True}
 
 
-def _real(path: str) -> str:
-    # /lib is a link to /usr/lib here and a folder elsewhere; a subPath must not be a link.
-    return os.path.realpath(path)
+def _in_usr(path: pathlib.Path) -> bool:
+    return path.is_relative_to("/usr")
 
 
 def _base_prefix(environment: pathlib.Path) -> pathlib.Path:

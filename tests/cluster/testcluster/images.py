@@ -85,6 +85,14 @@ class Images:
         """The image of pipeline steps; apart, since few tests need it."""
         return [self._project("steps", STEPS_IMAGE, "components")]
 
+    def configured(self, image: str, variables: Mapping[str, str]) -> Image:
+        """The base image with these variables in its configuration."""
+        base = self.base()
+        key = programs.key_of(base, *(f"{name}={value}" for name, value in variables.items()))
+        return self._published(
+            image, key, lambda: self.store.commit(image, {}, variables=variables, base=base)
+        )
+
     def base(self) -> str:
         """Name of the image that our Dockerfile builds on here: Debian with Python, no more."""
         image = f"localhost/rover-kf-base:{self._base_folder().name.rpartition('-')[2]}"

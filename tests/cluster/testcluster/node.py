@@ -21,6 +21,7 @@ from testcluster.control_plane import start_proxy
 from testcluster.errors import ClusterError, CommandFailed
 from testcluster.kubelet import Kubelet
 from testcluster.layout import Image
+from testcluster.machine_folders import install
 from testcluster.processes import Registry, children, command_line, wait_ended
 from testcluster.waiting import until
 
@@ -172,6 +173,7 @@ class Node:
         return run([*self._enter(), *command], text=text)
 
     def _write_containerd_config(self) -> None:
+        runtime = install(self.home / "runc")
         cni = self.home / "cni"
         cni.mkdir(exist_ok=True)
         (cni / "10-rk.conflist").write_text(json.dumps(self._cni_config()))
@@ -187,6 +189,7 @@ class Node:
             f'  [{_CRI}.cni]\n    bin_dir = "/usr/lib/cni"\n    conf_dir = "{cni}"\n'
             f'  [{_CRI}.containerd.runtimes.runc]\n    runtime_type = "io.containerd.runc.v2"\n'
             f"  [{_CRI}.containerd.runtimes.runc.options]\n    SystemdCgroup = false\n"
+            f'    BinaryName = "{runtime}"\n'
         )
 
     def _cni_config(self) -> dict[str, object]:
