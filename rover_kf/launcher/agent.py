@@ -71,7 +71,7 @@ class Agent:
         self.errands.install_signals()
         self.crew.start()
         try:
-            identity = self.errands.ask(names.PATH_SELF, None, Identity, patience=SIDECAR_PATIENCE)
+            identity = self._identify()
             self._pod = identity.pod
             return self._train(identity)
         except errors.SidecarUnavailable as error:
@@ -90,17 +90,29 @@ class Agent:
         finally:
             self.crew.nursery.stop()
 
+    def _identify(self) -> Identity:
+        until = time.monotonic() + SIDECAR_PATIENCE
+        while True:
+            patience = max(until - time.monotonic(), 0.0)
+            try:
+                return self.errands.ask(names.PATH_SELF, None, Identity, patience=patience)
+            except ZygoteLost:
+                self._load_again()
+
+    def _load_again(self) -> None:
+        say("the process with torch loaded died; starting another")
+        self.crew.start()
+
     def _train(self, identity: Identity) -> int:
-        processes = self.crew.count_processes(self.errands, self.launch.processes)
-        member = Member(
-            identity.pod, self.incarnation, identity.node_rank, processes, identity.node
-        )
         while True:
             try:
+                processes = self.crew.count_processes(self.errands, self.launch.processes)
+                member = Member(
+                    identity.pod, self.incarnation, identity.node_rank, processes, identity.node
+                )
                 code = self._take_part(identity, member)
             except ZygoteLost:
-                say("the process with torch loaded died; starting another")
-                self.crew.start()
+                self._load_again()
                 continue
             if code is not None:
                 return code

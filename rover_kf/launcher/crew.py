@@ -13,11 +13,13 @@ from rover_kf import errors
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.environment import Place
 from rover_kf.launcher.errands import Errands
-from rover_kf.launcher.nursery import Counted, Exited, Nursery, ServiceEnded, StoreOpened
+from rover_kf.launcher.nursery import Counted, Exited, Nursery, Ready, ServiceEnded, StoreOpened
 from rover_kf.launcher.stderr_tail import StderrTail, is_terminal
 
 KILL_PATIENCE = 30.0
 """Seconds that the kernel has to end a process after SIGKILL."""
+MOST_STARTS = 5
+"""Of the process that loads torch; then the container begins anew, and the kubelet backs off."""
 
 
 class Crew:
@@ -32,9 +34,21 @@ class Crew:
         self._opening = False
         self._counted: Counted | None = None
         self._tails: dict[int, StderrTail] = {}
+        self._starts = 0
+        """Of zygotes of which none has been ready yet."""
 
     def start(self) -> None:
-        """Start the zygote; after its death, anew."""
+        """Start the zygote; after its death, anew.
+
+        Raises:
+            RoverError: one after the other has died before it was ready.
+        """
+        if self._starts == MOST_STARTS:
+            raise errors.RoverError(
+                f"the process that loads torch ended {MOST_STARTS} times before it was ready; what "
+                "it said stands above: mend the image (torch, a /tmp that can be written)"
+            )
+        self._starts += 1
         self.nursery.stop()
         self.live.clear()
         self._store, self._opening = None, False
@@ -52,6 +66,8 @@ class Crew:
             self._on_service_end(event)
         elif isinstance(event, Counted):
             self._counted = event
+        elif isinstance(event, Ready):
+            self._starts = 0
 
     def _on_service_end(self, event: ServiceEnded) -> None:
         if self._store is not None and self._store.pid == event.pid:
