@@ -88,6 +88,9 @@ compat: packages venv
 	$(PY) -m pytest -s tests/compat
 	ROVER_KF_TEST_KUBERNETES=1.29 $(PY) -m pytest -s tests/cluster
 
+notebooks: venv
+	$(PY) -m pytest tests/notebooks --at-length
+
 soak: venv
 	$(PY) -m pytest -s tests/soak
 

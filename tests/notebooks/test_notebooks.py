@@ -67,6 +67,7 @@ def test_n03_checkpoints():
     assert run.shown("image/png")
 
 
+@pytest.mark.at_length
 def test_n04_recommendation():
     """Sizes come from the manifest, then from a dry run, then from a run; the cost is told."""
     run = NotebookRun(FOLDER / "04_recommendation.ipynb")
@@ -75,6 +76,7 @@ def test_n04_recommendation():
     assert run.shown("image/png")
 
 
+@pytest.mark.at_length
 def test_n05_autoscaling():
     """The simulated policy comes near the oracle; each decision on the real job has its reason."""
     run = NotebookRun(FOLDER / "05_autoscaling.ipynb")
@@ -85,6 +87,7 @@ def test_n05_autoscaling():
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.at_length
 def test_n06_kafka(kafka):
     """Of a real broker's records none is lost and none counts twice, though a process is killed."""
     values = {"brokers": kafka.address, "topic": "clicks"}
@@ -96,6 +99,7 @@ def test_n06_kafka(kafka):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.at_length
 def test_n07_pipeline():
     """Every step of the pipeline leaves its artifacts, and the run is recorded."""
     run = NotebookRun(FOLDER / "07_pipeline.ipynb", timeout=540)
