@@ -112,6 +112,10 @@ class ShardedLoader(DataLoader[Any]):
             if read is not None and read.samples:
                 self._last = read.batch
             yield self._last if self._last is not None else self._stand_in(told)
+            if self._data.shared:
+                # Trained on only now: told sooner, it could be in a place that the model is not at.
+                leases.used(told[0].spans)
+                leases.spoilt(read.spoilt if read is not None else ())
         self._data.union.turn()
         leases.turn()
 
@@ -163,8 +167,9 @@ class ShardedLoader(DataLoader[Any]):
         counts = union.agree([brought.spans for brought in told])
         sizes = [brought.samples * good for brought, good in zip(told, counts, strict=True)]
         mine = told[own].spans
-        leases.used(mine, but=() if counts[own] else union.lacks(mine))
-        if counts[own] and spoilt:
+        if not (self._data.shared and counts[own]):
+            leases.used(mine, but=() if counts[own] else union.lacks(mine))
+        if counts[own] and spoilt and not self._data.shared:
             leases.spoilt(spoilt)
         total = sum(sizes)
         self._weight = sizes[own] * len(told) / total if total else 0.0

@@ -191,3 +191,20 @@ def test_outside_rover_each_rank_has_its_part(sharded, monkeypatch):
         monkeypatch.setenv("RANK", str(rank))
         counts.update(sharded(shared=True))
     assert counts == dict.fromkeys(range(20), 1)
+
+
+@pytest.mark.parametrize(("shared", "told_when_given"), [(True, 0), (False, 1)])
+def test_of_a_shared_model_a_batch_is_told_after_it_was_trained_on(
+    sharded, monkeypatch, shared, told_when_given
+):
+    """Told as it is given, it could be in a place that is kept before the model has it, and be lost
+    with its process; where ranks step together the place is theirs, and is kept after the step."""
+    data = sharded(shared=shared)
+    loader = data.loader(4)
+    leases, told = data.leases(8), []
+    monkeypatch.setattr(leases, "used", lambda spans, **_: told.append(spans))
+    batches = iter(loader)
+    next(batches)
+    assert len(told) == told_when_given
+    next(batches)
+    assert len(told) == told_when_given + 1
