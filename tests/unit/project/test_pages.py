@@ -107,7 +107,9 @@ def test_every_command_that_is_shown_is_one():
 
 def _parse(command, words):
     """Parse as the command line would; nothing is done."""
-    context = click.Context(command, **command.context_settings)
+    context = click.Context(
+        command, **{"help_option_names": ["-h", "--help"], **command.context_settings}
+    )
     _, rest, _ = command.make_parser(context).parse_args(list(words))
     if isinstance(command, click.Group) and rest:
         _, below, left = command.resolve_command(context, rest)
