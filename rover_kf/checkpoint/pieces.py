@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rover_kf import errors
 
@@ -35,6 +35,11 @@ def read(descriptor: int, offset: int, length: int) -> Iterator[memoryview]:
             )
         yield piece[:count]
         done += count
+
+
+def joined(found: Iterable[memoryview]) -> bytes:
+    """All of them, each copied before the next is asked for: they may be read into one place."""
+    return b"".join(map(bytes, found))
 
 
 def mapped(descriptor: int, length: int) -> memoryview:

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
-from rover_kf.checkpoint import checksum, snapshot
+from rover_kf.checkpoint import checksum, pieces, snapshot
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.snapshot import Snapshot
 from rover_kf.checkpoint.storage import StoredCheckpoints
@@ -48,9 +48,9 @@ def head(storage: StoredCheckpoints, folder: Folder, file: RankFile) -> Snapshot
         TornSnapshot: it cannot be read.
         StorageFailed: the storage cannot be read.
     """
-    first = _whole(storage.read_range(folder, file, 0, snapshot.LENGTH_BYTES))
+    first = pieces.joined(storage.read_range(folder, file, 0, snapshot.LENGTH_BYTES))
     size = snapshot.head_bytes(first, file.length)
-    return snapshot.read(_whole(storage.read_range(folder, file, 0, size)), file.length)
+    return snapshot.read(pieces.joined(storage.read_range(folder, file, 0, size)), file.length)
 
 
 def verify(storage: StoredCheckpoints, folder: Folder) -> Manifest:
@@ -124,8 +124,3 @@ def check(folder: Folder, file: RankFile, found: int) -> None:
             f"{folder.location}/{file.name} has CRC-32C {found:08x}; the manifest says "
             f"{file.checksum:08x}"
         )
-
-
-def _whole(found: Iterator[memoryview]) -> bytes:
-    # Each piece before the next: they are read into the same place.
-    return b"".join(map(bytes, found))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.status import CoordinatorStatus, ScaleRequest
 from rover_kf.client import admission, explaining, pausing
@@ -21,6 +21,7 @@ from rover_kf.client.pausing import Paused
 from rover_kf.client.progress import Progress, carried, progress_of
 from rover_kf.client.runs import Runs
 from rover_kf.client.screen import Screen
+from rover_kf.cluster import coordinator_status
 
 POLL_SECONDS = 0.2
 
@@ -66,9 +67,7 @@ class LiveJobs(Runs):
         Raises:
             ClusterUnavailable: it does not answer (not started yet, ended, being replaced).
         """
-        path = f"{names.PATH_STATUS}?after={after}"
-        answer = self.cluster.call_coordinator(key_of(key), "GET", path)
-        return codec.loads(CoordinatorStatus, answer)
+        return coordinator_status.ask(self.cluster, key_of(key), after=after)
 
     def progress(self, key: JobKey | str) -> Progress:
         """Where the job stands; never fails because the coordinator is silent."""

@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterable, Sequence
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
-from rover_kf.api.status import CoordinatorStatus
 from rover_kf.api.tables import Shown
+from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.reconcilers.scaling import managed_elsewhere
 
@@ -103,9 +103,7 @@ def _wait(cluster: Cluster, job: ObservedJob, until: float) -> Paused:
     found = Paused(job, 0, None, 0)
     while True:
         with contextlib.suppress(errors.ClusterUnavailable):  # it ends, too
-            path = f"{names.PATH_STATUS}?after={names.NO_EVENTS}"
-            reply = cluster.call_coordinator(job.key, "GET", path)
-            status = codec.loads(CoordinatorStatus, reply)
+            status = coordinator_status.ask(cluster, job.key, after=names.NO_EVENTS)
             step = max(found.step, status.step)
             durable = max(found.durable_step or 0, status.durable_step or 0) or None
             found = dataclasses.replace(found, step=step, durable_step=durable)

@@ -7,16 +7,16 @@ from __future__ import annotations
 import logging
 
 from rover_kf import errors
-from rover_kf.api import codec, names
-from rover_kf.api.jobs import JobKey, ObservedJob
+from rover_kf.api.jobs import JobKey
 from rover_kf.api.records import RunRecord
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.client import outcome
+from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history import recorder
 from rover_kf.history.protocol import HistoryStore
 from rover_kf.injection import memory_limit
-from rover_kf.recommender import facts
+from rover_kf.reconcilers.history import begun
 
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Present:
         if known is None or known.uid != job.uid:
             known = self._seen.get(key)
         if known is None or known.uid != job.uid:
-            known = _begun(job)
+            known = begun(job)
         status = self._status(key)
         limit = memory_limit.most(job.manifest)
         whole = recorder.advance(known, job, status, memory_limit=limit)
@@ -66,14 +66,6 @@ class Present:
 
     def _status(self, key: JobKey) -> CoordinatorStatus | None:
         try:
-            answer = self._cluster.call_coordinator(key, "GET", f"{names.PATH_STATUS}?after=0")
+            return coordinator_status.ask(self._cluster, key)
         except errors.ClusterUnavailable:
             return None
-        return codec.loads(CoordinatorStatus, answer)
-
-
-def _begun(job: ObservedJob) -> RunRecord:
-    read = facts.of(job.manifest, source=str(job.key))
-    return recorder.begin(
-        job, signature=read.signature, requested=read.requested, every=read.checkpoint_every
-    )

@@ -9,16 +9,14 @@ so nothing that needs our token (POST) can pass there.
 
 from __future__ import annotations
 
-import http.client
 import pathlib
 from typing import Protocol
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, Pod
+from rover_kf.cluster import sidecar_request
 from rover_kf.cluster.kubernetes_api import Api
-
-ANSWER_SECONDS = 10.0
 
 
 class Transport(Protocol):
@@ -48,33 +46,18 @@ class PodNetwork:
         if not pod.address or pod.phase != "Running":
             message = f"the coordinator of {key} ({pod.name}) is {pod.phase}: retry when it runs"
             raise errors.ClusterUnavailable(message)
-        headers = {"Content-Type": "application/json", "Connection": "close"}
+        token = None
         # A pod that was not given one, such as a pipeline's step, may read what is open to all.
         if method != "GET" or self._token_file.exists():
             try:
-                headers["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
+                token = self._token_file.read_text().strip()
             except FileNotFoundError as cause:
                 message = f"{method} {path} of {key} needs a token that this pod was not given"
                 raise errors.OutOfReach(message) from cause
             except OSError as cause:
                 message = f"the token for coordinators cannot be read: {cause}"
                 raise errors.ClusterUnavailable(message) from cause
-        # Each job is asked a few times a minute: a pool of connections would keep none of use.
-        connection = http.client.HTTPConnection(pod.address, names.PORT, timeout=ANSWER_SECONDS)
-        try:
-            connection.request(method, path, body=body, headers=headers)
-            reply = connection.getresponse()
-            found = reply.read()
-        except (OSError, http.client.HTTPException) as cause:
-            message = f"the coordinator of {key} ({pod.name}) does not answer: {cause!r}"
-            raise errors.ClusterUnavailable(message) from cause
-        finally:
-            connection.close()
-        if reply.status != http.HTTPStatus.OK:
-            said = found.decode(errors="replace")[:500]
-            message = f"the coordinator of {key} refused {method} {path}: {reply.status} {said}"
-            raise errors.ClusterUnavailable(message)
-        return found
+        return sidecar_request.send(key, pod, method, path, body, token=token)
 
 
 class ApiProxy:

@@ -15,7 +15,8 @@ import queue
 import sys
 import time
 import uuid
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -39,6 +40,8 @@ from rover_kf.launcher.preflight import pass_check
 from rover_kf.launcher.session import Ended, Session
 from rover_kf.launcher.settings import LauncherSettings
 from rover_kf.launcher.sidecar_client import SidecarClient
+
+T = TypeVar("T")
 
 SIDECAR_PATIENCE = 60.0
 """Seconds that the sidecar has to come up."""
@@ -92,28 +95,31 @@ class Agent:
 
     def _identify(self) -> Identity:
         until = time.monotonic() + SIDECAR_PATIENCE
-        while True:
-            patience = max(until - time.monotonic(), 0.0)
-            try:
-                return self.errands.ask(names.PATH_SELF, None, Identity, patience=patience)
-            except ZygoteLost:
-                self._load_again()
 
-    def _load_again(self) -> None:
-        say("the process with torch loaded died; starting another")
-        self.crew.start()
+        def ask() -> Identity:
+            patience = max(until - time.monotonic(), 0.0)
+            return self.errands.ask(names.PATH_SELF, None, Identity, patience=patience)
+
+        return self._with_zygote(ask)
+
+    def _with_zygote(self, act: Callable[[], T]) -> T:
+        """What the act gives; tried again with another zygote as often as one dies."""
+        while True:
+            try:
+                return act()
+            except ZygoteLost:  # noqa: PERF203 - a retry
+                say("the process with torch loaded died; starting another")
+                self.crew.start()
 
     def _train(self, identity: Identity) -> int:
+        processes = self._with_zygote(
+            lambda: self.crew.count_processes(self.errands, self.launch.processes)
+        )
+        member = Member(
+            identity.pod, self.incarnation, identity.node_rank, processes, identity.node
+        )
         while True:
-            try:
-                processes = self.crew.count_processes(self.errands, self.launch.processes)
-                member = Member(
-                    identity.pod, self.incarnation, identity.node_rank, processes, identity.node
-                )
-                code = self._take_part(identity, member)
-            except ZygoteLost:
-                self._load_again()
-                continue
+            code = self._with_zygote(lambda: self._take_part(identity, member))
             if code is not None:
                 return code
 

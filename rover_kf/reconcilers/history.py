@@ -33,6 +33,22 @@ FLEETS = 64
 """That are kept: one for each running job's newest check."""
 
 
+def begun(job: ObservedJob) -> RunRecord:
+    """A job's record with what its manifest tells, before anything of its run is known.
+
+    Raises:
+        InputError: the manifest cannot be read.
+    """
+    read = facts.of(job.manifest, source=str(job.key))
+    return recorder.begin(
+        job,
+        signature=read.signature,
+        requested=read.requested,
+        every=read.checkpoint_every,
+        storage=read.storage,
+    )
+
+
 class RunHistory:
     """The records of the jobs that this process watches.
 
@@ -135,14 +151,7 @@ class RunHistory:
             self._written[job.key] = found
             return found
         self._close(job.key, job.uid, job.created_at)
-        read = facts.of(job.manifest, source=str(job.key))
-        return recorder.begin(
-            job,
-            signature=read.signature,
-            requested=read.requested,
-            every=read.checkpoint_every,
-            storage=read.storage,
-        )
+        return begun(job)
 
     def _close(self, key: JobKey, but_uid: str, now: float) -> None:
         """Runs of that name which are not there any more ended by being deleted."""

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.status import CoordinatorStatus
+from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.protocol import HistoryStore
 from rover_kf.reconcilers import (
@@ -210,12 +211,10 @@ class Reconcilers:
         if job.suspended:
             return None
         try:
-            path = f"{names.PATH_STATUS}?after={after}"
-            reply = self._cluster.call_coordinator(job.key, "GET", path)
+            return coordinator_status.ask(self._cluster, job.key, after=after)
         except errors.ClusterUnavailable as error:
             LOG.info("%s: its coordinator does not answer: %s", job.key, error)
             return None
-        return codec.loads(CoordinatorStatus, reply)
 
     def _complete(self, job: ObservedJob, memory: JobStatus, now: float) -> float | None:
         """Say on the job that its run is recorded; after that it is never looked at again."""

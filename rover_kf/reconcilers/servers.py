@@ -12,9 +12,9 @@ import logging
 from collections.abc import Mapping
 
 from rover_kf import errors
-from rover_kf.api import codec, names
 from rover_kf.api.jobs import JobKey, Pod
 from rover_kf.api.status import CoordinatorStatus
+from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
 
@@ -76,19 +76,13 @@ class Servers:
         }
         after = max(known.values(), default=0)
         try:
-            status = self._read(key, pod, after)
+            status = coordinator_status.ask(self._cluster, key, after=after, pod=pod)
             if after and status.started_at not in known:  # another pod, or another story of it
-                status = self._read(key, pod, 0)
+                status = coordinator_status.ask(self._cluster, key, pod=pod)
         except errors.ClusterUnavailable as error:
             LOG.info("%s: %s does not answer: %s", key, pod.name, error)
             return None
         return status
-
-    def _read(self, key: JobKey, pod: Pod, after: int) -> CoordinatorStatus:
-        path = f"{names.PATH_STATUS}?after={after}"
-        return codec.loads(
-            CoordinatorStatus, self._cluster.call_coordinator(key, "GET", path, pod=pod)
-        )
 
 
 def extend(made: Plan, seen: Observed) -> Plan:

@@ -180,7 +180,7 @@ class Commits:
             return reply(await self._replication.wait(wanted.step, wanted.timeout_seconds))
         done = self._is_durable(wanted.step)
         if not done and wanted.timeout_seconds > 0:  # who only asks is not waited for
-            self._naming.hurry()
+            self._naming.hurry(wanted.step)
             self._waiters += 1
             try:
                 look = lambda: self._is_durable(wanted.step) or None  # noqa: E731 - of one line

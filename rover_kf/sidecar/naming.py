@@ -71,9 +71,15 @@ class Naming:
             return Named(self.number, named[1], named[0])
         return Named(asked.after, None) if asked.holding and named is None else None
 
-    def hurry(self) -> None:
-        """Somebody waits: do not keep the pace."""
-        self._not_before, self._last = 0.0, None
+    def hurry(self, step: int | None = None) -> None:
+        """Do not keep the pace once.
+
+        Args:
+            step: that somebody waits for; nothing changes if it or a newer one is under way.
+                None: whatever comes next.
+        """
+        if step is None or self.named is None or self.named[1] < step:
+            self._not_before, self._last = 0.0, None
 
     def committed(self, key: Key) -> None:
         """The step is on storage, and with it every older one that was named."""

@@ -46,9 +46,8 @@ def _read(slots: Slots, place: str, holding: Holding) -> Parity:
     for seal in arena.sealed():
         if seal.step == holding.step and seal.round == holding.round:
             with arena.pin(seal) as pin:
-                size = b"".join(map(bytes, pieces.read(pin.descriptor, 0, _LENGTH_BYTES)))
+                size = pieces.joined(pieces.read(pin.descriptor, 0, _LENGTH_BYTES))
                 length = int.from_bytes(size, "little")
-                parts = pieces.read(pin.descriptor, _LENGTH_BYTES, length)
-                text = b"".join(map(bytes, parts))
+                text = pieces.joined(pieces.read(pin.descriptor, _LENGTH_BYTES, length))
             return Parity(holding, _LENGTH_BYTES + length, codec.loads(Lane, text))
     raise errors.TornSnapshot("it was overwritten while it was looked up")

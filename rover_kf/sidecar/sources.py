@@ -113,9 +113,9 @@ def head_of(descriptor: int, file_bytes: int) -> bytes:
     Raises:
         TornSnapshot: there is none.
     """
-    first = b"".join(map(bytes, pieces.read(descriptor, 0, snapshot.LENGTH_BYTES)))
+    first = pieces.joined(pieces.read(descriptor, 0, snapshot.LENGTH_BYTES))
     size = snapshot.head_bytes(first, file_bytes)
-    return b"".join(map(bytes, pieces.read(descriptor, 0, size)))
+    return pieces.joined(pieces.read(descriptor, 0, size))
 
 
 async def verified(source: Source) -> AsyncGenerator[memoryview, None]:

@@ -16,8 +16,8 @@ from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.api.records import RunRecord
 from rover_kf.client import RoverClient
 from rover_kf.history import recorder
-from rover_kf.recommender import facts
 from rover_kf.reconcilers import status
+from rover_kf.reconcilers.history import begun
 from rover_kf.steps.hearing import Hearing
 
 
@@ -47,12 +47,8 @@ def recorded(rover: RoverClient, key: JobKey) -> RunRecord:
 
 
 def _of_job(job: ObservedJob) -> RunRecord:
-    read = facts.of(job.manifest, source=str(job.key))
-    begun = recorder.begin(
-        job, signature=read.signature, requested=read.requested, every=read.checkpoint_every
-    )
     memory = status.read(job)
-    record = recorder.advance(begun, job, None, decision=memory.decision)
+    record = recorder.advance(begun(job), job, None, decision=memory.decision)
     return dataclasses.replace(
         record,
         steps=memory.step,

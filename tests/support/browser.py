@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests_support import eventually
 
 PROGRAMS = ("chromium", "chromedriver")
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
@@ -83,13 +84,15 @@ class Browser:
         self.devtools("Emulation.setDeviceMetricsOverride", **sizes)
 
     def first_paint(self) -> float:
-        """Seconds from the begin of the navigation to the first content that was painted."""
+        """Seconds from the begin of the navigation to the first content that was painted.
+
+        Waits for it: a page is loaded before it is painted.
+        """
         script = (
             "return performance.getEntriesByType('paint')"
-            ".find((one) => one.name === 'first-contentful-paint')?.startTime ?? null"
+            ".find((one) => one.name === 'first-contentful-paint')?.startTime"
         )
-        found = self.run(script)
-        assert found is not None, "nothing was painted yet"
+        found = eventually(lambda: self.run(script), what="something is painted")
         return float(found) / 1000
 
     def pdf(self) -> bytes:

@@ -20,9 +20,10 @@ from types import TracebackType
 from typing import Any, final
 
 from rover_kf import errors
-from rover_kf.api import names
+from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
-from rover_kf.cluster.local import admission, sidecar_request
+from rover_kf.cluster import sidecar_request
+from rover_kf.cluster.local import admission
 from rover_kf.cluster.local.machine import OneMachine
 from rover_kf.cluster.local.operator import Operator
 from rover_kf.cluster.local.recovery import settle
@@ -217,14 +218,10 @@ class LocalCluster(OneMachine):
         Raises:
             ClusterUnavailable: it cannot be reached (not started, ended, replaced).
         """
-        every = self.list_pods(key)
-        pods = (
-            [pod] if pod else sorted(every, key=lambda one: (one.replica_type, one.replica_index))
-        )
-        if not pods:
-            raise errors.ClusterUnavailable(f"{key} has no pod yet: retry when it runs")
+        asked = pod or self._first_pod(key)
         token = (self.store.folder(key) / "token" / "token").read_text()
-        return sidecar_request.send(key, pods[0], method, path, body, token=token)
+        data = None if body is None else codec.dumps(body)
+        return sidecar_request.send(key, asked, method, path, data, token=token)
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -238,6 +235,13 @@ class LocalCluster(OneMachine):
         return self.store.read_events(key)
 
     # ----------------------------------------------------------------------------------------------
+
+    def _first_pod(self, key: JobKey) -> Pod:
+        """The one with the coordinator: a master, else worker 0."""
+        pods = sorted(self.list_pods(key), key=lambda one: (one.replica_type, one.replica_index))
+        if not pods:
+            raise errors.ClusterUnavailable(f"{key} has no pod yet: retry when it runs")
+        return pods[0]
 
     def _running_operator(self) -> Operator:
         with self._lock:

@@ -162,7 +162,7 @@ class MemoryCluster:
             raise errors.InputError(self.may_not)
         self.manifest = None
 
-    def call_coordinator(self, key, method, path, body=None):
+    def call_coordinator(self, key, method, path, body=None, *, pod=None):  # noqa: ARG002 - of one pod
         if not self.reachable or self.manifest is None:
             raise errors.ClusterUnavailable(f"{key}: no coordinator")
         if method == "GET":

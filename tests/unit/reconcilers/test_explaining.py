@@ -190,10 +190,10 @@ class _Refusing:
     def emit(self, *_):
         raise errors.InputError("events is forbidden")
 
-    def call_coordinator(self, key, method, path, body=None):
+    def call_coordinator(self, key, method, path, body=None, *, pod=None):
         if method != "GET":
             raise errors.OutOfReach(f"{method} {path}")
-        return self._cluster.call_coordinator(key, method, path, body)
+        return self._cluster.call_coordinator(key, method, path, body, pod=pod)
 
     def __getattr__(self, name):
         return getattr(self._cluster, name)

@@ -36,6 +36,23 @@ def test_the_pace_counts_from_begin_to_begin():
     assert naming.due(161.0) == (1, 30)
 
 
+def test_who_waits_for_what_is_under_way_hurries_nothing():
+    """The next step keeps the pace: nobody waits for it."""
+    naming = Naming(persist_seconds=60.0)
+    naming.sealed((1, 10))
+    assert naming.due(100.0) == (1, 10)
+    naming.hurry(10)
+    naming.committed((1, 10))
+    naming.sealed((1, 20))
+    assert naming.due(101.0) is None
+    naming.hurry(20)
+    assert naming.due(101.0) == (1, 20)
+    naming.sealed((1, 30))
+    naming.hurry(30)
+    naming.committed((1, 20))
+    assert naming.due(102.0) == (1, 30)
+
+
 def test_steps_lie_apart_as_the_policy_says():
     """In steps and in time; a job that has gone back, and whoever waits, keeps no distance."""
     naming = Naming(persist_seconds=5.0, persist_steps=100)
