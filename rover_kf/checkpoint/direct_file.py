@@ -25,7 +25,7 @@ class DirectFile:
 
     Args:
         files: how the file system is changed.
-        path: created, or emptied.
+        path: where there is none yet.
     """
 
     def __init__(self, files: Files, path: pathlib.Path) -> None:

@@ -158,6 +158,8 @@ class DirectoryStorage:
 
     def _put(self, path: pathlib.Path, content: Iterator[memoryview]) -> int:
         part = path.with_name(path.name + _PART)
+        # A new file: what a writer that was given up had under way must not land in this one.
+        self._files.remove(part)
         file = DirectFile(self._files, part)
         try:
             with checksum.beside() as written:

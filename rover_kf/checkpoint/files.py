@@ -22,19 +22,20 @@ class Files:
         path.mkdir(parents=True, exist_ok=True)
 
     def create(self, path: pathlib.Path, *, direct: bool = False) -> int:
-        """Open a file for writing, empty.
+        """Make a file for writing; one that is there is an error.
 
         Args:
-            path: of the file; a link is an error, wherever it leads.
+            path: of the file; a link in its place is an error too, wherever it leads.
             direct: past the page cache, if the file system can.
         """
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         if direct:
             try:
                 return os.open(path, flags | os.O_DIRECT, 0o644)
             except OSError as refused:
                 if refused.errno != errno.EINVAL:
                     raise
+            self.remove(path)  # Some kernels make the file and refuse to open it.
         return os.open(path, flags, 0o644)
 
     def is_direct(self, descriptor: int) -> bool:

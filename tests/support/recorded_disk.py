@@ -45,17 +45,12 @@ class Bytes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Emptied:
-    """A file has no bytes any more."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Effect:
     """What is lost together if ``owner`` is not synced afterwards."""
 
     owner: int
     """Number of the file or folder."""
-    changes: tuple[Name | Bytes | Emptied, ...]
+    changes: tuple[Name | Bytes, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,12 +118,9 @@ class Recorder(Files):
     def create(self, path, *, direct=False):
         with self._turn:
             descriptor = super().create(path, direct=direct)
-            number = self._find(path)
-            if number is None:
-                number = self._next
-                effect = Effect(self._owner(path), (Name(path.name, number),))
-            else:
-                effect = Effect(number, (Emptied(),))
+            assert self._find(path) is None, path
+            number = self._next
+            effect = Effect(self._owner(path), (Name(path.name, number),))
             self._open[descriptor] = [number, 0]
             self._take(Call("create", (effect,)))
             return descriptor
@@ -237,8 +229,6 @@ class History:
             for change in effect.changes:
                 if isinstance(change, Name):
                     _set(folders[effect.owner], change)
-                elif isinstance(change, Emptied):
-                    files[effect.owner] = bytearray()
                 else:
                     file = files.setdefault(effect.owner, bytearray())
                     end = change.offset + len(change.data)

@@ -49,6 +49,7 @@ def _aligned(content: bytes) -> memoryview:
 
 
 def _written(files: Files, path: pathlib.Path, given_pieces: list[memoryview]) -> bytes:
+    path.unlink(missing_ok=True)
     file = DirectFile(files, path)
     try:
         for piece in given_pieces:

@@ -1,0 +1,160 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A writer is given up in a call that the kernel carries out later, during the next attempt.
+
+A folder that hangs does so: who waits in it is killed, and what was asked of it may still be done
+once it answers. At worst the next attempt is refused; what it says is durable has its own bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+from collections.abc import Callable
+
+import pytest
+from checkpoint_world import in_memory
+
+from rover_kf import errors
+from rover_kf.checkpoint.directory_storage import DirectoryStorage
+from rover_kf.checkpoint.files import Files
+from rover_kf.checkpoint.manifest import Manifest
+
+GIVEN_UP, NEXT = b"1" * (3 * 4096 + 100), b"2" * (2 * 4096 + 50)
+"""Other bytes and another length: what of one lands in the other is seen."""
+
+
+class Killed(BaseException):
+    """The process was killed; its call is with the kernel."""
+
+
+class Late:
+    """What the kernel has still to do, once, of a process that is gone."""
+
+    def __init__(self) -> None:
+        self.call: Callable[[], object] | None = None
+        self.file = -1
+
+    def happen(self) -> None:
+        """Do it; nobody hears of a refusal."""
+        if self.call is None:
+            return
+        call, self.call = self.call, None
+        with contextlib.suppress(OSError):
+            call()
+        if self.file >= 0:
+            os.close(self.file)
+
+
+class Stepwise(Files):
+    """Real calls; ``before`` is told the number of each and may end the process."""
+
+    def __init__(self, late: Late, before: Callable[[int], None]) -> None:
+        self.late, self.before, self.calls = late, before, 0
+
+    def _next(self, call: Callable[[], object], file: int = -1) -> object:
+        self.calls += 1
+        try:
+            self.before(self.calls)
+        except Killed:
+            self.late.call = call
+            # The kernel has the file open, whoever has closed it.
+            self.late.file = os.dup(file) if file >= 0 else -1
+            raise
+        return call()
+
+    def make_folder(self, path):
+        return self._next(lambda: Files.make_folder(self, path))
+
+    def create(self, path, *, direct=False):
+        return self._next(lambda: Files.create(self, path, direct=direct))
+
+    def write(self, descriptor, data):
+        return self._next(
+            lambda: os.write(descriptor if self.late.file < 0 else self.late.file, data),
+            descriptor,
+        )
+
+    def rename(self, source, target):
+        return self._next(lambda: Files.rename(self, source, target))
+
+    def remove(self, path):
+        return self._next(lambda: Files.remove(self, path))
+
+
+def _persist(root: pathlib.Path, content: bytes, files: Files) -> None:
+    """One rank's file and the manifest of a step."""
+    storage = DirectoryStorage(root, files)
+    folder = storage.folder(1, 1)
+    file = storage.write_rank(folder, 0, iter([memoryview(content)]), len(content))
+    storage.write_manifest(Manifest(1, 1, 1, replicated=False, files=(file,)))
+
+
+def _give_up(root: pathlib.Path, at: int) -> tuple[Late, bool]:
+    """Die in that call; whether there is one of that number."""
+    late = Late()
+
+    def before(number: int) -> None:
+        if number == at:
+            raise Killed
+
+    try:
+        _persist(root, GIVEN_UP, Stepwise(late, before))
+    except Killed:
+        return late, True
+    return late, False
+
+
+def _try_again(root: pathlib.Path, late: Late, when: int) -> tuple[bool, int]:
+    """The next attempt, the late call before that one of its; did it do, and in how many calls."""
+
+    def before(number: int) -> None:
+        if number == when:
+            late.happen()
+
+    files = Stepwise(Late(), before)
+    try:
+        _persist(root, NEXT, files)
+    except errors.StorageFailed:
+        return False, files.calls
+    return True, files.calls
+
+
+def _whole(root: pathlib.Path) -> None:
+    storage = DirectoryStorage(root)
+    (folder,) = storage.whole()
+    (file,) = storage.verify(folder).files
+    found = b"".join(map(bytes, storage.read_range(folder, file, 0, file.length)))
+    assert found == NEXT
+
+
+@pytest.fixture
+def memory():
+    """A folder in memory."""
+    with in_memory() as folder:
+        yield folder
+
+
+def test_what_a_given_up_writer_does_late_is_not_in_a_durable_file(memory):
+    """Given up in any call, which is done before any call of the next attempt, or after it."""
+    at = tried = refused = 0
+    there = True
+    while there:
+        at, when, calls = at + 1, 0, 1
+        while when <= calls:
+            when, root = when + 1, memory / "job"
+            late, there = _give_up(root, at)
+            done, last = _try_again(root, late, when)
+            calls = max(calls, last)
+            late.happen()
+            if not done:
+                refused += 1
+                assert _try_again(root, Late(), 0)[0], (at, when)
+            _whole(root)
+            tried += 1
+            shutil.rmtree(root)
+    print(f"{at - 1} calls, {tried} meetings, {refused} refused once")
+    assert at > 10
+    assert 0 < refused < tried / 4
