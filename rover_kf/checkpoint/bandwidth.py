@@ -62,8 +62,7 @@ class Cap:
         self._tokens = full(rate, now=time.monotonic())
         self._lifted = threading.Event()
         self._lifters = 0
-        self.held_seconds = 0.0
-        """That whoever passes pieces on has waited so far."""
+        self._turn = threading.Lock()
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
@@ -77,18 +76,14 @@ class Cap:
             if not self._lifters:
                 self._lifted.clear()
 
-    def paced(self, content: Iterable[memoryview]) -> Iterator[memoryview]:
-        """The same pieces, each when its time has come; blocks."""
-        for piece in content:
-            self.wait(len(piece))
-            yield piece
-
-    def wait(self, count: int) -> None:
-        """Wait until so many bytes may be passed on; blocks."""
-        if pause := self.spend(count):
-            begun = time.monotonic()
-            self._lifted.wait(pause)
-            self.held_seconds += time.monotonic() - begun
+    def wait(self, count: int) -> float:
+        """Wait until so many bytes may be passed on; blocks. Seconds that it took."""
+        pause = self.spend(count)
+        if not pause:
+            return 0.0
+        begun = time.monotonic()
+        self._lifted.wait(pause)
+        return time.monotonic() - begun
 
     def spend(self, count: int) -> float:
         """Count bytes that are to be passed on now; for whoever waits in a way of its own.
@@ -101,5 +96,29 @@ class Cap:
         """
         if not self._rate or self._lifted.is_set():
             return 0.0
-        self._tokens, pause = take(self._tokens, count, now=time.monotonic())
+        with self._turn:
+            self._tokens, pause = take(self._tokens, count, now=time.monotonic())
         return pause
+
+
+class Waits:
+    """What one writer waits for a cap that others may share.
+
+    Args:
+        cap: on its bytes.
+    """
+
+    def __init__(self, cap: Cap) -> None:
+        self._cap = cap
+        self.seconds = 0.0
+        """So far."""
+
+    def paced(self, content: Iterable[memoryview]) -> Iterator[memoryview]:
+        """The same pieces, each when its time has come; blocks."""
+        for piece in content:
+            self.wait(len(piece))
+            yield piece
+
+    def wait(self, count: int) -> None:
+        """Wait until so many bytes may be passed on; blocks."""
+        self.seconds += self._cap.wait(count)

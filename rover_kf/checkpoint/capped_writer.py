@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 
-from rover_kf.checkpoint.bandwidth import Cap
+from rover_kf.checkpoint.bandwidth import Cap, Waits
 from rover_kf.checkpoint.manifest import Folder, RankFile
 from rover_kf.checkpoint.slot_content import SlotContent
 from rover_kf.checkpoint.storage import RankWriter
@@ -29,8 +29,7 @@ class CappedWriter:
 
     def write_slot(self, folder: Folder, rank: int, content: SlotContent) -> tuple[RankFile, float]:
         """Write a rank's file, safe when it returns."""
-        begun, held = time.monotonic(), self._cap.held_seconds
-        paced = self._cap.paced(content.pieces())
+        begun, waits = time.monotonic(), Waits(self._cap)
+        paced = waits.paced(content.pieces())
         file = self._writer.write_rank(folder, rank, paced, content.length)
-        waited = self._cap.held_seconds - held
-        return file, max(time.monotonic() - begun - waited, 0.0)
+        return file, max(time.monotonic() - begun - waits.seconds, 0.0)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rover_kf.checkpoint import manifest, stored
-from rover_kf.checkpoint.bandwidth import Cap
+from rover_kf.checkpoint.bandwidth import Cap, Waits
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.pieces import PIECE_BYTES
@@ -67,12 +67,11 @@ class SeparateStorage:
             "ranges": content.ranges,
             **_words("write_rank", folder),
         }
-        children, cap = self._children, self._cap
+        children, waits = self._children, Waits(self._cap)
         with children.one() as child:
-            begun, held = time.monotonic(), cap.held_seconds
-            patience = self._patience[1]
-            found, _ = children.ask(child, words, content.header, patience, cap.wait)
-            seconds = time.monotonic() - begun - (cap.held_seconds - held)
+            begun, patience = time.monotonic(), self._patience[1]
+            found, _ = children.ask(child, words, content.header, patience, waits.wait)
+            seconds = time.monotonic() - begun - waits.seconds
         return RankFile(rank, *found["done"]), max(seconds, 0.0)
 
     def write_manifest(self, content: Manifest) -> Folder:

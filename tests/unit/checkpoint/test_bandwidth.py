@@ -56,7 +56,7 @@ def test_a_pause_gives_no_more_than_a_burst():
 def _seconds(cap: bandwidth.Cap, count: int) -> float:
     begun = time.monotonic()
     content = [memoryview(bytes(1000))] * count
-    assert sum(len(piece) for piece in cap.paced(content)) == count * 1000
+    assert sum(len(piece) for piece in bandwidth.Waits(cap).paced(content)) == count * 1000
     return time.monotonic() - begun
 
 
