@@ -68,6 +68,8 @@ class LeaseRequest:
     and is lent anew."""
     wanted: int = 0
     """Spans at most, up to MOST_AT_ONCE."""
+    least: int = 1
+    """Slots that the worker uses at once: its batch."""
     done: tuple[Span, ...] = ()
     unread: tuple[Unread, ...] = ()
     spoilt: tuple[Unread, ...] = ()
@@ -92,6 +94,8 @@ class LeaseReply:
     """Its own name; no other answer of any coordinator has it."""
     refused: int = 0
     """Slots of this request's reports that count for nothing."""
+    most: int = 0
+    """Slots that the worker shall hold at most by now, so that all end together; 0: any number."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class Desk:
     ) -> None:
         self._name, self._answers = name, itertools.count(1)
         self._terms = terms or Terms()
-        self._shared = shared or Terms(SHARED_LEASE_SECONDS)
+        self._shared = shared or Terms(SHARED_LEASE_SECONDS, by_speed=True)
         self.counters: dict[str, Counter] = {}
 
     # -- registering ------------------------------------------------------------------------------
@@ -214,9 +214,11 @@ def _served(ledger: Ledger, request: LeaseRequest, now: float) -> LeaseReply:
     leases: tuple[Span, ...] = ()
     if request.epoch == ledger.epoch:
         wanted = min(request.wanted, MOST_AT_ONCE)
-        leases = ledger.lease(worker, generation, now, wanted) if wanted > 0 else ()
+        if wanted > 0:
+            leases = ledger.lease(worker, generation, now, wanted, least=request.least)
     state = GO if leases or not request.wanted else WAIT
-    return LeaseReply(state, request.number, generation, leases, poison, refused=refused)
+    most = ledger.portion(worker, request.least)
+    return LeaseReply(state, request.number, generation, leases, poison, refused=refused, most=most)
 
 
 def _compare(counter: Counter, told: RegisterData) -> None:

@@ -49,10 +49,14 @@ class Holder:
         place: of this process.
         epoch: that it reads now.
         shared: whether the ledger is the coordinator's alone.
+        least: slots that it uses at once.
     """
 
-    def __init__(self, plan: DataPlan, place: Place, *, epoch: int = 0, shared: bool) -> None:
+    def __init__(
+        self, plan: DataPlan, place: Place, *, epoch: int = 0, shared: bool, least: int = 1
+    ) -> None:
         self.plan, self.place, self.epoch, self.shared = plan, place, epoch, shared
+        self._least, self._most = least, 0
         self.registered = False
         self.finished = False
         """Whether the coordinator has said that the epoch is over."""
@@ -75,6 +79,21 @@ class Holder:
     def waiting(self) -> int:
         """Slots that are lent and not on their way yet."""
         return sum(span.size for span in self.queue)
+
+    def lacking(self, ahead: int) -> int:
+        """Slots that are to be asked for now.
+
+        Args:
+            ahead: that shall always be lent, as long as there is enough for all.
+        """
+        if self.finished:
+            return 0
+        lacking = ahead - self.waiting
+        if self._most:
+            on_way = sum(ranges.total for ranges in self._out.values())
+            room = self._most - self.waiting - on_way
+            lacking = min(lacking, room) if room >= self._least else 0
+        return max(lacking, 0)
 
     def take(self, most: int) -> Span | None:
         """The next slots on their way; None if there are none now."""
@@ -141,6 +160,7 @@ class Holder:
         """The next epoch."""
         self.epoch += 1
         self.finished = self.idle = False
+        self._most = 0
         self.poison = {}
 
     # -- the coordinator's side -------------------------------------------------------------------
@@ -189,6 +209,7 @@ class Holder:
                 epoch=self.epoch,
                 taken=self._taken,
                 wanted=min(wanted, MOST_AT_ONCE),
+                least=self._least,
                 done=tuple(_spans(self._done)),
                 unread=tuple(self._unread),
                 spoilt=tuple(self._spoilt),
@@ -211,6 +232,7 @@ class Holder:
             self._receive(reply.leases)
             self.poison = reply.poison
             self.finished = reply.state == FINISHED
+            self._most = reply.most
         self.idle = bool(asked.wanted) and not reply.leases
 
     def _receive(self, leases: Iterable[Span]) -> None:
@@ -225,7 +247,7 @@ class Holder:
 
     def _forgotten(self, asked: LeaseRequest, reply: LeaseReply) -> None:
         """There is no ledger that has heard the request, or none that knows this process."""
-        self.registered, self.idle = reply.state != REGISTER, False
+        self.registered, self.idle, self._most = reply.state != REGISTER, False, 0
         if reply.generation:
             # Another ledger runs: what this one was lent is not its own any more.
             self._generation = reply.generation

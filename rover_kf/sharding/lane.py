@@ -47,13 +47,17 @@ class Lane:
             self.todo.add(self.end, end)
             self.end = end
 
-    def take(self) -> Span | None:
-        """The next span to be done, of one shard; None: all are with somebody, or over."""
+    def take(self, most: int) -> Span | None:
+        """The next span to be done, of one shard; None: all are with somebody, or over.
+
+        Args:
+            most: slots of it at most.
+        """
         first = self.todo.first()
         if first is None:
             return None
         begin = first[0]
-        end = min(first[1], (begin // self._shard + 1) * self._shard)
+        end = min(first[1], (begin // self._shard + 1) * self._shard, begin + most)
         self.todo.remove(begin, end)
         return Span(self.partition.name, begin, end)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from rover_kf import errors
 from rover_kf.api.data import DataPlan, Progress, Span
+from rover_kf.sharding import lanes
 from rover_kf.sharding.lane import Lane
 from rover_kf.sharding.lending import (
     DUPLICATE,
@@ -25,6 +26,7 @@ from rover_kf.sharding.lending import (
     Refusal,
     Terms,
 )
+from rover_kf.sharding.portion import portion
 from rover_kf.sharding.ranges import Ranges
 
 
@@ -54,6 +56,8 @@ class Ledger:
         self.plan, self.generation, self.terms = plan, generation, terms or Terms()
         self.workers: dict[str, Account] = {}
         self.used_by_gone = 0
+        self._used = 0
+        """By those that are here."""
         self.poisoned: list[Poisoned] = []
         self.spoilt = 0
         """Records that were used and of which nothing could be made, in this generation."""
@@ -61,29 +65,13 @@ class Ledger:
         self._later: list[tuple[float, Span]] = []
         known = progress or Progress()
         self.epoch = known.epoch
-        self.lanes = self._begin(known.done, known.poison)
-
-    def _begin(self, done: Mapping[str, str], poison: Mapping[str, str]) -> dict[str, Lane]:
-        names = {partition.name for partition in self.plan.partitions}
-        strange = sorted({*done, *poison} - names)
-        if strange:
-            raise errors.CheckpointError(
-                f"the checkpoint knows partitions {strange} of {self.plan.name!r}, which now has "
-                f"{sorted(names)[:8]}; train on the same data"
-            )
-        return {
-            partition.name: Lane(
-                partition,
-                self.plan.shard,
-                Ranges.from_text(done.get(partition.name, "")),
-                Ranges.from_text(poison.get(partition.name, "")),
-            )
-            for partition in sorted(self.plan.partitions, key=lambda partition: partition.stage)
-        }
+        self.lanes = lanes.begun(plan, known.done, known.poison)
 
     # -- handing out ------------------------------------------------------------------------------
 
-    def lease(self, worker: str, generation: int, now: float, count: int = 1) -> tuple[Span, ...]:
+    def lease(
+        self, worker: str, generation: int, now: float, count: int = 1, *, least: int = 1
+    ) -> tuple[Span, ...]:
         """Lend a worker spans, each of one shard; fewer near the end, so that all end together.
 
         Args:
@@ -91,6 +79,7 @@ class Ledger:
             generation: that the worker lives in.
             now: seconds of any steady clock.
             count: spans at most.
+            least: slots that it uses at once.
 
         Returns:
             None of them if all slots are with others, or over.
@@ -101,22 +90,35 @@ class Ledger:
         self._check(generation)
         account = self.heard(worker, now)
         found: list[Span] = []
-        for lane in self._open_lanes():
+        bound = self.portion(worker, least)
+        room = max(bound - account.outstanding, 0) if bound else self.plan.shard * count
+        room -= room % max(least, 1) if bound else 0
+        for lane in lanes.open_of(self.lanes.values()):
             most = min(count, self._fair(lane))
-            while len(found) < most and (span := lane.take()) is not None:
+            while len(found) < most and room > 0 and (span := lane.take(room)) is not None:
                 account.held.setdefault(span.partition, Ranges()).add(span.begin, span.end)
                 found.append(span)
+                room -= span.size
         return tuple(found)
 
-    def _open_lanes(self) -> list[Lane]:
-        """Those of the lowest stage that is not over; who has most to do comes first."""
-        stages = [lane.partition.stage for lane in self.lanes.values() if self._is_open(lane)]
-        lowest = min(stages, default=0)
-        found = [lane for lane in self.lanes.values() if lane.partition.stage == lowest]
-        return sorted(found, key=lambda lane: -lane.todo.total)
+    def portion(self, worker: str, least: int) -> int:
+        """Slots that a worker shall hold at most now, so that all end together; 0: any number.
 
-    def _is_open(self, lane: Lane) -> bool:
-        return lane.left > 0 or not lane.partition.bounded
+        Args:
+            worker: that is lent them.
+            least: slots that it uses at once.
+        """
+        now = lanes.open_of(self.lanes.values())
+        if not self.terms.by_speed or not all(lane.partition.bounded for lane in now):
+            return 0
+        account = self.workers.get(worker)
+        return portion(
+            sum(lane.left for lane in now),
+            own=account.used if account else 0,
+            used=self._used,
+            workers=max(len(self.workers), 1),
+            least=least,
+        )
 
     def _fair(self, lane: Lane) -> int:
         """Half of what would be everybody's equal part of the rest; a stream has no end."""
@@ -174,7 +176,9 @@ class Ledger:
             for place in (account.held.get(span.partition, Ranges()), lane.todo):
                 for begin, end in place.within(span.begin, span.end):
                     place.remove(begin, end)
-                    account.used += lane.done.add(begin, end)
+                    count = lane.done.add(begin, end)
+                    account.used += count
+                    self._used += count
                     accepted.add(begin, end)
                     self._read(span.partition, begin, end)
             refused.extend(self._refused(lane, span, accepted))
@@ -227,7 +231,9 @@ class Ledger:
     def gone(self, worker: str) -> None:
         """A worker is no more: what it had is handed on."""
         account = self.workers.pop(worker, None)
-        self.used_by_gone += account.used if account else 0
+        if account is not None:
+            self.used_by_gone += account.used
+            self._used -= account.used
         for name, ranges in account.held.items() if account else ():
             for begin, end in ranges:
                 self.lanes[name].todo.add(begin, end)
@@ -263,7 +269,7 @@ class Ledger:
         self._failures.clear()
         for account in self.workers.values():
             account.held.clear()
-        self.lanes = self._begin({}, {})
+        self.lanes = lanes.begun(self.plan, {}, {})
 
     def progress(self) -> Progress:
         """What is used: the state that a checkpoint keeps."""

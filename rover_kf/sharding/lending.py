@@ -26,6 +26,9 @@ class Terms:
     """After so many failures a shard is set aside."""
     retry_seconds: float = 1.0
     """Before slots that could not be read are handed out again; times the failures so far."""
+    by_speed: bool = False
+    """Near an epoch's end workers hold as much as goes with what they have done: for those that do
+    not wait for each other."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

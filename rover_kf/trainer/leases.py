@@ -75,7 +75,7 @@ class Leases:
         with self._changed:
             self._await()
             found = self._holder.take(most)
-            if self._holder.waiting < self._ahead:
+            if self._holder.lacking(self._ahead):
                 self._changed.notify_all()
             return found
 
@@ -118,7 +118,7 @@ class Leases:
         """See Holder."""
         with self._changed:
             self._holder.used(spans, but=but)
-            if self._holder.idle:
+            if self._holder.idle or self._holder.lacking(self._ahead):
                 self._changed.notify_all()  # others may wait for this epoch's end
 
     def spoilt(self, records: Iterable[Unread]) -> None:
@@ -183,7 +183,7 @@ class Leases:
         if not holder.registered:
             return 0.0
         pause = _PULSE_SECONDS
-        if not holder.finished and holder.waiting < self._ahead:
+        if holder.lacking(self._ahead):
             pause = _IDLE_SECONDS if holder.idle else 0.0
         elif holder.has_news:
             pause = _TELL_SECONDS
@@ -209,9 +209,7 @@ class Leases:
             self._absorb(reply)
 
     def _wanted(self) -> int:
-        lacking = self._ahead - self._holder.waiting
-        if self._holder.finished or lacking <= 0:
-            return 0
+        lacking = self._holder.lacking(self._ahead)
         return min(-(-lacking // self._holder.plan.shard), MOST_AT_ONCE)
 
     def _absorb(self, reply: LeaseReply) -> None:

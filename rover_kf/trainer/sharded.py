@@ -211,11 +211,12 @@ class ShardedDataset(IterableDataset[Any]):
 
     # -- leases -----------------------------------------------------------------------------------
 
-    def leases(self, ahead: int) -> Leases:
+    def leases(self, ahead: int, least: int) -> Leases:
         """This process's, made when they are first asked for.
 
         Args:
             ahead: slots that shall always be lent.
+            least: slots that are used at once.
 
         Raises:
             InputError: processes that cannot tell each other what they use.
@@ -231,7 +232,7 @@ class ShardedDataset(IterableDataset[Any]):
             )
         place = Place(given.round, given.rank, given.world_size, secrets.token_hex(4))
         plan = self.plan
-        holder = Holder(plan, place, epoch=self.epoch, shared=self.shared)
+        holder = Holder(plan, place, epoch=self.epoch, shared=self.shared, least=least)
         self._desk = FarDesk(Link(given.home)) if given.home else OwnDesk()
         self._leases = Leases(holder, self._desk, self._progress, self.source.ends, ahead)
         return self._leases

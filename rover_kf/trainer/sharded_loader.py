@@ -189,7 +189,7 @@ class ShardedLoader(DataLoader[Any]):
     # -- reading ----------------------------------------------------------------------------------
 
     def _leases(self) -> Leases:
-        return self._data.leases(max(self._ahead, 2 * self._data.shard_size))
+        return self._data.leases(max(self._ahead, 2 * self._data.shard_size), self._slots)
 
     def _reads(self, leases: Leases) -> Iterator[Read | None]:
         """Batches in the order of their leases, without end; None: there is nothing now."""

@@ -201,7 +201,7 @@ def test_of_a_shared_model_a_batch_is_told_after_it_was_trained_on(
     with its process; where ranks step together the place is theirs, and is kept after the step."""
     data = sharded(shared=shared)
     loader = data.loader(4)
-    leases, told = data.leases(8), []
+    leases, told = data.leases(8, 1), []
     monkeypatch.setattr(leases, "used", lambda spans, **_: told.append(spans))
     batches = iter(loader)
     next(batches)
