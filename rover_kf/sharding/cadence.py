@@ -12,6 +12,8 @@ import dataclasses
 _FIRST = (1, 2, 4, 8)
 _EVERY = 16
 _GAIN, _FIRST_GAIN = 0.03, 0.01
+_SETTLED = 32
+"""Steps until which the smaller gain is enough: speeds of the first few are of little time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Cadence:
         Another batch size has its own price; a cut by the first speeds, of few steps, is worth
         less.
         """
-        return _FIRST_GAIN if ended <= _FIRST[-1] else _GAIN
+        return _FIRST_GAIN if ended <= _SETTLED else _GAIN
 
     def next_change(self, step: int) -> int:
         """The first later step that may be cut by something else."""
