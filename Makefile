@@ -52,7 +52,8 @@ programs: packages venv
 	@if command -v go >/dev/null; then cd tests/cluster && $(PY) -m testcluster build; fi
 
 # tests/gpu, compat and soak have targets of their own.
-# The longest come first, so that no worker is alone with them at the end.
+# The longest come first, so that no worker is alone with them at the end. Three on two cores: most
+# of them wait most of the time.
 HERE := $(addprefix tests/,faults components notebooks properties unit)
 
 # In CI nothing may skip: a test that finds a prerequisite missing fails there instead.
@@ -61,7 +62,7 @@ test: programs test-fast
 	$(PY) -m pytest tests/cluster
 
 test-fast: check
-	$(PY) -m pytest -n 2 --dist worksteal $(HERE)
+	$(PY) -m pytest -n 3 --dist worksteal $(HERE)
 	$(PY) -m pytest tests/embedded
 
 test-cluster: packages venv
