@@ -57,11 +57,7 @@ class Outcome:
 
 def manifest(namespace: str, side: str) -> Object:
     """The sample with told steps; stock: without the label, and so without anything of ours."""
-    job = tfjobs.wide_and_deep(namespace, STEPS, {"memory.max": "2Gi"})
-    for spec in job["spec"]["tfReplicaSpecs"].values():
-        container = spec["template"]["spec"]["containers"][0]
-        at = container["command"].index("wide_and_deep.py")
-        container["command"].insert(at, "/tools/told.py")
+    job = tfjobs.telling(tfjobs.wide_and_deep(namespace, STEPS, {"memory.max": "2Gi"}))
     if side == "stock":
         del job["metadata"]["labels"], job["metadata"]["annotations"]
     return job
@@ -85,8 +81,8 @@ def run(cluster: Cluster, namespace: str, scenario: str, side: str) -> Outcome:
     pod = f"{job.name}-{part}"
     fault = time.monotonic()
     ProcessFaults(OnMachine(cluster)).kill(namespace, pod, container="tensorflow", number=number)
-    restarts = scenario != "worker_killed"
-    _wait(lambda: job.verdict() or chief.went_on(restarts=restarts), "the job to go on")
+    restarts, known = scenario != "worker_killed", chief.done()
+    _wait(lambda: job.verdict() or chief.went_on(known, restarts=restarts), "the job to go on")
     recovered = None if job.verdict() == "Failed" else time.monotonic() - fault
     _wait(lambda: bool(job.verdict()), "the end")
     took = time.monotonic() - begun
@@ -116,11 +112,17 @@ class Log:
         """Step and source."""
         return _STARTS.findall(self._text())
 
-    def went_on(self, *, restarts: bool) -> bool:
-        """Whether a step was made since: by another program, or (a worker's loss) by the same."""
+    def went_on(self, known: int, *, restarts: bool) -> bool:
+        """Whether a step was made since: by another program, or (a worker's loss) by the same.
+
+        Args:
+            known: the newest step when the fault was there; the same program may have been at the
+                end of the next one.
+            restarts: whether another program has to begin.
+        """
         text = self._text()
         if not restarts:
-            return self.done() > FAULT_AT + 25
+            return self.done() > known + 1
         return len(self.starts()) > 1 and bool(_DONE.search(text.rpartition("starts after")[2]))
 
     def lost(self, *, completed: bool) -> int:

@@ -87,7 +87,7 @@ def test_every_part_of_a_tfjob_is_lost(cluster, controller, faults, start):
     assert eventually(job.verdict, within=PATIENCE, every=0.5, what="the end") == "Succeeded"
     after = _uids(job)
     assert {name for name in before if after.get(name, before[name]) != before[name]} == {worker}
-    result = json.loads(job.log(chief.pod).strip().splitlines()[-1])
+    result = chief.result()
     assert (result["steps"], result["resumed"]) == (STEPS, "memory")
     assert result["loss"] < 0.05  # without wide or deep part it stays above
 

@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The wide-and-deep sample as a TFJob of a test, and what its chief has printed."""
+"""TFJobs of tests: the wide-and-deep sample and what its chief has printed; mirrored workers."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import yaml
 from tests_support import eventually
@@ -18,6 +19,7 @@ CLAIM, NAME = "wide-and-deep-checkpoints", "wide-and-deep"
 HUNGER_MIB = 600
 """What a parameter server needs beside its limit's rest once it is told to."""
 _STARTS = re.compile(r"^starts after step (\d+) from (\w+): loss ([\d.]+)$", re.MULTILINE)
+_DONE = re.compile(r"^done (\d+)$", re.MULTILINE)
 _STEP = re.compile(r"^step (\d+) loss ([\d.]+)$", re.MULTILINE)
 
 
@@ -41,6 +43,36 @@ def wide_and_deep(namespace: str, steps: int, policy: Mapping[str, str] | None =
     containers["PS"]["command"] = [program, "/tools/hungry_server.py", str(HUNGER_MIB), *rest]
     containers["PS"]["resources"]["limits"]["memory"] = "768Mi"
     containers["PS"]["resources"]["requests"]["memory"] = "768Mi"
+    return job
+
+
+def telling(job: Object) -> Object:
+    """The same job, of which each process runs through scripts/told.py: the chief tells each step.
+
+    Args:
+        job: of the sample; changed.
+    """
+    for spec in job["spec"]["tfReplicaSpecs"].values():
+        command = spec["template"]["spec"]["containers"][0]["command"]
+        command.insert(command.index("wide_and_deep.py"), "/tools/told.py")
+    return job
+
+
+def mirrored(namespace: str, workers: int, command: Sequence[str]) -> Object:
+    """A TFJob of workers alone, each with the claim; their Keras is tf-keras.
+
+    Args:
+        namespace: where it goes.
+        workers: how many.
+        command: of each.
+    """
+    job = wide_and_deep(namespace, 1)
+    specs = job["spec"]["tfReplicaSpecs"]
+    worker = specs["Chief"] | {"replicas": workers}  # of the sample's types the one with the claim
+    job["spec"] = {"runPolicy": {"cleanPodPolicy": "None"}, "tfReplicaSpecs": {"Worker": worker}}
+    (container,) = worker["template"]["spec"]["containers"]
+    container["command"] = list(command)
+    container["env"] = [{"name": "TF_USE_LEGACY_KERAS", "value": "1"}]
     return job
 
 
@@ -83,6 +115,10 @@ class Chief:
         newest = _STEP.findall(self._text().rpartition("starts after")[2])
         return int(newest[-1][0]) if newest and self.starts() else 0
 
+    def done(self) -> int:
+        """The newest step that a telling job's chief has told; 0 without its pod."""
+        return max(map(int, _DONE.findall(self._text())), default=0)
+
     def reach(self, step: int) -> int:
         """Wait until its newest program has come so far; returns where it is."""
         return eventually(
@@ -96,6 +132,11 @@ class Chief:
             lambda: (found := self.starts())[number:] and found[number],
             within=self._patience, every=0.3, what=f"start {number + 1} of the chief's program",
         )  # fmt: skip
+
+    def result(self) -> dict[str, object]:
+        """What its last program has told in the end; TensorFlow may have said more after that."""
+        lines = self._text().splitlines()
+        return json.loads(next(line for line in reversed(lines) if line.startswith("{")))
 
     def _text(self) -> str:
         return self._job.log(self.pod)
