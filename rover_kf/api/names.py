@@ -163,6 +163,8 @@ ENV_RESTING = "ROVER_RESTING"
 """Folder in which torchrun's processes mark that they have saved at the step of a drain."""
 ENV_ERROR_FILE = "ROVER_ERROR_FILE"
 """Where a training process leaves its exception as JSON before it ends."""
+ENV_LAUNCHER = "ROVER_LAUNCHER"
+"""Process number of what all training processes of the pod descend from."""
 
 ENV_COMPONENT = "ROVER_COMPONENT"
 """JSON of a pipeline component's function and its parameters (trainer/component.py)."""

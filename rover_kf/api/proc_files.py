@@ -31,6 +31,16 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def ancestors(pid: int) -> list[int]:
+    """What started it, what started that, and so on, as far as this process can see them."""
+    found: list[int] = []
+    above = parent(pid)
+    while above:
+        found.append(above)
+        above = parent(above)
+    return found
+
+
 def children(pid: int) -> list[int]:
     """Processes that its threads have started; empty where the kernel has no such files."""
     try:

@@ -63,9 +63,10 @@ class StepReport:
     sent_at: float = 0.0
     """By the clock that the samples are of; 0: it does not say."""
     memory: int = 0
-    """Bytes that the process and its loaders' workers hold of no file; 0: it does not say."""
-    shared_memory: int = 0
-    """Bytes that ranks of one container hold once: libraries, and the launcher's own."""
+    """Bytes of no file that all processes of its container hold, each page once, told by the first
+    rank of a container; 0: it does not say."""
+    file_memory: int = 0
+    """Bytes of mapped files, by the process of the container that has most of them."""
     cores: float = 0.0
     """Kept busy by the process and its loaders' workers."""
     data: tuple[DataPlace, ...] = ()

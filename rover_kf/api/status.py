@@ -94,7 +94,8 @@ class CoordinatorStatus:
     """Node ranks that the next round waits for and that are not here, at most 64; none while a
     round runs."""
     memory_peak: float = 0.0
-    """Bytes that a trainer's container took at its worst, arena left out; 0: not told yet."""
+    """Bytes that a trainer's container took at its worst, with the libraries that it maps and
+    without the arena; 0: not told yet."""
     memory_trend: MemoryTrend | None = None
     """How that grows; None while too little was seen of this world."""
     cpu_peak: float = 0.0

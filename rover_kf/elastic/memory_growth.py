@@ -29,8 +29,7 @@ RISING = 0.8
 SOON_SECONDS = 600.0
 """Before the limit is reached; what is farther off is looked at again."""
 LEAST_GROWTH = 0.05
-"""Of a limit, in that time. What ranks report counts pages of files, which the kernel would drop
-first: a job may live for long with what looks like its limit."""
+"""Of a limit, in that time; less is raised for only where the limit itself would be reached."""
 BEYOND = 1.1
 """Of what is predicted for the end."""
 MIB = 1 << 20
@@ -114,7 +113,8 @@ def foresee(
     seconds = max(room, 0.0) / trend.per_second
     soon = max(SOON_SECONDS, 2 * work.restart_seconds)
     near = min(soon, work.seconds_left)
-    little = trend.per_second * near < LEAST_GROWTH * limit
+    growth = trend.per_second * near
+    little = growth < LEAST_GROWTH * limit and not trend.memory < limit <= trend.memory + growth
     if seconds >= near or little or _refusal(state, limit, bounds):
         return Growth(state)
     peak = trend.memory + trend.per_second * work.seconds_left

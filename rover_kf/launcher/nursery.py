@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import queue
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rover_kf.api import names
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.environment import Place
 
@@ -92,7 +94,7 @@ class Nursery:
             fd = theirs.fileno()
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-c", PROGRAM, str(fd)],
-                env=dict(environment),
+                env={**environment, names.ENV_LAUNCHER: str(os.getpid())},
                 pass_fds=(fd,),
                 start_new_session=True,  # a terminal's Ctrl-C is the agent's to handle
             )

@@ -94,7 +94,9 @@ class RoverRendezvous(torch_api.RendezvousHandler):
         current = self._join(identity, served)
         # Only now: others may have used the last one until their processes had ended.
         self._served, self._round = served, current
-        os.environ[names.ENV_ROUND] = str(current.number)  # torchrun's processes inherit it
+        # torchrun's processes inherit them.
+        os.environ[names.ENV_ROUND] = str(current.number)
+        os.environ[names.ENV_LAUNCHER] = str(os.getpid())
         drain_file.write(self._home, 0)
         shutil.rmtree(self._resting, ignore_errors=True)
         self._resting.mkdir(parents=True)

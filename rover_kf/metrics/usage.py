@@ -15,10 +15,12 @@ class Usage:
 
     def __init__(self) -> None:
         self.memory = 0.0
-        """Bytes of the trainer's container, the worst pod's at the worst moment."""
+        """Bytes that the trainer's container needs, mapped files among them, the worst pod's at the
+        worst moment."""
         self.cores = 0.0
         self.series = MemorySeries()
-        """What the worst pod takes, over the time of this world."""
+        """What the worst pod takes of no file, over the time of this world: what may reach its
+        limit."""
         self._nodes, self._world = 1, 1
         self._pods: dict[int, dict[int, StepReport]] = collections.defaultdict(dict)
         """By pod and rank, the newest."""
@@ -34,15 +36,14 @@ class Usage:
 
     def heard(self, report: StepReport, now: float = 0.0) -> None:
         """Take what a rank of the current round takes; now in Unix seconds."""
-        if not report.memory and not report.cores:
-            return
         pod = report.rank * self._nodes // self._world
         ranks = self._pods[pod]
         ranks[report.rank] = report
-        shared = max(one.shared_memory for one in ranks.values())
-        memory = sum(one.memory for one in ranks.values()) + shared
-        self.memory = max(self.memory, float(memory))
-        self._takes[pod] = float(memory)
-        if len(ranks) == max(self._world // self._nodes, 1):
-            self.series.add(now, max(self._takes.values()))
+        memory = sum(one.memory for one in ranks.values())
+        if memory:
+            files = max(one.file_memory for one in ranks.values())
+            self.memory = max(self.memory, float(memory + files))
+            self._takes[pod] = float(memory)
+            if len(ranks) == max(self._world // self._nodes, 1):
+                self.series.add(now, max(self._takes.values()))
         self.cores = max(self.cores, sum(one.cores for one in ranks.values()))

@@ -55,7 +55,7 @@ class Reporter:
         self._settings, self._link, self._phase, self._places = settings, link, phase, places
         self._told_phase, self._told_at = "", 0.0
         self._clock = SteadyClock()
-        self._usage = UsageMeter()
+        self._usage = UsageMeter(settings.launcher, whole=settings.local_rank == 0)
         self._samples: collections.deque[StepSample] = collections.deque(maxlen=_MOST_SAMPLES)
         self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_SAMPLES)
         self._total_steps: int | None = None
@@ -154,8 +154,8 @@ class Reporter:
             sent_at=self._clock.now(),
             total_steps=self._total_steps,
             phase=self._phase(),
-            memory=usage.own,
-            shared_memory=usage.shared,
+            memory=usage.memory,
+            file_memory=usage.files,
             cores=usage.cores,
             data=self._places(),
         )

@@ -32,6 +32,8 @@ class TrainerSettings:
     """Training processes of this pod, which share its cores."""
     resting: pathlib.Path | None = None
     """Where processes that torchrun has started mark that they have saved and left the world."""
+    launcher: int = 0
+    """Process number of what all training processes of this pod descend from; 0: there is none."""
 
 
 def read(environment: Mapping[str, str] | None = None) -> TrainerSettings:
@@ -57,6 +59,7 @@ def read(environment: Mapping[str, str] | None = None) -> TrainerSettings:
         round=_number(given, names.ENV_ROUND, 0),
         local_world_size=_number(given, "LOCAL_WORLD_SIZE", 1),
         resting=pathlib.Path(given[names.ENV_RESTING]) if given.get(names.ENV_RESTING) else None,
+        launcher=_number(given, names.ENV_LAUNCHER, 0),
     )
 
 

@@ -1,6 +1,12 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What this process and its loaders' workers take of the container, from /proc."""
+"""What this process takes of the container's cores, and all processes of its memory.
+
+Training processes are forked from one that has loaded the libraries, so most of their pages are
+the same pages: a sum over processes would count them once for each. One rank of a container looks
+at all of it: at the kernel's own account where the container is ours alone, else at the share that
+each process has in its pages.
+"""
 
 from __future__ import annotations
 
@@ -9,66 +15,74 @@ import os
 import time
 
 from rover_kf.api import proc_files
+from rover_kf.trainer import container
 
 _EVERY_SECONDS = 2.0
 _LEAST_SECONDS = 1.0
 """Over which CPU time says something."""
-_LAUNCHERS = 2
-"""Processes above a rank that are of its container, too: what forked it, what started that."""
+_MOST_OF_TIME = 0.01
+"""That looks may take: to count the pages of a large process takes long."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
     """At one moment."""
 
-    own: int = 0
-    """Bytes of no file, of the process and its children."""
-    shared: int = 0
-    """Bytes that ranks of one container hold once: libraries, and the launcher's own."""
+    memory: int = 0
+    """Bytes of no file that the container's processes hold, each page once; 0 if another rank of
+    the container tells them."""
+    files: int = 0
+    """Bytes of mapped files, by the process that has most of them: the others map the same."""
     cores: float = 0.0
-    """Kept busy since the last look."""
+    """Kept busy since the last look, by this process and its children."""
 
 
 class UsageMeter:
-    """Looks at most every two seconds; not shared between threads."""
+    """Looks at most every two seconds; not shared between threads.
 
-    def __init__(self) -> None:
-        self._looked_at = 0.0
-        self._used = self._cpu_seconds(self._members())
+    Args:
+        launcher: process number of what all training processes of the container descend from; 0,
+            or one that this process does not descend from: it trains alone.
+        whole: whether this process tells what the container holds.
+    """
+
+    def __init__(self, launcher: int = 0, *, whole: bool = True) -> None:
+        own = os.getpid()
+        self._launcher = launcher if launcher in proc_files.ancestors(own) else own
+        self._whole = whole
+        # Known once: a shell that somebody opens in the container counts against its limit.
+        self._container = container.of(self._launcher) if whole else None
+        self._look_at = 0.0
+        self._used = self._cpu_seconds()
         self._used_at = time.monotonic()
         self._last = Usage()
 
     def look(self) -> Usage:
         """What is taken now, or was a moment ago."""
         now = time.monotonic()
-        if now - self._looked_at >= _EVERY_SECONDS:
-            self._looked_at = now
-            self._last = self._measure(now)
+        if now >= self._look_at:
+            memory, files = self._memory() if self._whole else (0, 0)
+            self._last = Usage(memory, files, self._cores(now))
+            spent = time.monotonic() - now
+            self._look_at = now + max(_EVERY_SECONDS, spent / _MOST_OF_TIME)
         return self._last
 
-    def _measure(self, now: float) -> Usage:
-        members = self._members()
-        each = [proc_files.sizes(pid) for pid in members]
-        own = sum(one.get("RssAnon", 0) for one in each)
-        files = max((one.get("RssFile", 0) for one in each), default=0)
-        launcher = sum(proc_files.sizes(pid).get("RssAnon", 0) for pid in _ancestors())
-        cores, used, spent = self._last.cores, self._cpu_seconds(members), now - self._used_at
-        if spent >= _LEAST_SECONDS:
-            cores = max(0.0, used - self._used) / spent
-            self._used, self._used_at = used, now
-        return Usage(own, files + launcher, cores)
+    def _memory(self) -> tuple[int, int]:
+        members = container.family(self._launcher)
+        files = max((proc_files.sizes(pid).get("RssFile", 0) for pid in members), default=0)
+        if self._container is not None:
+            return self._container.held(), files
+        return sum(proc_files.shares(pid).get("Pss_Anon", 0) for pid in members), files
 
-    def _members(self) -> list[int]:
-        return [os.getpid(), *proc_files.children(os.getpid())]
+    def _cores(self, now: float) -> float:
+        spent = now - self._used_at
+        if spent < _LEAST_SECONDS:
+            return self._last.cores
+        used = self._cpu_seconds()
+        cores = max(0.0, used - self._used) / spent
+        self._used, self._used_at = used, now
+        return cores
 
-    def _cpu_seconds(self, members: list[int]) -> float:
+    def _cpu_seconds(self) -> float:
+        members = [os.getpid(), *proc_files.children(os.getpid())]
         return sum(proc_files.cpu_seconds(pid) for pid in members)
-
-
-def _ancestors() -> list[int]:
-    found: list[int] = []
-    pid: int | None = os.getppid()
-    while pid is not None and pid > 1 and len(found) < _LAUNCHERS:
-        found.append(pid)
-        pid = proc_files.parent(pid)
-    return found

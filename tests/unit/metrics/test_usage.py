@@ -18,16 +18,16 @@ MIB = 1 << 20
 HOLD = "import sys; x = bytearray(b'1') * (64 << 20); print(flush=True); sys.stdin.read()"
 
 
-def report(rank, memory, shared=0, cores=0.0):
-    return StepReport(rank, 4, 1, (), memory=memory, shared_memory=shared, cores=cores)
+def report(rank, memory, files=0, cores=0.0):
+    return StepReport(rank, 4, 1, (), memory=memory, file_memory=files, cores=cores)
 
 
 def test_the_worst_pod_counts():
-    """Ranks of a pod are summed, what they share once; peaks stay over smaller worlds."""
+    """Ranks of a pod are summed, files they map once; peaks stay over smaller worlds."""
     usage = Usage()
     usage.begin(2, 4)
-    for rank, memory, shared, cores in ((0, 10, 5, 1.0), (1, 20, 7, 0.5), (2, 40, 3, 0.25)):
-        usage.heard(report(rank, memory, shared, cores))
+    for rank, memory, files, cores in ((0, 10, 5, 1.0), (1, 20, 7, 0.5), (2, 40, 3, 0.25)):
+        usage.heard(report(rank, memory, files, cores))
     assert (usage.memory, usage.cores) == (43, 1.5)
     usage.heard(report(3, 1, 3))
     assert usage.memory == 44
@@ -35,6 +35,19 @@ def test_the_worst_pod_counts():
     usage.begin(1, 1)
     usage.heard(report(0, 30))
     assert (usage.memory, usage.cores) == (44, 1.5)
+
+
+def test_files_are_no_part_of_a_trend():
+    """A limit is not reached by them; and one rank of a pod tells for all, once all were heard."""
+    usage = Usage()
+    usage.begin(2, 4)
+    for at in range(0, 100, 2):
+        for rank, memory in ((0, 500 + at), (1, 0), (2, 400), (3, 0)):
+            usage.heard(report(rank, memory * MIB, 300 * MIB if memory else 0), float(at))
+    found = usage.series.trend()
+    assert found is not None
+    assert found.memory == pytest.approx(596 * MIB, abs=4 * MIB)
+    assert usage.memory == 898 * MIB
 
 
 def looks(memory_at, *, until=200.0, every=1.0):
@@ -84,18 +97,24 @@ def test_too_little_is_no_trend_and_a_new_world_begins_anew():
 
 
 def test_a_process_sees_what_it_takes():
-    """Its own memory, a child's beside it, and what its parents hold among what is shared."""
+    """Its own memory, and a child's beside it."""
     before = UsageMeter().look()
-    assert before.own > 10 * MIB
-    assert before.shared > 0
+    assert before.memory > 10 * MIB
+    assert before.files > 0
     child = subprocess.Popen(
         [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     with child:
         child.stdout.readline()
-        more = UsageMeter().look().own - before.own
+        more = UsageMeter().look().memory - before.memory
         child.stdin.close()
     assert 60 * MIB < more < 160 * MIB
+
+
+def test_another_rank_tells_what_the_container_holds():
+    """Once for all ranks; cores are each one's own."""
+    seen = UsageMeter(whole=False).look()
+    assert (seen.memory, seen.files) == (0, 0)
 
 
 def test_cores_are_those_between_two_looks():

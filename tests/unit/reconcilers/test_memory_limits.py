@@ -303,6 +303,8 @@ LEAK = MemoryTrend(memory=450.0 * MIB, per_second=float(MIB), rising=1.0, second
         ({"per_second": -1.0}, 3600.0, None),
         ({"memory": 600.0 * MIB, "per_second": 1000.0}, 3600.0, None),
         ({"memory": 600.0 * MIB, "per_second": 0.1 * MIB}, 300.0, 768),
+        ({"memory": 490.0 * MIB, "per_second": 0.03 * MIB}, 3600.0, None),
+        ({"memory": 500.0 * MIB, "per_second": 0.03 * MIB}, 3600.0, 768),
     ],
 )
 def test_a_limit_is_raised_before_it_is_reached(changes, left, raised):
