@@ -20,8 +20,9 @@ from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.api.leases import DataStatus
 from rover_kf.api.preflight import Preflight
 from rover_kf.api.records import JobSignature, Look, RunRecord
-from rover_kf.api.samples import Goodput, Throughput
+from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
+from rover_kf.history import packing
 
 T = TypeVar("T")
 
@@ -34,9 +35,9 @@ MAX_HANGS = 8
 MAX_DATA, MAX_POISON = 64, 64
 """Data sets, and what was set aside of each; the newest."""
 MAX_WINDOWS, MAX_EVENTS, MAX_DECISIONS = 256, 1024, 256
-"""Beyond these what lies between the first eighth and the last quarter is thinned, evenly in time;
-of Events those go first that tell of no trouble and no new world. A controller has the records of
-all running jobs in its memory."""
+"""Beyond these what lies between the first eighth and the last quarter is thinned, evenly in time:
+windows are packed (packing.py), and of Events those go first that tell of no trouble and no new
+world. A controller has the records of all running jobs in its memory."""
 LASTING = (names.EVENT_WORLD_FORMED, names.EVENT_SCALED, names.EVENT_FINISHED)
 """Events that stay as long as warnings do."""
 MAX_LOOKS = 128
@@ -124,16 +125,14 @@ def deleted(record: RunRecord, now: float) -> RunRecord:
 
 
 def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
-    # Those before the newest were seen; some of them were thinned out and are not to come back.
+    # Those before the newest were seen; some of them were packed and are not to come back.
     newest = record.windows[-1].ended_at if record.windows else 0.0
     fresh = tuple(window for window in status.windows if window.ended_at > newest)
     record = _with_account(record, status.goodput, status.account_from)
     mean_save = status.save_seconds / status.saves if status.saves else record.save_seconds
     return dataclasses.replace(
         record,
-        windows=_thinned((*record.windows, *fresh), MAX_WINDOWS, _ended_at)
-        if fresh
-        else record.windows,
+        windows=packing.pack((*record.windows, *fresh), MAX_WINDOWS) if fresh else record.windows,
         steps=max(record.steps, status.step),
         peak=_with_peak(record.peak, status),
         total_steps=record.total_steps if status.total_steps is None else status.total_steps,
@@ -273,10 +272,6 @@ def _thinned(
 
 def _told_at(event: Event) -> float:
     return event.at
-
-
-def _ended_at(window: Throughput) -> float:
-    return window.ended_at
 
 
 def _decided_at(decision: ScaleDecision) -> float:

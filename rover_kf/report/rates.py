@@ -107,7 +107,7 @@ def draw(record: RunRecord, told: Sequence[Expected]) -> Chart:
     words = Words(
         "throughput",
         f"Throughput ({counted})",
-        "Boxes are windows of steady steps, of a long run not all of them; the curve is what was "
+        "Boxes are windows of steady steps, of a long run several as one; the curve is what was "
         "seen now and then. The line is what the model expected of a world before it came, the "
         "band the interval in which nine of ten come true; of the first world nothing is.",
         (

@@ -14,12 +14,12 @@ from rover_kf.report.shapes import Chart
 
 
 def stall(record: RunRecord) -> Chart:
-    """Time blocked by saves in each window."""
+    """Time blocked by saves, a minute of each window: of a long run they are not of one length."""
     spans = [
         Span(
             w.started_at,
             w.ended_at,
-            1000 * w.save_seconds,
+            60_000 * w.save_seconds / max(w.ended_at - w.started_at, w.save_seconds, 1e-3),
             "save",
             f"{text.seconds(w.save_seconds)} blocked by saves in {w.steps} steps",
         )
@@ -27,8 +27,8 @@ def stall(record: RunRecord) -> Chart:
     ]
     words = Words(
         "checkpoints",
-        "Checkpoints (ms blocked a window)",
-        "How long saving to memory held the training up, summed over each window (slowest rank).",
+        "Checkpoints (ms blocked a minute)",
+        "How long saving to memory held a minute of training up, by windows (slowest rank).",
         (("save", "blocked by saves"),),
     )
     return charts.draw(words, Content(spans), period=story.period(record))

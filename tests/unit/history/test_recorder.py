@@ -167,6 +167,7 @@ def test_record_is_bounded():
     assert len(found.windows) <= recorder.MAX_WINDOWS
     assert len(found.events) <= recorder.MAX_EVENTS
     assert (found.windows[0], found.windows[-1]) == (window(0), window(5999))
+    assert sum(row.steps for row in found.windows) == 60_000, "they are packed, not left out"
 
 
 def test_a_long_run_is_known_evenly():

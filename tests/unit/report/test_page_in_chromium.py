@@ -14,7 +14,7 @@ from run_records import WEEK, run_record
 from rover_kf.report.page import render
 
 SECTIONS = (
-    "World over time", "Throughput (samples/s)", "Goodput", "Checkpoints (ms blocked a window)",
+    "World over time", "Throughput (samples/s)", "Goodput", "Checkpoints (ms blocked a minute)",
     "Decisions", "Stragglers and nodes", "Memory against limits", "Data and shards", "Hangs",
     "Events", "For the next run",
 )  # fmt: skip
