@@ -59,8 +59,9 @@ def resume(place: Place, name: str, namespace: str) -> None:
 def explain(place: Place, name: str, namespace: str, output: str, last: int) -> None:
     """Say why a job has its size: each decision, what it reckoned with and what came of it.
 
-    The history of its controller ($ROVER_KF_HISTORY) has all decisions of a job; without it the
-    job's own annotation tells the last few.
+    The history of its controller ($ROVER_KF_HISTORY) has a job's decisions from its beginning on,
+    of alike ones to stay the first and the newest; without it the job's own annotation tells the
+    last few.
     """
     with place.client() as rover:
         found = rover.explain(JobKey(namespace, name))

@@ -77,7 +77,8 @@ class Explanation(Shown):
     decisions: tuple[Explained, ...]
     """Oldest first."""
     source: str
-    """Of the decisions: ``history`` has all, of the job's own ``annotation`` the last few."""
+    """Of the decisions: ``history`` has them from the beginning on, of the job's own
+    ``annotation`` the last few."""
 
     def _html_title(self) -> str:
         parts = [f"{self.job}: {self.replicas} replicas, mode {self.mode}"]

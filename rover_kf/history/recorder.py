@@ -36,8 +36,9 @@ MAX_DATA, MAX_POISON = 64, 64
 """Data sets, and what was set aside of each; the newest."""
 MAX_WINDOWS, MAX_EVENTS, MAX_DECISIONS = 256, 1024, 256
 """Beyond these what lies between the first eighth and the last quarter is thinned, evenly in time:
-windows are packed (packing.py), and of Events those go first that tell of no trouble and no new
-world. A controller has the records of all running jobs in its memory."""
+windows are packed (packing.py), and those Events go first that tell of no trouble and no new
+world, those decisions first that are to stay. A controller has the records of all running jobs in
+its memory."""
 LASTING = (names.EVENT_WORLD_FORMED, names.EVENT_SCALED, names.EVENT_FINISHED)
 """Events that stay as long as warnings do."""
 MAX_LOOKS = 128
@@ -218,7 +219,7 @@ def _with_account(record: RunRecord, spent: Goodput, begun: float) -> RunRecord:
 def _with_decision(
     kept: tuple[ScaleDecision, ...], decision: ScaleDecision | None
 ) -> tuple[ScaleDecision, ...]:
-    """Actions are all kept; of decisions to stay between two of them, two of a kind."""
+    """Of decisions to stay between two actions, two of a kind are kept; actions go last of all."""
     if decision is None or (kept and kept[-1] == decision):
         return kept
     if decision.action == "stay":
@@ -232,7 +233,7 @@ def _with_decision(
             kept = (*kept[: alike[0]], *kept[alike[0] + 1 :])
     if decision.applied and kept and _same_move(kept[-1], decision):
         kept = kept[:-1]
-    return _thinned((*kept, decision), MAX_DECISIONS, _decided_at)
+    return _thinned((*kept, decision), MAX_DECISIONS, _decided_at, _is_action)
 
 
 def _kind(decision: ScaleDecision) -> str:
@@ -276,6 +277,10 @@ def _told_at(event: Event) -> float:
 
 def _decided_at(decision: ScaleDecision) -> float:
     return decision.at
+
+
+def _is_action(decision: ScaleDecision) -> int:
+    return int(decision.action != "stay")
 
 
 def _weight(event: Event) -> int:

@@ -142,6 +142,18 @@ def test_stays_in_a_row_are_two():
     assert [item.at for item in found.decisions] == [1, 9, 10, 11, 19]
 
 
+def test_changes_stay_where_reasons_to_stay_are_too_many():
+    """However many reasons there are: what was done goes last."""
+    found = begun()
+    for at in range(1, 400):
+        made = decision(float(at), "stay" if at % 50 else "scale")
+        made = dataclasses.replace(made, reason="because " + "o" * at)
+        found = recorder.advance(found, JOB, None, decision=made)
+    assert len(found.decisions) == recorder.MAX_DECISIONS
+    actions = [item.at for item in found.decisions if item.action != "stay"]
+    assert actions == list(range(50, 400, 50))
+
+
 def test_applied_decision_replaces_its_intention():
     """The decision is first intended and then applied: one entry, applied."""
     found = recorder.advance(begun(), JOB, None, decision=decision(1.0, "scale"))
