@@ -25,6 +25,15 @@ def bounds(manifest: Manifest) -> tuple[int, int]:
     return sizing.worker_bounds(manifest, policy, adapter_for(manifest))
 
 
+def sizes(manifest: Manifest) -> tuple[int, ...]:
+    """The only numbers of Worker replicas of a job; empty: all between its bounds.
+
+    Raises:
+        InputError: its annotations are wrong.
+    """
+    return validation.validate(manifest, allow_unmounted=True).scaling.sizes
+
+
 def check_storage(source: Source) -> None:
     """Refuse an embedded job whose checkpoint path is not on a volume and cannot be written here.
 

@@ -17,6 +17,8 @@ class Limits:
     """Fewest that may train."""
     max_nodes: int
     """Most that may train; a node rank beyond is told to idle."""
+    sizes: tuple[int, ...] = ()
+    """The only numbers of members that may train; empty: all between the fewest and the most."""
     restarts: int = 10
     """Budget of rounds that may end by a failure that counts."""
     first_round: int = 1
@@ -46,3 +48,10 @@ class Limits:
     drain_notice: float = 1.0
     """Steps that pass in this time are added to the drain step, so that all ranks see it in time:
     a rank that learns of it late would go on alone. Training goes on meanwhile."""
+
+    def fitting(self, count: int) -> int:
+        """Members of the largest world that so many may form; 0: none."""
+        most = min(count, self.max_nodes)
+        if self.sizes:
+            most = max((size for size in self.sizes if size <= most), default=0)
+        return most if most >= max(self.min_nodes, 1) else 0

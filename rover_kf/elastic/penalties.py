@@ -108,4 +108,4 @@ class Penalties:
 
     def _enough(self, pod: str) -> bool:
         others = len(self._world.seats) - (self._world.seats.get(pod) is not None)
-        return others >= max(self._world.limits.min_nodes, 1)
+        return self._world.limits.fitting(others) > 0

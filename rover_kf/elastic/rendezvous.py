@@ -175,11 +175,12 @@ class Rendezvous:
         """The job will have so many pods.
 
         Raises:
-            InputError: fewer than min_nodes or more than max_nodes.
+            InputError: fewer than min_nodes, more than max_nodes, or none of the sizes.
         """
         world, limits = self.world, self.world.limits
-        if not limits.min_nodes <= nodes <= limits.max_nodes:
-            allowed = f"{limits.min_nodes} to {limits.max_nodes}"
+        if limits.fitting(nodes) != nodes:
+            sizes = ", ".join(map(str, limits.sizes))
+            allowed = sizes or f"{limits.min_nodes} to {limits.max_nodes}"
             raise errors.InputError(f"scale to {nodes} pods: this job may have {allowed}")
         if nodes != world.expected:
             world.tell(names.EVENT_SCALED, f"{nodes} pods expected now: {reason or 'asked'}")

@@ -199,6 +199,8 @@ class Steward:
     def _take_in(self, newcomers: Collection[Seat], now: float) -> None:
         world, limits = self.world, self.world.limits
         members = len(world.round.members) if world.round else 0
+        if limits.fitting(members + len(newcomers)) <= members:
+            return  # they wait until a member goes, or others come
         everyone = members + len(newcomers) >= world.expected
         waited = now - next(iter(newcomers)).joined
         if waited >= limits.drain:

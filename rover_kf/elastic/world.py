@@ -178,18 +178,19 @@ class World:
     def form(self, now: float) -> None:
         """Start a round if everyone who is waited for is ready."""
         count, last = self._waiting()
-        if last is None or count < max(self.limits.min_nodes, 1) or count < len(self.seats):
+        size = self.limits.fitting(count)
+        if last is None or not size or count < len(self.seats):
             return
         outwaited = now - last.joined >= self.limits.patience
-        if count < len(self.awaited) and not outwaited:
+        if size < self.limits.fitting(len(self.awaited)) and not outwaited:
             return  # whoever waits is awaited, too: somebody is missing
         waiting = list(self.seats.values())
         ranks = {seat.member.node_rank for seat in waiting}
-        if not self.awaited <= ranks and not outwaited:
+        if not outwaited and size < self.limits.fitting(len(self.awaited | ranks)):
             return
         self.awaited = ranks
         waiting.sort(key=lambda seat: (seat.member.node_rank, seat.member.pod))
-        self._start(waiting[: self.limits.max_nodes], now)
+        self._start(waiting[:size], now)
 
     def _waiting(self) -> tuple[int, Seat | None]:
         """How many wait while no round is active, and who came last."""
@@ -206,10 +207,11 @@ class World:
         )
         self._begin(world, now)
         self._effects.append(Formed(world))
-        nodes, size = len(chosen), world.world_size
+        nodes, size, idle = len(chosen), world.world_size, len(self.seats) - len(chosen)
+        left = f"; {idle} more would make no allowed size" if idle else ""
         self.tell(
             names.EVENT_WORLD_FORMED,
-            f"round {self.number}: {size} processes in {nodes} pods",
+            f"round {self.number}: {size} processes in {nodes} pods{left}",
         )
         order = self.start_reply()
         for seat in chosen:

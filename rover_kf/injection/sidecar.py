@@ -52,6 +52,7 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
         names.ENV_NODES: world.masters + world.workers,
         names.ENV_MIN_NODES: world.masters + world.min_workers,
         names.ENV_MAX_NODES: world.masters + world.max_workers,
+        names.ENV_SIZES: ",".join(map(str, _sizes(plan))),
         names.ENV_MASTERS: world.masters,
         names.ENV_CHECKPOINT_PATH: world.path(policy) or "",
         names.ENV_CHECKPOINT_BANDWIDTH: policy.checkpoint.bandwidth or "",
@@ -118,6 +119,13 @@ def image_of(manifest: Manifest, adapter: JobAdapter) -> str | None:
 
 def _field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _sizes(plan: ReplicaPlan) -> list[int]:
+    """Numbers of pods that may train, as far as the job's bounds let them; none: all do."""
+    world = plan.world
+    allowed = range(world.min_workers, world.max_workers + 1)
+    return [world.masters + size for size in plan.policy.scaling.sizes if size in allowed]
 
 
 def _label(name: str, label: str) -> dict[str, Any]:

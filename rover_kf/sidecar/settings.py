@@ -73,6 +73,8 @@ class SidecarSettings:
     """After which a measurement of the check has failed."""
     node: str = ""
     """Kubernetes node of the pod; empty: not known."""
+    sizes: tuple[int, ...] = ()
+    """The only numbers of pods that may train; empty: all from min_nodes to max_nodes."""
     port: int = names.PORT
 
     @property
@@ -112,6 +114,7 @@ class SidecarSettings:
             nodes=self.nodes,
             min_nodes=self.min_nodes,
             max_nodes=self.max_nodes,
+            sizes=self.sizes,
             restarts=self.restarts,
             first_round=first_round,
         )
@@ -148,6 +151,7 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         token_home=pathlib.Path(environment.get(names.ENV_TOKEN_HOME, names.TOKEN_HOME)),
         controller_account=environment.get(names.ENV_CONTROLLER_ACCOUNT, ""),
         node=environment.get(names.ENV_NODE_NAME, ""),
+        sizes=_sizes(environment),
         checkpoint_bandwidth=int(_number(environment, names.ENV_CHECKPOINT_BANDWIDTH, "0")),
         checkpoint_replica_bandwidth=int(
             _number(environment, names.ENV_CHECKPOINT_REPLICA_BANDWIDTH, "0")
@@ -197,6 +201,15 @@ def _preflight(environment: Mapping[str, str]) -> str:
         known = "off, report or exclude is needed"
         raise errors.InputError(f"{names.ENV_PREFLIGHT} is {mode!r}; {known}")
     return mode
+
+
+def _sizes(environment: Mapping[str, str]) -> tuple[int, ...]:
+    value = environment.get(names.ENV_SIZES, "")
+    parts = value.split(",") if value else []
+    if not all(part.isdecimal() and int(part) for part in parts):
+        known = "whole numbers from 1 with commas between them are needed"
+        raise errors.InputError(f"{names.ENV_SIZES} is {value!r}; {known}")
+    return tuple(map(int, parts))
 
 
 def _number(environment: Mapping[str, str], name: str, default: str = "") -> float:

@@ -187,6 +187,27 @@ def test_killed_launcher_returns():
         job.stepping(0, 1, after=time.time())
 
 
+def test_only_allowed_sizes_train():
+    """Of three pods two train, as two is the only size; the third has torch loaded and takes the
+    place of one that dies at once, from what the other has in memory."""
+    with Job(3, sizes="2") as job:
+        job.start(job.script(), "100000", "0.02")
+        eventually(lambda: sum(bool(pod.steps()) for pod in job.pods.values()) == 2, within=240)
+        eventually(lambda: (job.status().sealed_step or 0) >= 10, within=120)
+        training = [number for number, pod in job.pods.items() if pod.steps()]
+        (spare,) = {0, 1, 2} - {*training}
+        kept, victim = training[0], job.pods[training[1]]
+        last = job.pods[kept].steps()[-1]["step"]
+        assert victim.launcher is not None
+        killed_at = time.time()
+        kill(victim.launcher.pid)
+        victim.wait()
+        seconds = job.stepping(kept, spare, after=killed_at) - killed_at
+        show("spare_takes_over_seconds", round(seconds, 3))
+        assert job.pods[spare].steps()[0]["step"] > last
+        assert job.status().nodes == 2
+
+
 def test_coordinator_restarts():
     """The coordinator's sidecar is killed and comes back: the same processes train on, and the
     round is known again, so that a later death is still repaired."""

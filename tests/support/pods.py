@@ -83,6 +83,7 @@ class Pod:
             names.ENV_NODES: str(job.nodes),
             names.ENV_MIN_NODES: str(job.min_nodes),
             names.ENV_MAX_NODES: str(job.max_nodes),
+            names.ENV_SIZES: job.sizes,
             names.ENV_ARENA_BYTES: str(64 << 20),
             names.ENV_WINDOW_SECONDS: "1",
             names.ENV_RESTARTS: str(job.restarts),
@@ -144,6 +145,7 @@ class Job:
         *,
         min_nodes: int = 1,
         max_nodes: int = 4,
+        sizes: str = "",
         restarts: int = 5,
         policy: Mapping[str, str] | None = None,
     ) -> None:
@@ -151,7 +153,7 @@ class Job:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="rv"))
         self.network = network()
         self.nodes, self.min_nodes, self.max_nodes = nodes, min_nodes, max_nodes
-        self.restarts = restarts
+        self.restarts, self.sizes = restarts, sizes
         self.policy = policy or {}
         self.pods: dict[int, Pod] = {}
         (self.folder / "token").write_text("a shared token")

@@ -14,8 +14,10 @@ from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.rendezvous import Rendezvous
 
 
-def make(nodes: int, *, min_nodes: int = 1, restarts: int = 3) -> SimulatedJob:
-    limits = Limits(nodes=nodes, min_nodes=min_nodes, max_nodes=4, restarts=restarts)
+def make(
+    nodes: int, *, min_nodes: int = 1, restarts: int = 3, sizes: tuple[int, ...] = ()
+) -> SimulatedJob:
+    limits = Limits(nodes=nodes, min_nodes=min_nodes, max_nodes=4, sizes=sizes, restarts=restarts)
     return SimulatedJob(limits, 4)
 
 
@@ -45,6 +47,24 @@ def test_starts_with_fewer_after_patience():
     assert job.rendezvous.world.round is None
     run(job, 6)
     assert len(job.rounds[1].members) == 2
+
+
+def test_only_allowed_sizes_train():
+    """Whoever would make no such size waits, and no drain is spent on it; with a fourth all train.
+    A member that goes is replaced by the one that waits, without patience."""
+    job = make(3, sizes=(2, 4))
+    for launcher in job.launchers[:3]:
+        launcher.start()
+    run(job, 5)
+    assert [len(found.members) for found in job.rounds.values()] == [2]
+    job.launchers[3].start()
+    run(job, 5)
+    assert [len(found.members) for found in job.rounds.values()] == [2, 4]
+    job.kill(job.launchers[1], noticed=True)
+    run(job, 2)
+    assert [len(found.members) for found in job.rounds.values()] == [2, 4, 2]
+    with pytest.raises(errors.InputError, match="may have 2, 4"):
+        job.rendezvous.scale(3, "", job.now)
 
 
 def test_a_pod_that_cannot_come_is_not_waited_for():
