@@ -13,6 +13,8 @@ import importlib
 import importlib.util
 from collections.abc import Mapping
 
+from rover_kf.api import names
+
 TF_CONFIG = "TF_CONFIG"
 """The Training Operator's word to TensorFlow's processes: the cluster, and which of it this is."""
 _TORCH = ("torch.distributed", "torch.nn.parallel", "torch.utils.data")
@@ -42,6 +44,8 @@ def load(environment: Mapping[str, str]) -> None:
     Raises:
         ImportError: torch is there and cannot be loaded.
     """
+    if environment.get(names.ENV_PRELOAD) == "off":
+        return
     torch = has_torch(environment)
     for name in _TORCH if torch else ():
         importlib.import_module(name)

@@ -32,8 +32,12 @@ def read(environment: Mapping[str, str]) -> LauncherSettings:
     """Read the settings; sets OMP_NUM_THREADS to 1 if unset, as torchrun does.
 
     Raises:
-        InputError: the grace is no number of seconds, or the memory none of bytes.
+        InputError: the grace is no number of seconds, the memory none of bytes, or the preload is
+            neither on nor off.
     """
+    preload = environment.get(names.ENV_PRELOAD, "on")
+    if preload not in ("on", "off"):
+        raise errors.InputError(f"{names.ENV_PRELOAD} is {preload!r}; on or off is needed")
     home = environment.get(names.ENV_HOME, "")
     # Libraries read it when they are loaded, so it must be there before torch is.
     inherited = {"OMP_NUM_THREADS": "1", **environment}

@@ -294,6 +294,20 @@ def test_script_without_rover():
         job.stepping(0, 1, 2, world=6)
 
 
+def test_torch_is_not_loaded_before_the_script_if_it_says_so():
+    """It runs as ever, in processes that find nothing of torch loaded; another word is refused."""
+    bare = "import sys\nprint('before', 'torch' in sys.modules)\n" + PLAIN
+    with Job(1) as job:
+        job.add(0, job.script(bare), "20", inside=("env", "ROVER_PRELOAD=off"))
+        assert job.pods[0].wait() == 0
+        assert "before False\n" in job.pods[0].text()
+        assert job.pods[0].steps()[-1]["step"] == 20
+    with Job(1) as job:
+        job.add(0, job.script(bare), "20", inside=("env", "ROVER_PRELOAD=no"))
+        assert job.pods[0].wait() == names.EXIT_USAGE
+        assert "ROVER_PRELOAD is 'no'; on or off is needed" in job.pods[0].text()
+
+
 def test_missing_script():
     """A script that is not there is refused with its name, and nothing is tried again."""
     with Job(1) as job:
