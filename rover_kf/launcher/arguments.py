@@ -51,8 +51,9 @@ class Launch:
     """What to start."""
 
     target: str
-    """Path of a script, or a module's dotted name."""
+    """Path of a script, a module's dotted name, or a program as PATH has it."""
     module: bool
+    program: bool
     arguments: tuple[str, ...]
     processes: str
     """A number, ``auto``, ``gpu`` or ``cpu``."""
@@ -73,10 +74,9 @@ def parse(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
         if found[name] is None:
             found[name] = environment.get(f"PET_{name.upper()}")
     switched = {name: _switch(name, found[name.replace("-", "_")]) for name in _SWITCHES}
-    if switched["no-python"]:
+    if switched["no-python"] and switched["module"]:
         raise errors.InputError(
-            "--no-python: rover-run forks training processes from a running Python with torch "
-            "loaded, so it cannot start another program; name a script or use -m"
+            "--no-python and --module: a program is no module; give one of them"
         )
     processes = str(found["nproc_per_node"] or "1")
     if processes not in ("auto", "gpu", "cpu") and not (processes.isdigit() and int(processes)):
@@ -88,6 +88,7 @@ def parse(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
     return Launch(
         target=found["training_script"],
         module=switched["module"],
+        program=switched["no-python"],
         arguments=tuple(found["training_script_args"]),
         processes=processes,
         role=str(found["role"] or "default"),

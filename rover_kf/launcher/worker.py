@@ -19,7 +19,8 @@ import threading
 import time
 import traceback
 import types
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from rover_kf import errors
 from rover_kf.api import codec
@@ -72,6 +73,8 @@ def _end(code: int) -> None:
 
 def _become(launch: dict[str, Any]) -> None:
     target = launch["target"]
+    if launch["program"]:
+        _become_program(target, launch["arguments"])
     sys.argv = [target, *launch["arguments"]]
     if launch["module"]:
         sys.path.insert(0, str(pathlib.Path.cwd()))
@@ -81,6 +84,16 @@ def _become(launch: dict[str, Any]) -> None:
         raise errors.InputError(f"there is no script {target} in {pathlib.Path.cwd()}")
     sys.path.insert(0, str(pathlib.Path(target).resolve().parent))
     runpy.run_path(target, run_name="__main__")
+
+
+def _become_program(target: str, arguments: Sequence[str]) -> NoReturn:
+    """Nothing of Python is left: how it ends, only its exit code and its stderr tell."""
+    _flush()
+    try:
+        os.execvp(target, [target, *arguments])  # noqa: S606 - what the user asks for
+    except OSError as cause:
+        message = f"{target} cannot be started as a program (--no-python): {cause.strerror}"
+        raise errors.InputError(message) from cause
 
 
 def _draw_new_seeds() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import signal
+import sys
 import time
 
 import pytest
@@ -292,6 +293,24 @@ def test_script_without_rover():
         assert "ready rover_kf.trainer.checkpointer torch._dynamo\n" in job.pods[0].text()
         job.add(2, *command)
         job.stepping(0, 1, 2, world=6)
+
+
+def test_a_program_that_is_no_script():
+    """--no-python starts any program in each place; it is started again when it is killed, and
+    ends the job as it ends. One that is not there says so, and no restart is spent on it."""
+    with Job(2) as job:
+        command = ("--no-python", sys.executable, job.script(PLAIN), "100000")
+        job.start(*command)
+        job.stepping(0, 1)
+        assert "ready\n" in job.pods[0].text(), "nothing of ours is loaded in it"
+        killed_at = time.time()
+        kill(job.pods[1].steps()[-1]["pid"])
+        job.stepping(0, 1, after=killed_at + 0.05)
+        assert job.status().restarts == 1
+    with Job(1) as job:
+        job.add(0, "--no-python", "no-such-program")
+        assert job.pods[0].wait() == names.EXIT_USER_ERROR
+        assert "no-such-program cannot be started as a program" in job.pods[0].text()
 
 
 def test_torch_is_not_loaded_before_the_script_if_it_says_so():

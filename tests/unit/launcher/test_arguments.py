@@ -31,7 +31,7 @@ def test_variables():
     ("command", "says"),
     [
         ([], "training_script"),
-        (["--no-python", "a.out"], "another program"),
+        (["--no-python", "-m", "a.out"], "a program is no module"),
         (["--nproc-per-node=0", "t.py"], "a number from 1"),
         (["--nproc-per-node=many", "t.py"], "a number from 1"),
         (["--unheard-of", "t.py"], "--unheard-of"),
