@@ -115,6 +115,8 @@ ENV_CHECKPOINT_CHECK_EVERY = "ROVER_CHECKPOINT_CHECK_EVERY"
 """Saves from one comparison of the ranks' replicas to the next; 0 makes none."""
 ENV_GRACE = "ROVER_GRACE_SECONDS"
 """Between SIGTERM and SIGKILL of the pod."""
+ENV_SERVES = "ROVER_SERVES"
+"""``1`` in the trainer container of a TFJob's worker or PS that the chief's program drives."""
 DRAIN_SECONDS, END_SECONDS = 12, 5
 """Of a pod's grace, what is kept for the world to drain, and for the pod to end; the rest is for
 the newest state to become durable."""

@@ -70,6 +70,11 @@ class ReplicaPlan:
         """Name of the container that trains."""
         return self.adapter.container
 
+    @property
+    def serves(self) -> bool:
+        """Whether its pods are servers that the chief's program drives; evaluators are not."""
+        return self.world.alone and self.replica.kind in ("worker", "ps")
+
 
 def plan_replicas(
     manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy, settings: InjectionSettings

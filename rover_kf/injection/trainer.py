@@ -12,7 +12,13 @@ from rover_kf.injection import command, items, lifecycle
 from rover_kf.injection.plan import ReplicaPlan
 
 PYTHONPATH = "PYTHONPATH"
-_OURS = (names.ENV_HOME, names.ENV_CHECKPOINT_EVERY, names.ENV_GRACE, names.ENV_MEMORY_MAX)
+_OURS = (
+    names.ENV_HOME,
+    names.ENV_CHECKPOINT_EVERY,
+    names.ENV_GRACE,
+    names.ENV_SERVES,
+    names.ENV_MEMORY_MAX,
+)
 
 
 def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
@@ -26,6 +32,8 @@ def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
         ]
         if grace != lifecycle.GRACE_SECONDS:
             variables.append({"name": names.ENV_GRACE, "value": str(grace)})
+        if plan.serves:
+            variables.append({"name": names.ENV_SERVES, "value": "1"})
         if plan.policy.memory.max is not None:
             most = str(plan.policy.memory.max)
             variables.append({"name": names.ENV_MEMORY_MAX, "value": most})

@@ -62,7 +62,7 @@ class Agent:
         events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.launch, self.home = launch, home
         self.grace_seconds = settings.grace_seconds
-        self.most_memory = settings.most_memory
+        self.most_memory, self.serves = settings.most_memory, settings.serves
         self.crew = Crew(Nursery(events), settings.inherited)
         self.errands = Errands(SidecarClient(home), events, self.crew.note)
         self.incarnation = uuid.uuid4().hex[:12]
@@ -163,6 +163,7 @@ class Agent:
             identity,
             self.incarnation,
             drain_seconds=min(names.DRAIN_SECONDS, self.grace_seconds / 2),
+            serves=self.serves,
         )
         # The next round's store opens while this one trains.
         self.crew.prepare_store(identity.address)

@@ -50,6 +50,7 @@ class Session:
         member: the pod.
         incarnation: of the launcher.
         drain_seconds: that the world has to drain once this pod was told to end.
+        serves: its process is a server that another pod's program drives.
     """
 
     def __init__(
@@ -60,10 +61,11 @@ class Session:
         incarnation: str,
         *,
         drain_seconds: float,
+        serves: bool = False,
     ) -> None:
         self.crew, self.errands = crew, errands
         self.member, self.incarnation = member, incarnation
-        self.drain_seconds = drain_seconds
+        self.drain_seconds, self.serves = drain_seconds, serves
         self.drain_at = 0
         self.codes: dict[int, int] = {}
         self.places: tuple[environment.Place, ...] = ()
@@ -151,10 +153,16 @@ class Session:
     # -- the pod's end --------------------------------------------------------------------------
 
     def _drain_first(self, stop: Stop, current: Round) -> None:
-        """Ask for a drain, so that the steps since the last save are not done again by others."""
+        """Ask for a drain, so that the steps since the last save are not done again by others.
+
+        A server stays as it is for so long: where all pods end at once (a job is suspended), the
+        program that drives it drains meanwhile, and cannot save without it.
+        """
         if self._stop is not None:
             raise stop
         self._stop, self._stop_until = stop, stop.at + self.drain_seconds
+        if self.serves:
+            return
         if self._watch:
             self._watch.cancel()
         self._ask(current)
@@ -212,7 +220,7 @@ class Session:
 
     def _ask(self, current: Round, *, tell_world: bool = False) -> None:
         world = current if tell_world else None
-        leaving = self._stop is not None
+        leaving = self._stop is not None and not self.serves
         request = WatchRequest(
             self.member.pod, self.incarnation, current.number, self.drain_at, world, leaving
         )

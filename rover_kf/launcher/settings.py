@@ -26,6 +26,8 @@ class LauncherSettings:
     """Between SIGTERM and SIGKILL of this pod."""
     most_memory: int = 0
     """Bytes that the container's memory limit may be raised to; 0: it is not raised."""
+    serves: bool = False
+    """Its process is a TensorFlow server, which another pod's program drives."""
 
 
 def read(environment: Mapping[str, str]) -> LauncherSettings:
@@ -43,7 +45,8 @@ def read(environment: Mapping[str, str]) -> LauncherSettings:
     inherited = {"OMP_NUM_THREADS": "1", **environment}
     grace = _number(environment, names.ENV_GRACE, _DEFAULT_GRACE, "seconds")
     memory = int(_number(environment, names.ENV_MEMORY_MAX, "0", "bytes"))
-    return LauncherSettings(pathlib.Path(home) if home else None, inherited, grace, memory)
+    serves = environment.get(names.ENV_SERVES) == "1"
+    return LauncherSettings(pathlib.Path(home) if home else None, inherited, grace, memory, serves)
 
 
 def _number(environment: Mapping[str, str], name: str, default: str, unit: str) -> float:

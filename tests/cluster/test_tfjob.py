@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.timeout(1500), pytest.mark.usefixtures("controller")]
 
 PATIENCE = 300.0
 """Seconds: four processes load TensorFlow at once, on two cores."""
-STEPS = 800
+STEPS, EVERY = 800, 10
+"""To train, and between two saves."""
 _ROW = (
     "import sqlite3, sys; print(sqlite3.connect('/var/lib/rover-kf/history.db').execute("
     "'select record from runs where namespace = ?', sys.argv[1:]).fetchone()[0])"
@@ -33,8 +34,10 @@ def start(cluster, namespace, with_trainer, shared_claim):
     """Starts the sample."""
     shared_claim(tfjobs.CLAIM)
 
-    def begin(steps: int) -> RunningJob:
+    def begin(steps: int, workers: int = 2, *, telling: bool = False) -> RunningJob:
         made = tfjobs.wide_and_deep(namespace, steps, {"memory.max": "2Gi"})
+        made = tfjobs.telling(made) if telling else made
+        made["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = workers
         apply(cluster, [with_trainer(made, scripts=jobs.SAMPLES, tools=jobs.TOOLS)])
         return RunningJob(cluster, namespace, tfjobs.NAME, "TFJob")
 
@@ -105,6 +108,47 @@ def test_every_part_of_a_tfjob_is_lost(cluster, controller, faults, start):
     assert record["steps"] > starts[-1].step  # the last ones end with the chief's sidecar
     assert record["memory_raised"] > 768 << 20
     print(f"\nwent on {[(one.step, one.source) for one in starts]}, ended with {result}; {raised}")
+
+
+def _resized(cluster, job: RunningJob, chief: Chief, workers: int) -> int:
+    """The suspend cycle: all pods gone, another size, resumed; the last step done before it."""
+    done = [chief.done()]
+
+    def patch(**spec: object) -> None:
+        words = ("patch", "tfjob", job.name, "--type=merge", "-p", json.dumps({"spec": spec}))
+        cluster.kubectl("-n", job.namespace, *words)
+
+    def gone() -> bool:
+        done.append(chief.done())  # as long as there is a log
+        return not job.pods()
+
+    patch(runPolicy={"suspend": True})
+    eventually(gone, within=PATIENCE, every=0.1, what="the end of all pods")
+    patch(tfReplicaSpecs={"Worker": {"replicas": workers}}, runPolicy={"suspend": False})
+    return max(done)
+
+
+@pytest.mark.at_length
+def test_workers_change_through_a_suspension(cluster, start):
+    """One worker becomes three and one again: each time the chief goes on from storage, steps since
+    the last save at most are done again, and all workers that TF_CONFIG names take part."""
+    job = start(STEPS, workers=1, telling=True)
+    chief, told = Chief(job, PATIENCE), []
+    for workers in (3, 1):
+        reached = chief.reach((told[-1][1] if told else 0) + 20)
+        loss = float(chief.losses()[reached])
+        done = _resized(cluster, job, chief, workers)
+        begun = chief.start_after(0)  # of a pod of its own, whose log begins anew
+        told.append((done, begun.step))
+        assert begun.source == "storage"
+        assert begun.step > done - EVERY
+        assert float(begun.loss) < 1.1 * loss
+        named = [name for name in job.pods() if "-worker-" in name]
+        assert len(named) == workers
+    assert eventually(job.verdict, within=PATIENCE, every=0.5, what="the end") == "Succeeded"
+    result = chief.result()
+    assert (result["steps"], result["resumed"]) == (STEPS, "storage")
+    print(f"\ndone before and begun after: {told}, ended with {result}")
 
 
 def _refusal(cluster, document: dict) -> str:

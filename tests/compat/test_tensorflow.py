@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import signal
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from job_manifests import make_job
 from tensorflow_job import TensorFlowJob, TensorFlowPod
 from testcluster import tensorflow_environment
 from tests_support import eventually
+
+from rover_kf.api import names
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -33,17 +36,19 @@ def tensorflow() -> pathlib.Path:
     return tensorflow_environment.folder() / "bin" / "python"
 
 
+def _sample(steps: int) -> dict[str, Any]:
+    """The TFJob of the sample."""
+    documents = yaml.safe_load_all((SAMPLES / "wide-and-deep.yaml").read_text())
+    (manifest,) = (part for part in documents if part["kind"] == "TFJob")
+    chief = manifest["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"][0]
+    chief["command"][-1] = str(steps)
+    return manifest
+
+
 def test_a_worker_a_server_and_the_chief_are_killed(tensorflow):
     """The sample. A worker's loss costs no step; the chief goes on from memory after a server's
     loss and after its own, with the very loss that it had at that step."""
-    (manifest,) = (
-        part
-        for part in yaml.safe_load_all((SAMPLES / "wide-and-deep.yaml").read_text())
-        if part["kind"] == "TFJob"
-    )
-    chief_of = manifest["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"][0]
-    chief_of["command"][-1] = "600"
-    with TensorFlowJob(manifest, tensorflow, SAMPLES) as job:
+    with TensorFlowJob(_sample(600), tensorflow, SAMPLES) as job:
         chief = job.pods["chief-0"]
         _beyond(chief, 20)
         job.pods["worker-1"].kill()
@@ -57,6 +62,23 @@ def test_a_worker_a_server_and_the_chief_are_killed(tensorflow):
     print(f"goes on from {starts}, ends with {result}, {len(stored)} manifests on storage")
     assert (result["steps"], result["resumed"]) == (600, "memory")
     assert result["loss"] < 0.05  # without wide or deep part it stays above
+
+
+def test_all_pods_end_at_once(tensorflow):
+    """The job is suspended: its servers stay until the chief has saved, and no step is lost."""
+    with TensorFlowJob(_sample(100000), tensorflow, SAMPLES) as job:
+        chief = job.pods["chief-0"]
+        _beyond(chief, 20)
+        launchers = [pod.trainer for pod in job.pods.values() if pod.trainer is not None]
+        for launcher in launchers:
+            launcher.send_signal(signal.SIGTERM)
+        codes = [launcher.wait(PATIENCE) for launcher in launchers]
+        text, places = chief.text(), (job.folder / "storage").glob("*/step-*/manifest.json")
+        stored = max(int(path.parent.name.split("-")[1]) for path in places)
+    print(f"told {_STEP.findall(text)[-1]}, step {stored} is on storage")
+    assert codes == [names.EXIT_DRAINED] * 4
+    assert "Traceback" not in text
+    assert stored >= int(_STEP.findall(text)[-1][0])
 
 
 def _goes_on(chief: TensorFlowPod, killed: TensorFlowPod) -> tuple[str, str, str]:

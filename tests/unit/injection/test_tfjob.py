@@ -91,6 +91,16 @@ def test_a_chief_is_the_world_and_servers_are_worlds_of_their_own():
     assert others(chief) == []
 
 
+def test_servers_are_told_that_they_serve():
+    """A chief's and an evaluator's launcher are not, nor mirrored workers'."""
+    counts = {"Chief": 1, "Worker": 2, "PS": 1, "Evaluator": 1}
+    job = injected(make_tfjob(counts))
+    told = {kind for kind in counts if names.ENV_SERVES in environment_of(parts_of(job, kind)[0])}
+    assert told == {"Worker", "PS"}
+    mirrored = injected(make_tfjob({"Worker": 2}))
+    assert names.ENV_SERVES not in environment_of(parts_of(mirrored, "Worker")[0])
+
+
 @pytest.mark.parametrize("first", ["Chief", "Master"])
 def test_without_servers_all_train_together(first):
     """Chief and workers are one world of a fixed size, in TensorFlow's order of tasks."""
