@@ -62,12 +62,18 @@ VOLUME = "rover"
 TOKEN_VOLUME = "rover-token"  # noqa: S105 - a volume's name, not a secret
 """Projected service-account tokens of the sidecar; never mounted into the trainer."""
 
+KEY_VOLUME = "rover-key"
+"""The Secret that ``checkpoint.secret`` names; never mounted into the trainer."""
+
 HOME = "/rover"
 """Mount path of VOLUME; holds ``runtime/``, ``run/`` and ``arena/``."""
 
 TOKEN_HOME = "/var/run/rover"  # noqa: S105
 """Mount path of TOKEN_VOLUME in the sidecar: ``token`` (audience rover-kf), ``api-token``,
 ``ca.crt``."""
+
+KEY_HOME = "/var/run/rover-key"
+"""Mount path of KEY_VOLUME in the sidecar: a file for each key of the Secret."""
 
 RUNTIME_DIR, RUN_DIR, ARENA_DIR = "runtime", "run", "arena"
 """Folders below the volume's mount path."""
@@ -157,6 +163,8 @@ ENV_AUTH = "ROVER_AUTH"
 """``serviceaccount`` (Kubernetes) or ``shared`` (embedded: one random token file)."""
 ENV_TOKEN_HOME = "ROVER_TOKEN_HOME"  # noqa: S105
 """Folder of the tokens; see TOKEN_HOME."""
+ENV_KEY_HOME = "ROVER_KEY_HOME"
+"""Folder of the object store's credentials; see KEY_HOME. Not set: the environment alone."""
 ENV_LOG_FORMAT = "ROVER_LOG_FORMAT"
 """``json`` (the default) or ``text``: log lines of sidecar and controller."""
 ENV_CONTROLLER_ACCOUNT = "ROVER_CONTROLLER_ACCOUNT"

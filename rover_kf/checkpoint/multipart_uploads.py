@@ -3,8 +3,8 @@
 """Uploads to S3 that a killed sidecar left half-done: they are in no listing, but are paid for.
 
 The client that we use cannot list them, so the two requests are made here. They need a key in the
-environment; without one, and on Google Cloud Storage, a lifecycle rule of the bucket does it
-(docs/checkpoint-storage.md); Azure drops them by itself.
+environment or a mounted Secret; without one, and on Google Cloud Storage, a lifecycle rule of the
+bucket does it (docs/checkpoint-storage.md); Azure drops them by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import urllib.request
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
 
-from rover_kf.checkpoint import s3_signature
+from rover_kf.checkpoint import mounted_keys, s3_signature
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def collect(url: str, is_over: Callable[[str], bool], *, seconds: float) -> int:
     Returns:
         How many were aborted.
     """
-    account = _account(os.environ)
+    account = _account({**os.environ, **mounted_keys.read(url, os.environ)})
     if not url.startswith("s3://") or account is None:
         return 0
     bucket, _, prefix = url.removeprefix("s3://").partition("/")

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One prefix of a bucket, by obstore; the only module that knows it. Every method blocks.
 
-Credentials, endpoint and region come from the process's environment alone, by the names that the
-stores' own tools use (AWS_*, GOOGLE_*, AZURE_*); they are kept nowhere else.
+Credentials, endpoint and region come from the process's environment, by the names that the stores'
+own tools use (AWS_*, GOOGLE_*, AZURE_*), and credentials from a mounted Secret before that.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import datetime as dt
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import obstore
 from obstore import exceptions, store
@@ -49,16 +50,17 @@ class Bucket:
     Args:
         url: ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``az://container/prefix``.
         patience: with the store.
+        keys: credentials that go before those of the environment, by their variables' names.
 
     Raises:
         StorageFailed: the environment lacks what the store needs.
     """
 
-    def __init__(self, url: str, patience: Patience) -> None:
+    def __init__(self, url: str, patience: Patience, keys: Mapping[str, str]) -> None:
         self._url = url
         with self._refusals("cannot be opened"):
-            self._parts = _open(url, patience, patience.part_seconds)
-            self._small = _open(url, patience, patience.small_seconds)
+            self._parts = _open(url, patience, patience.part_seconds, keys)
+            self._small = _open(url, patience, patience.small_seconds, keys)
 
     def write_stream(self, key: str, content: Iterable[memoryview], length: int) -> None:
         """Upload an object from pieces; it appears whole or not at all.
@@ -174,10 +176,14 @@ class Bucket:
             raise errors.StorageFailed(message) from None
 
 
-def _open(url: str, patience: Patience, seconds: float) -> store.ObjectStore:
+def _open(
+    url: str, patience: Patience, seconds: float, keys: Mapping[str, str]
+) -> store.ObjectStore:
+    config: Any = dict(keys)  # Which keys there are depends on the URL.
     plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
     return store.from_url(
         url,
+        config=config,
         client_options={
             "allow_http": plain,
             "connect_timeout": dt.timedelta(seconds=patience.connect_seconds),

@@ -17,7 +17,8 @@ _MESSAGE = re.compile(r"<Message>([^<]{1,200})</Message>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _DENIED = re.compile(
     r"PermissionDenied|Unauthenticated|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch"
-    r"|AuthenticationFailed|AuthorizationFailure|UserNotFound|ExpiredToken|status code: 40[13]"
+    r"|AuthenticationFailed|AuthorizationFailure|UserNotFound|ExpiredToken|InvalidToken"
+    r"|status code: 40[13]"
 )
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
 _NO_CREDENTIALS = re.compile(

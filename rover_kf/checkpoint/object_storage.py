@@ -9,11 +9,19 @@ the manifest is put only where there is none, so that of two coordinators one ha
 from __future__ import annotations
 
 import dataclasses
-import functools
+import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
-from rover_kf.checkpoint import checksum, manifest, multipart_uploads, retention, storage, stored
+from rover_kf.checkpoint import (
+    checksum,
+    manifest,
+    mounted_keys,
+    multipart_uploads,
+    retention,
+    storage,
+    stored,
+)
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.object_bucket import Bucket, Patience
 from rover_kf.checkpoint.retention import NOTHING, Spare
@@ -30,13 +38,18 @@ class ObjectStorage:
     def __init__(self, url: str, patience: Patience | None = None) -> None:
         self.url = url.rstrip("/")
         self._patience = patience or Patience()
+        self._opened: tuple[Mapping[str, str], Bucket] | None = None
+        """With the mounted credentials that it was opened with."""
         self._failed: set[str] = set()
         """Keys of uploads that were given up: a part that was on its way may have come after."""
 
-    @functools.cached_property
+    @property
     def _bucket(self) -> Bucket:
-        # At the first use: a store that cannot be opened is a refusal like any other.
-        return Bucket(self.url, self._patience)
+        # At the use: a store that cannot be opened is a refusal like any other, and keys change.
+        keys, opened = mounted_keys.read(self.url, os.environ), self._opened
+        if opened is None or opened[0] != keys:
+            opened = self._opened = keys, Bucket(self.url, self._patience, keys)
+        return opened[1]
 
     def folder(self, step: int, generation: int) -> Folder:
         """Where that checkpoint is, or would be."""

@@ -75,6 +75,12 @@ class ReplicaPlan:
         """Whether its pods are servers that the chief's program drives; evaluators are not."""
         return self.world.alone and self.replica.kind in ("worker", "ps")
 
+    @property
+    def key_secret(self) -> str | None:
+        """The Secret with the keys of the bucket that checkpoints go to; None: there is none."""
+        stated = self.policy.checkpoint.secret
+        return stated if storage.is_url(self.world.path(self.policy)) else None
+
 
 def plan_replicas(
     manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy, settings: InjectionSettings

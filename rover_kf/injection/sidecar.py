@@ -26,6 +26,8 @@ def container(plan: ReplicaPlan) -> dict[str, Any]:
     mounts = [volumes.MOUNT, volumes.TOKEN_MOUNT]
     if plan.storage_mount is not None:
         mounts.append(dict(plan.storage_mount))
+    if plan.key_secret is not None:
+        mounts.append(volumes.KEY_MOUNT)
     secret = plan.policy.checkpoint.secret
     return {
         "name": names.SIDECAR_CONTAINER,
@@ -76,6 +78,7 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
         names.ENV_WINDOW_SECONDS: policy.scaling.window,
         names.ENV_AUTH: "serviceaccount",
         names.ENV_TOKEN_HOME: names.TOKEN_HOME,
+        names.ENV_KEY_HOME: names.KEY_HOME if plan.key_secret else "",
         names.ENV_CONTROLLER_ACCOUNT: plan.settings.controller_account,
     }
     return [

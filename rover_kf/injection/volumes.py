@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The pod's two volumes: ``rover`` (memory, shared) and ``rover-token`` (the sidecar's alone)."""
+"""The pod's volumes: ``rover`` is in memory and shared, the others are the sidecar's alone.
+
+They are ``rover-token`` and, where checkpoints go to a bucket with a Secret, ``rover-key``.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ MOUNT = {"name": names.VOLUME, "mountPath": names.HOME}
 
 TOKEN_MOUNT = {"name": names.TOKEN_VOLUME, "mountPath": names.TOKEN_HOME, "readOnly": True}
 
+KEY_MOUNT = {"name": names.KEY_VOLUME, "mountPath": names.KEY_HOME, "readOnly": True}
+
 
 def is_ours(volume: items.Item) -> bool:
     """Whether a volume is one that apply() wrote, not a user's of the same name."""
@@ -27,6 +32,8 @@ def is_ours(volume: items.Item) -> bool:
         sources = (volume.get("projected") or {}).get("sources") or ()
         tokens = [source.get("serviceAccountToken") or {} for source in sources]
         return any(token.get("audience") == names.AUDIENCE for token in tokens)
+    if volume.get("name") == names.KEY_VOLUME:
+        return (volume.get("secret") or {}).get("optional") is True
     return False
 
 
@@ -39,8 +46,9 @@ def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
     """Add the volumes, and the shared one's mount to the trainer."""
     limit = quantities.format_bytes(plan.arena_bytes + plan.scratch_bytes + sizing.VOLUME_MARGIN)
     shared = {"name": names.VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
+    keys = (_keys(plan.key_secret),) if plan.key_secret else ()
     return items.replaced(
-        items.extended(pod, "volumes", last=(shared, _tokens())),
+        items.extended(pod, "volumes", last=(shared, _tokens(), *keys)),
         "containers",
         plan.container,
         lambda trainer: items.extended(trainer, "volumeMounts", last=(MOUNT,)),
@@ -55,6 +63,12 @@ def remove(pod: items.Tree, container: str) -> dict[str, Any]:
         container,
         lambda trainer: items.filtered(trainer, "volumeMounts", lambda m: not is_our_mount(m)),
     )
+
+
+def _keys(secret: str) -> dict[str, Any]:
+    # Where there is no such Secret, the container's environment lacks it too: that is told at
+    # once, a volume that cannot be mounted only by the pod's Events.
+    return {"name": names.KEY_VOLUME, "secret": {"secretName": secret, "optional": True}}
 
 
 def _tokens() -> dict[str, Any]:

@@ -11,6 +11,7 @@ import sys
 
 from rover_kf import errors
 from rover_kf.api import log_lines, names
+from rover_kf.checkpoint import mounted_keys
 from rover_kf.sidecar import settings
 from rover_kf.sidecar.daemon import Daemon
 
@@ -23,6 +24,7 @@ thousand launchers joined at once."""
 def main() -> int:
     """Serve until SIGTERM; returns the exit code."""
     try:
+        mounted_keys.take_over(os.environ)
         told = settings.read(os.environ)
         form = os.environ.get(names.ENV_LOG_FORMAT, "")
         log_lines.configure(form, job=told.job, namespace=told.namespace, pod=told.pod)

@@ -429,9 +429,28 @@ def test_a_bucket_needs_no_mount_and_its_secret_is_the_sidecars_alone(path):
     assert found[names.ENV_CHECKPOINT_BANDWIDTH] == str(1 << 30)
     assert sidecar["envFrom"] == [{"secretRef": {"name": "bucket-key"}}]
     assert json.dumps(done).count("secretRef") == 1
-    assert len(sidecar["volumeMounts"]) == 2
+    mount = {"name": names.KEY_VOLUME, "mountPath": names.KEY_HOME, "readOnly": True}
+    assert sidecar["volumeMounts"][2:] == [mount]
+    assert found[names.ENV_KEY_HOME] == names.KEY_HOME
+    assert json.dumps(done).count(names.KEY_HOME) == 2
+    # What is not there is told by the container's environment; a volume's wait is not told.
+    volume = {"name": names.KEY_VOLUME, "secret": {"secretName": "bucket-key", "optional": True}}
+    assert pod_of(done)["volumes"][-1] == volume
     assert injected(done) == done
     assert "envFrom" not in container_of(injected(make_job()), names.SIDECAR_CONTAINER)
+
+
+def test_nothing_is_mounted_for_a_bucket_without_a_secret_or_a_folder_with_one():
+    """The pod's own account is used, or no account at all; a Secret that is not named any more is
+    taken away again."""
+    for policy in ({"path": "s3://bucket/a"}, {"secret": "bucket-key"}):
+        done = injected(make_job(policy={f"checkpoint.{key}": policy[key] for key in policy}))
+        assert names.KEY_VOLUME not in json.dumps(done)
+        assert names.ENV_KEY_HOME not in json.dumps(done)
+    job = make_job(policy={"checkpoint.path": "s3://bucket/a", "checkpoint.secret": "bucket-key"})
+    done = injected(job)
+    del done["metadata"]["annotations"]["rover-kf.io/checkpoint.secret"]
+    assert names.KEY_VOLUME not in json.dumps(injected(done))
 
 
 def test_storage_that_ends_with_its_pod_is_told():

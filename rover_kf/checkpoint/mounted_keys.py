@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Credentials of an object store as the files of a mounted Secret.
+
+A container's environment stays what it was at its start; the kubelet writes a mounted Secret anew
+when it changes, all files at once. So what changes when keys are rotated is read from there, at
+each use. What else a store needs (its endpoint, its region) is in the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Mapping, MutableMapping
+
+from rover_kf import errors
+from rover_kf.api import names
+
+NAMES = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    "gs": ("GOOGLE_SERVICE_ACCOUNT_KEY",),
+    "az": ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_CLIENT_SECRET"),
+}
+"""Files that are read for a URL of that scheme: the names that the variables have."""
+_CURRENT = "..data"
+"""The link that the kubelet turns to a folder of new files."""
+_ATTEMPTS = 5
+
+
+def read(url: str, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The credentials that are mounted now; none where no Secret is.
+
+    Args:
+        url: of the store.
+        environment: says where the Secret is mounted.
+
+    Raises:
+        StorageFailed: they cannot be read.
+    """
+    stated = environment.get(names.ENV_KEY_HOME)
+    wanted = NAMES.get(url.partition("://")[0], ())
+    if not stated:
+        return {}
+    folder = pathlib.Path(stated)
+    try:
+        for _ in range(_ATTEMPTS):
+            current = _current(folder)
+            found = {name: _content(current / name) for name in wanted}
+            if current == _current(folder):
+                # None of it of the former Secret and some of the next one.
+                return {name: value for name, value in found.items() if value}
+    except (OSError, UnicodeError) as cause:
+        raise errors.StorageFailed(f"the Secret mounted at {folder} cannot be read") from cause
+    raise errors.StorageFailed(f"the Secret mounted at {folder} changes all the time")
+
+
+def take_over(environment: MutableMapping[str, str]) -> None:
+    """Forget the variables in whose place files are: what leaves the Secret must not live on.
+
+    All of a store are forgotten if one of them is a file: a session's token belongs to its key.
+
+    Args:
+        environment: of the process, in which nothing else runs yet.
+    """
+    for scheme, wanted in NAMES.items():
+        # Files that cannot be read are told when the store is to be used.
+        with contextlib.suppress(errors.StorageFailed):
+            if read(f"{scheme}://", environment):
+                for name in wanted:
+                    environment.pop(name, None)
+
+
+def _current(folder: pathlib.Path) -> pathlib.Path:
+    data = folder / _CURRENT
+    return pathlib.Path(os.path.realpath(data if data.is_symlink() else folder))
+
+
+def _content(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\n")
+    except FileNotFoundError:
+        return ""
