@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator
 
 from rover_kf import errors
@@ -13,8 +12,9 @@ from rover_kf.api.jobs import Manifest
 from rover_kf.api.surroundings import Objects
 from rover_kf.cluster import kubernetes_objects as objects
 from rover_kf.cluster.kubernetes_api import MERGE_PATCH, Api
+from rover_kf.cluster.refusals import Refusals
 
-LOG = logging.getLogger(__name__)
+_SILENCE, _SIZES = "whether nodes are silent", "what nodes have"
 
 _ALIVE = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
@@ -29,6 +29,7 @@ class KubernetesNodes:
     def __init__(self, api: Api) -> None:
         self.api = self._api = api
         """For the few requests that are not about jobs (controller/tls.py)."""
+        self._refusals = Refusals()
 
     def silent_nodes(self, nodes: Collection[str]) -> dict[str, float]:
         """Those of the nodes that Kubernetes hears no more, and since when (Unix seconds).
@@ -43,8 +44,10 @@ class KubernetesNodes:
             except errors.JobNotFound:
                 continue  # Kubernetes itself removes the pods of a node that is no more
             except errors.InputError as refusal:
-                LOG.info("whether nodes are silent is not looked at: %s", refusal)
+                meaning = "pods of a node that fell silent go when Kubernetes removes them"
+                self._refusals.refused(_SILENCE, meaning, refusal)
                 return found
+            self._refusals.read(_SILENCE)
             since = objects.silent_since(node)
             if since is not None:
                 found[name] = since
@@ -102,6 +105,8 @@ class KubernetesNodes:
         try:
             found = self._api.items("/api/v1/nodes", what="nodes")
         except errors.InputError as refusal:
-            LOG.info("what nodes have is not looked at: %s", refusal)
+            meaning = "memory limits are raised without regard to the size of nodes"
+            self._refusals.refused(_SIZES, meaning, refusal)
             return ()
+        self._refusals.read(_SIZES)
         return objects.memory_of(found)

@@ -146,9 +146,11 @@ class Board:
         with self._lock:
             if now < self._reading.not_before:
                 return self._reading  # somebody else was faster
-            self._changed = False
+            self._changed, before = False, self._reading.unread
         began = time.perf_counter()
         nodes, unread = self._nodes()
+        if unread and unread != before:
+            LOG.info("%s; jobs grow without regard to it, said once", unread)
         found = shares(members, Surroundings(nodes))
         nodes = promised(Surroundings(nodes), members).nodes
         paused = now + MOST_OF_THE_TIME * (time.perf_counter() - began)
@@ -164,7 +166,6 @@ class Board:
                 return None, ""
             return surroundings.node_rooms(nodes, self._cluster.every_pod()), ""
         except errors.InputError as refusal:
-            LOG.info("room on nodes is not looked at: %s", refusal)
             return None, f"room on nodes is not looked at: {refusal}"
 
 

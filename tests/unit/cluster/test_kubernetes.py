@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import logging
 import threading
 
 import pytest
@@ -260,6 +261,29 @@ def test_silent_nodes_are_those_nobody_hears(cluster, server):
         server.put(f"/api/v1/nodes/{name}", {"status": {"conditions": [ready]}})
     asked = {"n1", "n2", "n3", "n4"}
     assert cluster.silent_nodes(asked) == {"n1": 1767225610.0}
+
+
+def test_who_may_not_read_nodes_is_told_once(cluster, server, caplog):
+    """Not at every look, with what it means; again after it could be read in between."""
+    refused = failure(403, "Forbidden", 'nodes "n1" is forbidden')
+    closed = [True]
+    server.put("/api/v1/nodes/n1", {"status": {"allocatable": {"memory": "8Gi"}}, "spec": {}})
+    server.hooks.append(lambda _, path: refused if closed and "/nodes" in path else None)
+    with caplog.at_level(logging.INFO):
+        for _ in range(5):
+            assert cluster.silent_nodes({"n1", "n2"}) == {}
+            assert cluster.node_memory() == ()
+        silence, sizes = caplog.messages
+        assert "whether nodes are silent: not looked at" in silence
+        assert 'nodes "n1" is forbidden' in silence
+        assert "go when Kubernetes removes them" in silence
+        assert "without regard to the size of nodes" in sizes
+        closed.clear()
+        cluster.silent_nodes({"n1"})
+        assert cluster.node_memory() == ("8Gi",)
+        closed.append(True)
+        cluster.silent_nodes({"n1"})
+    assert len(caplog.messages) == 3
 
 
 def test_events_are_told_once(cluster, server):

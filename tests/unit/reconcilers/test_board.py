@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
+from rover_kf import errors
 from rover_kf.reconcilers.board import Board
 
 
@@ -48,3 +50,32 @@ def test_one_thread_at_a_time_reads_the_cluster():
     cluster.may.set()
     late.join(20)
     assert (cluster.readings, late.is_alive()) == (2, False)
+
+
+class ClosedCluster(SlowCluster):
+    """Its nodes may not be read, until they may."""
+
+    closed = True
+
+    def list_nodes(self):
+        if self.closed:
+            raise errors.InputError("nodes is forbidden")
+        return ()
+
+
+def test_nodes_that_may_not_be_read_are_logged_once(caplog):
+    """Not at every look; again once they could be read and cannot any more."""
+    cluster = ClosedCluster()
+    board = Board(cluster)
+    with caplog.at_level(logging.INFO):
+        readings = [board._read(1000.0 * look) for look in range(1, 5)]
+        assert {reading.unread for reading in readings} == {
+            "room on nodes is not looked at: nodes is forbidden"
+        }
+        assert len(caplog.messages) == 1
+        assert "jobs grow without regard to it" in caplog.messages[0]
+        cluster.closed = False
+        assert board._read(9000.0).unread == ""
+        cluster.closed = True
+        board._read(19000.0)
+    assert len(caplog.messages) == 2
