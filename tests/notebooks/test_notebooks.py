@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every notebook runs from top to bottom, and shows what it is there to show.
 
-That of the cluster wants one, and was not run yet.
+That of the cluster wants one: tests/cluster/test_notebook.py.
 """
 
 from __future__ import annotations
