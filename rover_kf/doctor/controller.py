@@ -1,6 +1,10 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Our controller: running, and with the rights that its manifests give it."""
+"""Our controller: running, and with the rights that its manifests give it.
+
+There is one for the cluster, or one for a namespace alone (manifests/overlays/namespaced), which
+has rights there alone and needs no others.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,9 @@ CHECK, RIGHTS = "controller", "controller-rights"
 OURS = "app.kubernetes.io/name=rover-kf"
 OF_CONTROLLER = f"{OURS},app.kubernetes.io/component=controller"
 DEPLOYMENT = "rover-kf-controller"
+WATCHED = "ROVER_WATCH_NAMESPACE"
+"""Variable of a controller that looks after one namespace alone."""
+INSTALL_ALONE = "kubectl apply -k manifests/overlays/namespaced"
 WITHOUT = (
     "; until then jobs that run go on, recover and checkpoint, but nothing scales or is recorded"
 )
@@ -40,6 +47,10 @@ NEEDED = (
 )
 """Of its ClusterRole, but for what names one object (manifests/base/rbac)."""
 
+_OF_A_CLUSTER = ("nodes", "tokenreviews", "subjectaccessreviews")
+NEEDED_ALONE = tuple(right for right in NEEDED if right.resource not in _OF_A_CLUSTER)
+"""Of its Role in one namespace alone (manifests/overlays/namespaced)."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Controller:
@@ -49,20 +60,56 @@ class Controller:
     deployments: Listing
     pods: Listing
     rights: Rights
+    alone: bool = False
+    """Whether it looks after this one namespace, with rights there alone."""
+
+    @property
+    def account(self) -> str:
+        """Its service account as ``namespace:name``."""
+        return f"{self.namespace}:{_account(self.deployments)}"
 
 
-def look(api: Api, namespace: str) -> Controller:
-    """Ask for its deployment, its pods and what its account may do."""
-    deployments = ask_all(
-        api,
-        f"/apis/apps/v1/namespaces/{namespace}/deployments",
-        f"deployments of {namespace}",
-        {"labelSelector": OURS},
-    )
-    place, selector = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": OF_CONTROLLER}
-    pods = ask_all(api, place, f"pods of {namespace}", selector)
-    account = f"system:serviceaccount:{namespace}:{_account(deployments)}"
-    return Controller(namespace, deployments, pods, rights.of_another(api, account, NEEDED))
+def look(api: Api, namespace: str, home: str) -> Controller:
+    """Ask for its deployment, its pods and what its account may do.
+
+    Args:
+        api: of the cluster.
+        namespace: that jobs go to; a controller that looks after it alone is there.
+        home: where else the cluster's controller is.
+    """
+    deployments = _deployments(api, namespace)
+    mine = tuple(item for item in deployments.items if watched(item, namespace) == namespace)
+    alone = bool(mine)
+    where, needed = (namespace, NEEDED_ALONE) if alone else (home, NEEDED)
+    if alone:
+        deployments = Listing(mine)
+    elif home != namespace:
+        deployments = _deployments(api, home)
+    place, selector = f"/api/v1/namespaces/{where}/pods", {"labelSelector": OF_CONTROLLER}
+    pods = ask_all(api, place, f"pods of {where}", selector)
+    account = f"system:serviceaccount:{where}:{_account(deployments)}"
+    found = rights.of_another(api, account, needed, namespace if alone else "")
+    return Controller(where, deployments, pods, found, alone)
+
+
+def _deployments(api: Api, namespace: str) -> Listing:
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    return ask_all(api, path, f"deployments of {namespace}", {"labelSelector": OURS})
+
+
+def watched(deployment: Mapping[str, Any], namespace: str) -> str:
+    """The one namespace that a controller looks after, by its own variable; empty: all.
+
+    Args:
+        deployment: of the controller.
+        namespace: that the deployment is in.
+    """
+    for container in deployment["spec"]["template"]["spec"]["containers"]:
+        for variable in container.get("env") or ():
+            if variable["name"] == WATCHED:
+                own = "fieldRef" in (variable.get("valueFrom") or {})
+                return namespace if own else str(variable.get("value") or "")
+    return ""
 
 
 def _account(deployments: Listing) -> str:
@@ -82,18 +129,19 @@ def judge(seen: Controller) -> Iterator[Finding]:
         yield Finding(CHECK, "broken", what, f"{INSTALL}{WITHOUT}")
         return
     else:
-        yield _running(found.items[0], seen.pods, place)
+        yield _running(found.items[0], seen, place)
     yield _allowed(seen)
 
 
-def _running(deployment: Mapping[str, Any], pods: Listing, place: str) -> Finding:
+def _running(deployment: Mapping[str, Any], seen: Controller, place: str) -> Finding:
+    told = f", for the jobs of {seen.namespace} alone" if seen.alone else ""
     image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
     if (deployment.get("status") or {}).get("availableReplicas"):
-        return Finding(CHECK, "good", f"{image} runs")
+        return Finding(CHECK, "good", f"{image} runs{told}")
     if not deployment["spec"].get("replicas", 1):
         mend = f"kubectl scale {place} --replicas=1{WITHOUT}"
         return Finding(CHECK, "broken", "the controller is scaled to 0", mend)
-    reasons = sorted({reason for pod in pods.items for reason in waiting(pod)})
+    reasons = sorted({reason for pod in seen.pods.items for reason in waiting(pod)})
     what = f"the controller does not run: {'; '.join(reasons) or 'no pod of it is ready'}"
     mend = f"kubectl describe {place}, kubectl logs {place}{WITHOUT}"
     return Finding(CHECK, "broken", what, mend)
@@ -111,10 +159,14 @@ def waiting(pod: Mapping[str, Any]) -> Iterator[str]:
 
 def _allowed(seen: Controller) -> Finding:
     if seen.rights.refusal:
-        return unread(RIGHTS, seen.rights.refusal, "create subjectaccessreviews")
+        kind = "localsubjectaccessreviews" if seen.alone else "subjectaccessreviews"
+        return unread(RIGHTS, seen.rights.refusal, f"create {kind}")
+    needed, install, roles = NEEDED, INSTALL, "manifests/base/rbac"
+    if seen.alone:
+        needed, install, roles = NEEDED_ALONE, INSTALL_ALONE, "manifests/overlays/namespaced"
     if seen.rights.missing:
         lacking = ", ".join(map(str, seen.rights.missing))
         what = f"the account {seen.rights.account} may not {lacking}"
-        mend = f"{INSTALL} (roles and bindings are in manifests/base/rbac)"
+        mend = f"{install} (roles and bindings are in {roles})"
         return Finding(RIGHTS, "broken", what, mend)
-    return Finding(RIGHTS, "good", f"{seen.rights.account} has the {len(NEEDED)} rights it needs")
+    return Finding(RIGHTS, "good", f"{seen.rights.account} has the {len(needed)} rights it needs")

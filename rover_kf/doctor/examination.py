@@ -16,6 +16,7 @@ from rover_kf.doctor import (
     claims,
     controller,
     images,
+    namespaced,
     pods,
     rights,
     training_operator,
@@ -55,6 +56,8 @@ class Facts:
     images: Images
     place: Answer
     """The namespace."""
+    trusted: str = ""
+    """``namespace:name`` of the account that jobs patched by the caller take the word of."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,12 +130,13 @@ def look(
         seen,
         training_operator.look(api, namespace, by_hand),
         asked,
-        controller.look(api, asked.namespace),
+        controller.look(api, namespace, asked.namespace),
         rights.of_caller(api, namespace),
         pods.look(api, namespace, trials.pods(whole, namespace), seen.nodes),
         claims.look(api, namespace, plain),
         images.look(api, namespace, seen.nodes, whole),
         place,
+        settings.controller_account,
     )
 
 
@@ -146,7 +150,10 @@ def judge(facts: Facts) -> Iterator[Finding]:
     yield from rights.judge(facts.rights, facts.namespace)
     yield from training_operator.judge(facts.operator, facts.now)
     yield from controller.judge(facts.controller)
-    yield from admission.judge(facts.admission, facts.now)
+    if facts.controller.alone:
+        yield from namespaced.judge(facts.controller, facts.admission, facts.trusted)
+    else:
+        yield from admission.judge(facts.admission, facts.now)
     if there:
         yield from pods.judge(facts.pods, own=facts.own)
         yield from claims.judge(facts.claims)

@@ -13,6 +13,7 @@ from rover_kf.doctor.finding import Finding, unread
 
 CHECK = "rights"
 _REVIEWS = "/apis/authorization.k8s.io/v1"
+_OF_ANOTHER = "subjectaccessreviews"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,9 +67,10 @@ def of_caller(api: Api, namespace: str) -> Rights:
     return _asked(api, "selfsubjectaccessreviews", {}, wanted, namespace)
 
 
-def of_another(api: Api, account: str, wanted: Sequence[Right]) -> Rights:
-    """Ask what an account lacks in all namespaces."""
-    return _asked(api, "subjectaccessreviews", {"user": account}, wanted, "")
+def of_another(api: Api, account: str, wanted: Sequence[Right], namespace: str = "") -> Rights:
+    """Ask what an account lacks in a namespace, which its administrator may ask; empty: in all."""
+    kind = f"namespaces/{namespace}/localsubjectaccessreviews" if namespace else _OF_ANOTHER
+    return _asked(api, kind, {"user": account}, wanted, namespace)
 
 
 def _asked(
@@ -80,7 +82,12 @@ def _asked(
         for right in wanted:
             attributes = dataclasses.asdict(right) | {"namespace": namespace}
             spec = {**_groups(who), "resourceAttributes": attributes}
-            body = {"apiVersion": "authorization.k8s.io/v1", "spec": spec}
+            metadata = {"namespace": namespace} if "/" in kind else {}
+            body = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "metadata": metadata,
+                "spec": spec,
+            }
             reply = api.request("POST", f"{_REVIEWS}/{kind}", what=f"whether {right}", body=body)
             if not reply["status"]["allowed"]:
                 missing.append(right)

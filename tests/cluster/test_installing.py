@@ -20,6 +20,10 @@ from testcluster.objects import apply
 from tests_support import eventually
 
 from rover_kf.api import names
+from rover_kf.cluster import kubernetes_connection
+from rover_kf.cluster.kubernetes_api import Api
+from rover_kf.doctor import Finding, examine
+from rover_kf.injection.settings import InjectionSettings
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("controller")]
 
@@ -189,12 +193,65 @@ def _told(job: RunningJob) -> dict:
     return json.loads(job.read()["metadata"]["annotations"].get(names.STATUS_ANNOTATION, "{}"))
 
 
-@pytest.mark.at_length
-def test_in_one_namespace_alone(there, start, patched, end):
-    """With rights in a restricted namespace alone: a job that was patched there is looked after
-    and ends as Succeeded, and its story is told; the controller never failed."""
+@pytest.fixture
+def administrator(cluster, namespace, tmp_path) -> Api:
+    """The API server as somebody asks it who has all rights in the test's namespace alone."""
+    where, who = ("-n", namespace), f"--serviceaccount={namespace}:owner"
+    cluster.kubectl(*where, "create", "serviceaccount", "owner")
+    cluster.kubectl(*where, "create", "rolebinding", "owner", "--clusterrole=admin", who)
+    words = ("--verb=*", "--resource=pytorchjobs.kubeflow.org,pods,events,deployments.apps")
+    cluster.kubectl(*where, "create", "role", "owner-of-jobs", *words)
+    cluster.kubectl(*where, "create", "rolebinding", "jobs", "--role=owner-of-jobs", who)
+    token = cluster.kubectl(*where, "create", "token", "owner").strip()
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
+    path = tmp_path / "owner.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return kubernetes_connection.from_environment(kubeconfig=str(path)).api
+
+
+@pytest.fixture
+def doctor(administrator, images, namespace) -> Callable[[RunningJob], dict[str, Finding]]:
+    """What the doctor says of the namespace's own controller, to who patches jobs for it."""
+    image = f"{images.prefix}/rover-kf-sidecar:{images.tag}"
+    settings = InjectionSettings(image, f"{namespace}:{DEPLOYMENT}")
+
+    def look(job: RunningJob) -> dict[str, Finding]:
+        found = examine(administrator, namespace, job.read(), settings=settings)
+        for one in found.findings:
+            print(f"{one.verdict} {one.check}: {one.what}")
+        return {one.check: one for one in found.findings}
+
+    return look
+
+
+@pytest.fixture
+def log(cluster, namespace) -> Callable[[str], list[str]]:
+    """Lines of the controller's log in the test's namespace that have these words."""
+    words = ("-n", namespace, "logs", f"deploy/{DEPLOYMENT}")
+    return lambda part: [line for line in cluster.kubectl(*words).splitlines() if part in line]
+
+
+@pytest.fixture
+def looked_after(there, start, patched) -> RunningJob:
+    """A job that was patched in the namespace, once its controller has told of a step."""
+    assert there()
     job = start(patched)
     eventually(lambda: _told(job).get("step"), within=240, every=1, what="a step, as we tell it")
+    return job
+
+
+@pytest.mark.at_length
+def test_in_one_namespace_alone(looked_after, there, doctor, log, end):
+    """With rights in a restricted namespace alone: a job that was patched there is looked after
+    and ends as Succeeded, and its story is told; the controller never failed. It says once that it
+    may not read nodes; and the doctor, asked by the namespace's administrator, finds it sound."""
+    job = looked_after
+    found = doctor(job)
+    assert [one for one in found.values() if one.verdict == "broken"] == []
+    ours = ("controller", "controller-rights", "webhook", "controller-account")
+    assert {check: found[check].verdict for check in ours} == dict.fromkeys(ours, "good")
+    assert len(log("whether nodes are silent")) == 1
     assert end(job) == "Succeeded"
     eventually(
         lambda: "TrainingFinished" in {one["reason"] for one in job.events()},

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -48,6 +49,26 @@ def facts() -> Facts:
         images=Images(NAMESPACE, Listing(), seen.nodes, IMAGE),
         place=place(),
     )
+
+
+def namespaced(trusted: str = "team:rover-kf-controller", **seen: Any) -> Facts:
+    """The same with a controller for the namespace alone, seen by who has rights there alone."""
+    closed = Answer(refusal="mutatingwebhookconfigurations is forbidden")
+    account = f"system:serviceaccount:{NAMESPACE}:rover-kf-controller"
+    mine = dataclasses.replace(
+        controller(), namespace=NAMESPACE, alone=True, rights=Rights(account)
+    )
+    return dataclasses.replace(
+        facts(),
+        controller=dataclasses.replace(mine, **seen),
+        admission=dataclasses.replace(admission(), configuration=closed, tried=plain()),
+        trusted=trusted,
+    )
+
+
+def plain() -> Answer:
+    """The example job as it comes back where nothing injects."""
+    return Answer(trials.labelled(trials.example(NAMESPACE), NAMESPACE))
 
 
 def versions() -> Versions:
@@ -141,8 +162,9 @@ def admission(
 def controller(change: Callable[[Object], None] = lambda _: None, **seen: Any) -> Controller:
     """One that runs; its deployment may be changed."""
     container = {"image": "registry.example.com/rover-kf-controller:0.1.0"}
+    pod = {"containers": [container], "serviceAccountName": "rover-kf-controller"}
     deployment: Object = {
-        "spec": {"replicas": 1, "template": {"spec": {"containers": [container]}}},
+        "spec": {"replicas": 1, "template": {"spec": pod}},
         "status": {"availableReplicas": 1},
     }
     change(deployment)

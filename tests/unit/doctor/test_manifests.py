@@ -6,21 +6,29 @@ from __future__ import annotations
 
 import pathlib
 
+import pytest
 import yaml
 
 from rover_kf.doctor import admission, controller
 from rover_kf.doctor.rights import Right
 
-BASE = pathlib.Path(__file__).parents[3] / "manifests" / "base"
+MANIFESTS = pathlib.Path(__file__).parents[3] / "manifests"
 
 
 def _documents(path: str) -> list[dict]:
-    return list(yaml.safe_load_all((BASE / path).read_text()))
+    return list(yaml.safe_load_all((MANIFESTS / path).read_text()))
 
 
-def test_the_controllers_rights_are_those_of_its_role():
+@pytest.mark.parametrize(
+    ("file", "kind", "needed"),
+    [
+        ("base/rbac/rbac.yaml", "ClusterRole", controller.NEEDED),
+        ("overlays/namespaced/rbac.yaml", "Role", controller.NEEDED_ALONE),
+    ],
+)
+def test_the_controllers_rights_are_those_of_its_role(file, kind, needed):
     """Each rule that names no single object is asked for, and nothing else."""
-    (role,) = (item for item in _documents("rbac/rbac.yaml") if item["kind"] == "ClusterRole")
+    (role,) = (item for item in _documents(file) if item["kind"] == kind)
     given = {
         Right(verb, group, *resource.split("/"))
         for rule in role["rules"]
@@ -29,12 +37,12 @@ def test_the_controllers_rights_are_those_of_its_role():
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    assert set(controller.NEEDED) == given
+    assert set(needed) == given
 
 
 def test_the_webhook_is_the_one_that_is_installed():
     """Names of Service, configuration and webhook are those of the manifests."""
-    service, configuration = _documents("webhook/webhook.yaml")
+    service, configuration = _documents("base/webhook/webhook.yaml")
     assert service["metadata"]["name"] == configuration["metadata"]["name"] == admission.WEBHOOK
     (hook,) = configuration["webhooks"]
     assert hook["name"] == admission.HOOK

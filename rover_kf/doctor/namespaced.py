@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""An install for one namespace alone: no webhook, so jobs are patched where they are submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rover_kf.api import names
+from rover_kf.doctor.admission import CHECK, Admission
+from rover_kf.doctor.controller import Controller
+from rover_kf.doctor.finding import Finding
+
+ACCOUNT = "controller-account"
+
+
+def judge(seen: Controller, admission: Admission, trusted: str) -> Iterator[Finding]:
+    """That nothing injects, as is right here; and whether jobs take this controller's word.
+
+    Args:
+        seen: the namespace's own controller.
+        admission: what is to be seen of a webhook; there should be none.
+        trusted: account that jobs patched by the caller's hand take the word of.
+    """
+    yield _webhook(seen, admission)
+    yield _account(seen, trusted)
+
+
+def _webhook(seen: Controller, admission: Admission) -> Finding:
+    injected = False
+    if admission.tried.found is not None:
+        annotations = admission.tried.found["metadata"].get("annotations") or {}
+        injected = names.INJECTED_ANNOTATION in annotations
+    if injected or admission.configuration.found is not None:
+        what = (
+            f"there is a webhook for the whole cluster (in {admission.namespace}) beside the "
+            f"controller of {seen.namespace}: two controllers would look after the same jobs"
+        )
+        mend = (
+            "keep one of them: kubectl delete -k manifests/overlays/namespaced takes the "
+            "namespace's own away"
+        )
+        return Finding(CHECK, "broken" if injected else "warning", what, mend)
+    what = (
+        f"none, as is right for the jobs of {seen.namespace} alone: rover-kf submit, rover-kf "
+        "patch, the SDK and pipelines' steps patch them; kubectl apply of a plain file does not"
+    )
+    return Finding(CHECK, "good", what)
+
+
+def _account(seen: Controller, trusted: str) -> Finding:
+    if trusted == seen.account:
+        return Finding(ACCOUNT, "good", f"jobs that you patch take the word of {trusted}")
+    other = f"only of {trusted}" if trusted else "of no controller"
+    what = (
+        f"jobs that you patch would take the word {other}, not of {seen.account}: what it "
+        "tells them is refused"
+    )
+    mend = (
+        f"export ROVER_CONTROLLER_ACCOUNT={seen.account} where jobs are submitted, also in "
+        "pipelines' steps"
+    )
+    return Finding(ACCOUNT, "warning", what, mend)
