@@ -14,7 +14,8 @@
     ├── StillRunning            the job did not get where it was waited for in time; it goes on
     ├── Conflict                the object changed between the read and the write; read again
     ├── ClusterUnavailable      the place where jobs run did not answer; retrying may help
-    │   └── OutOfReach          there is no way there from here
+    │   ├── OutOfReach          there is no way there from here
+    │   └── KindUnknown         it has no jobs of that kind
     ├── CheckpointError
     │   ├── ArenaTooSmall       the state does not fit; says the size to set
     │   ├── UnsupportedState    a value that cannot be stored without pickle, by its name
@@ -111,6 +112,10 @@ class ClusterUnavailable(RoverError):
 
 class OutOfReach(ClusterUnavailable):
     """There is no way there from here; what is asked of it has to come by another one."""
+
+
+class KindUnknown(ClusterUnavailable):
+    """The cluster has no jobs of that kind: the Training Operator's definition is not there."""
 
 
 class CheckpointError(RoverError):

@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import codec
 from rover_kf.api.jobs import JobKey
 from rover_kf.cli import show
+from rover_kf.cli.job_name import key_of
 from rover_kf.cli.output import FORMAT, tell
 from rover_kf.cli.place import Place
 from rover_kf.cli.plan import DRY_RUN, tell_difference
@@ -54,7 +55,10 @@ def submit(place: Place, file: pathlib.Path, inject: bool, dry_run: bool) -> Non
 @FORMAT
 @click.pass_obj
 def list_jobs(place: Place, namespace: str | None, output: str) -> None:
-    """List labelled jobs."""
+    """List labelled jobs.
+
+    A TFJob is told, and called by the other verbs, as tfjob/NAME.
+    """
     with place.client() as rover:
         found = rover.list(namespace)
         tell(found, output, show.job_table(found))
@@ -69,7 +73,7 @@ def list_jobs(place: Place, namespace: str | None, output: str) -> None:
 @click.pass_obj
 def watch(place: Place, name: str, namespace: str, acting: bool) -> int:  # noqa: FBT001 - click passes flags so
     """Show a job's progress until it ends; with --reconcile do a controller's work for it."""
-    key = JobKey(namespace, name)
+    key = key_of(namespace, name)
     with place.client() as rover:
         stop = threading.Event()
         worker = _reconciler(rover, key, stop) if acting else None
@@ -101,7 +105,7 @@ def _reconciler(rover: RoverClient, key: JobKey, stop: threading.Event) -> threa
 @click.pass_obj
 def status(place: Place, name: str, namespace: str, as_json: bool, output: str) -> None:  # noqa: FBT001 - click passes flags so
     """Say where a job stands now."""
-    key = JobKey(namespace, name)
+    key = key_of(namespace, name)
     with place.client() as rover:
         if as_json:
             click.echo(codec.dumps(rover.status(key)).decode())
@@ -126,7 +130,7 @@ def _status_lines(progress: Progress) -> Iterator[str]:
 def scale(place: Place, name: str, workers: int, namespace: str) -> None:
     """Set a job's number of worker replicas; no step is lost that need not be."""
     with place.client() as rover:
-        job = rover.scale(JobKey(namespace, name), workers)
+        job = rover.scale(key_of(namespace, name), workers)
         click.echo(f"{job.key} has {workers} worker replicas")
 
 
@@ -134,15 +138,20 @@ def scale(place: Place, name: str, workers: int, namespace: str) -> None:
 @NAME
 @click.argument("pod", required=False)
 @NAMESPACE
-@click.option("-c", "--container", default=names.PYTORCH_CONTAINER, show_default=True)
+@click.option("-c", "--container", help="Another one than the one that trains.")
 @click.option("--tail", type=int, help="Only the last lines.")
 @click.pass_obj
 def logs(  # noqa: PLR0917 - click passes options by name
-    place: Place, name: str, pod: str | None, namespace: str, container: str, tail: int | None
+    place: Place,
+    name: str,
+    pod: str | None,
+    namespace: str,
+    container: str | None,
+    tail: int | None,
 ) -> None:
     """Print what a pod printed so far, the first one if none is named."""
     with place.client() as rover:
-        text = rover.logs(JobKey(namespace, name), pod, container=container, tail=tail)
+        text = rover.logs(key_of(namespace, name), pod, container=container, tail=tail)
         click.echo(text, nl=False)
 
 
@@ -154,7 +163,7 @@ def logs(  # noqa: PLR0917 - click passes options by name
 def events(place: Place, name: str, namespace: str, output: str) -> None:
     """Print a job's story."""
     with place.client() as rover:
-        found = rover.events(rover.get(JobKey(namespace, name)).key)
+        found = rover.events(rover.get(key_of(namespace, name)).key)
         tell(found, output, *(Text(event_line(event)) for event in found))
 
 
@@ -171,8 +180,9 @@ def events(place: Place, name: str, namespace: str, output: str) -> None:
 def report(place: Place, name: str, namespace: str, output: pathlib.Path | None) -> None:
     """Write a run's report, one HTML file that needs nothing else."""
     with place.client() as rover:
-        target = output or pathlib.Path(f"{name}.html")
-        click.echo(str(rover.report(JobKey(namespace, name), target)))
+        key = key_of(namespace, name)
+        target = output or pathlib.Path(f"{key.name}.html")
+        click.echo(str(rover.report(key, target)))
 
 
 @click.command()
@@ -182,7 +192,7 @@ def report(place: Place, name: str, namespace: str, output: pathlib.Path | None)
 def delete(place: Place, name: str, namespace: str) -> None:
     """Delete a job with its pods; checkpoints on claims and its record stay."""
     with place.client() as rover:
-        rover.delete(JobKey(namespace, name))
+        rover.delete(key_of(namespace, name))
         click.echo(f"{name} deleted")
 
 

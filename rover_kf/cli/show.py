@@ -11,6 +11,7 @@ from rich.table import Table
 
 from rover_kf.api.jobs import ObservedJob
 from rover_kf.api.records import RunRecord
+from rover_kf.cli.job_name import called
 
 
 def job_table(jobs: Iterable[ObservedJob]) -> Table:
@@ -19,7 +20,7 @@ def job_table(jobs: Iterable[ObservedJob]) -> Table:
     for job in jobs:
         replicas = ", ".join(f"{count} {kind}" for kind, count in job.replicas.items())
         created = dt.datetime.fromtimestamp(job.created_at).astimezone().strftime("%F %T")
-        table.add_row(job.key.namespace, job.key.name, job.phase or "-", replicas, created)
+        table.add_row(job.key.namespace, called(job.key), job.phase or "-", replicas, created)
     return table
 
 

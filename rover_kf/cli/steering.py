@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import click
 
 from rover_kf.api import codec
-from rover_kf.api.jobs import JobKey
+from rover_kf.cli.job_name import key_of
 from rover_kf.cli.jobs import NAME, NAMESPACE
 from rover_kf.cli.place import Place
 from rover_kf.client.explaining import Explained, Explanation, RaisedMemory
@@ -29,7 +29,7 @@ from rover_kf.injection.quantities import format_bytes
 def pause(place: Place, name: str, namespace: str, wait: float, force: bool) -> int:  # noqa: FBT001 - click passes flags so
     """Suspend a job: its pods save, make that durable, and end; exit code 1 if they do not."""
     with place.client() as rover:
-        done = rover.pause(JobKey(namespace, name), wait=wait, force=force)
+        done = rover.pause(key_of(namespace, name), wait=wait, force=force)
     durable = "nothing" if done.durable_step is None else f"step {done.durable_step} or later"
     click.echo(f"{done.job.key} is suspended at step {done.step} or later; {durable} is durable")
     if done.pods:
@@ -44,7 +44,7 @@ def pause(place: Place, name: str, namespace: str, wait: float, force: bool) -> 
 def resume(place: Place, name: str, namespace: str) -> None:
     """Let a suspended job go on from where it was."""
     with place.client() as rover:
-        job = rover.resume(JobKey(namespace, name))
+        job = rover.resume(key_of(namespace, name))
         click.echo(f"{job.key} goes on with {job.nodes} pods")
 
 
@@ -64,7 +64,7 @@ def explain(place: Place, name: str, namespace: str, output: str, last: int) -> 
     last few.
     """
     with place.client() as rover:
-        found = rover.explain(JobKey(namespace, name))
+        found = rover.explain(key_of(namespace, name))
     if output == "json":
         click.echo(json.dumps(codec.encode(found), indent=2))
     else:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from rover_kf import errors
+from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, ObservedJob, Pod
 from rover_kf.client.live import POLL_SECONDS, LiveJobs
 from rover_kf.client.trainings import Trainings
@@ -58,8 +59,9 @@ class KubeflowVerbs(Trainings, LiveJobs):
         return self.get(self._key(name, namespace))
 
     def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
-        """Labelled jobs of a namespace."""
-        return self.list(namespace or self.namespace)
+        """Labelled PyTorchJobs of a namespace: those that the other verbs find by their names."""
+        found = self.list(namespace or self.namespace)
+        return tuple(job for job in found if job.key.kind == names.PYTORCHJOB)
 
     def delete_job(self, name: str, namespace: str | None = None) -> None:
         """Delete a job with its pods."""

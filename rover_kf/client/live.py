@@ -22,6 +22,7 @@ from rover_kf.client.progress import Progress, carried, progress_of
 from rover_kf.client.runs import Runs
 from rover_kf.client.screen import Screen
 from rover_kf.cluster import coordinator_status
+from rover_kf.injection.adapters import adapter_for
 
 POLL_SECONDS = 0.2
 
@@ -133,18 +134,20 @@ class LiveJobs(Runs):
         key: JobKey | str,
         pod: str | None = None,
         *,
-        container: str = names.PYTORCH_CONTAINER,
+        container: str | None = None,
         tail: int | None = None,
     ) -> Log:
-        """What a container of a pod (the first by default) printed so far.
+        """What a container (the one that trains) of a pod (the first) printed so far.
 
         Raises:
             JobNotFound: there is no such pod.
         """
-        pods = self.cluster.list_pods(self.get(key).key)
+        job = self.get(key)
+        pods = self.cluster.list_pods(job.key)
         if pod is None and not pods:
             raise errors.JobNotFound(f"{key} has no pod yet")
-        return Log(self.cluster.read_log(key_of(key), pod or pods[0].name, container, tail=tail))
+        named = container or adapter_for(job.manifest).container
+        return Log(self.cluster.read_log(job.key, pod or pods[0].name, named, tail=tail))
 
     def scale(self, key: JobKey | str, workers: int) -> ObservedJob:
         """Set Worker replicas; the world re-forms.
@@ -152,9 +155,12 @@ class LiveJobs(Runs):
         No step is lost where one ends within seconds: a pod that goes lets the world drain first.
 
         Raises:
-            InputError: outside of what the job allows.
+            InputError: outside of what the job allows, or a TFJob, whose size is left alone.
         """
         job = self.get(key)
+        if job.key.kind != names.PYTORCHJOB:
+            message = f"{job.key}: PyTorchJobs alone are scaled: suspend it, change it, resume it"
+            raise errors.InputError(message)
         low, high = admission.bounds(job.manifest)
         if not low <= workers <= high:
             raise errors.InputError(

@@ -17,14 +17,13 @@ import kubernetes.client
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
+from rover_kf.cluster import kubernetes_listing
 from rover_kf.cluster import kubernetes_objects as objects
 from rover_kf.cluster.kubernetes_api import MERGE_PATCH, STRATEGIC_PATCH, Api
 from rover_kf.cluster.kubernetes_nodes import KubernetesNodes
 from rover_kf.cluster.kubernetes_transport import ApiProxy, Transport
 from rover_kf.cluster.kubernetes_watch import JobWatch
 
-GROUP = f"/apis/{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
-LABELLED = {"labelSelector": f"{names.INJECT_LABEL}=true"}
 _PLURALS = {names.PYTORCHJOB: names.PYTORCHJOBS, names.TFJOB: names.TFJOBS}
 
 
@@ -69,10 +68,8 @@ class KubernetesCluster(KubernetesNodes):
         return objects.job_of(self._api.request("GET", _job(key), what=str(key)))
 
     def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
-        """Labelled jobs of a namespace, or of all with None."""
-        what = f"jobs of {namespace or 'all namespaces'}"
-        found = self._api.items(_collection(namespace), what=what, query=LABELLED)
-        return tuple(objects.job_of({**_kind(), **item}) for item in found)
+        """Labelled jobs of a namespace, or of all with None; TFJobs where they may be listed."""
+        return kubernetes_listing.labelled(self._api, self._refusals, namespace)
 
     def patch_job(
         self, key: JobKey, patch: Mapping[str, Any], *, resource_version: str | None = None
@@ -112,9 +109,9 @@ class KubernetesCluster(KubernetesNodes):
             return
 
     def watch_jobs(self, timeout_seconds: float) -> Iterator[JobKey]:
-        """Keys of labelled jobs that change from this call on; ends after the timeout."""
-        every = _collection(None)
-        return JobWatch(self._api, every, LABELLED, self.list_jobs).changes(timeout_seconds)
+        """Keys of labelled PyTorchJobs that change from this call on; ends after the timeout."""
+        every, query = kubernetes_listing.collection(None), kubernetes_listing.LABELLED
+        return JobWatch(self._api, every, query, self.list_jobs).changes(timeout_seconds)
 
     # -- pods --------------------------------------------------------------------------------------
 
@@ -231,19 +228,8 @@ class KubernetesCluster(KubernetesNodes):
         return tuple(sorted(map(objects.event_of, found), key=lambda event: event.at))
 
 
-def _kind() -> dict[str, str]:
-    """A list's items do not name their kind."""
-    version = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
-    return {"apiVersion": version, "kind": names.PYTORCHJOB}
-
-
-def _collection(namespace: str | None) -> str:
-    where = "" if namespace is None else f"/namespaces/{namespace}"
-    return f"{GROUP}{where}/{names.PYTORCHJOBS}"
-
-
 def _jobs(key: JobKey) -> str:
-    return f"{GROUP}/namespaces/{key.namespace}/{_PLURALS[key.kind]}"
+    return kubernetes_listing.collection(key.namespace, _PLURALS[key.kind])
 
 
 def _job(key: JobKey) -> str:

@@ -160,7 +160,7 @@ class Api:
 def failure(status: int | None, body: object, what: str) -> Exception:
     """The error for a refusal, with the API server's own message.
 
-    404 is JobNotFound (ClusterUnavailable if the server does not know the kind), 409 is JobExists
+    404 is JobNotFound (KindUnknown if the server does not know the kind), 409 is JobExists
     or Conflict, 410 is Expired, 408, 429 and 5xx are ClusterUnavailable, the rest is InputError.
     """
     reply = _status_of(body)
@@ -168,7 +168,7 @@ def failure(status: int | None, body: object, what: str) -> Exception:
     if status == http.HTTPStatus.NOT_FOUND:
         if not reply:
             advice = "is the Training Operator v1 installed?"
-            return errors.ClusterUnavailable(f"{what}: the API server has no such kind; {advice}")
+            return errors.KindUnknown(f"{what}: the API server has no such kind; {advice}")
         return errors.JobNotFound(message)
     if status == http.HTTPStatus.CONFLICT:
         exists = reply.get("reason") == "AlreadyExists"

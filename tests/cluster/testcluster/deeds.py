@@ -127,6 +127,11 @@ def _get_job(plural: str) -> Deed:
     return lambda caller, scene: _ignore(_plain(caller).get_job(scene.key(plural)))
 
 
+def _list_jobs(_: str) -> Deed:
+    """Both kinds at once; that TFJobs may not be listed is logged."""
+    return lambda caller, scene: _ignore(_plain(caller).list_jobs(scene.namespace))
+
+
 def _patch_job(plural: str) -> Deed:
     change = {"metadata": {"annotations": {"rover-kf.test/patched": "yes"}}}
     return lambda caller, scene: _ignore(_plain(caller).patch_job(scene.key(plural), change))
@@ -202,6 +207,10 @@ def _cordon(caller: Caller, scene: Scene) -> None:
         scene.cluster.kubectl("annotate", "node", scene.node, f"{names.CORDONED_ANNOTATION}-")
 
 
+def _delete_its_job(plural: str) -> Deed:
+    return lambda caller, scene: _plain(caller).delete_job(scene.key(plural))
+
+
 CONTROLLER: dict[Right, Deed] = {
     **{
         Right(names.KUBEFLOW_GROUP, plural, verb): deed(plural)
@@ -236,9 +245,7 @@ CONTROLLER: dict[Right, Deed] = {
     },
     Right("", "nodes", "patch"): _cordon,
     Right("", "pods", "delete"): _delete_pod,
-    Right(names.KUBEFLOW_GROUP, names.PYTORCHJOBS, "delete"): lambda caller, scene: _plain(
-        caller
-    ).delete_job(scene.key(names.PYTORCHJOBS)),
+    **{Right(names.KUBEFLOW_GROUP, plural, "delete"): _delete_its_job(plural) for plural in KINDS},
 }
 """In an order in which one can be done after another. What watches nodes is kopf
 (scripts/nodes_watched.py)."""
@@ -283,13 +290,11 @@ USERS: dict[Right, Deed] = {
         for verb, deed in {
             "create": _create_job,
             "get": _get_job,
+            "list": _list_jobs,
             "patch": _patch_job,
             "delete": _delete_job,
         }.items()
     },
-    Right(names.KUBEFLOW_GROUP, names.PYTORCHJOBS, "list"): lambda caller, scene: _ignore(
-        _plain(caller).list_jobs(scene.namespace)
-    ),
     Right("", "pods", "get"): _look_at_oneself,
     Right("", "pods", "list"): lambda caller, scene: _ignore(
         _plain(caller).list_pods(scene.key(names.PYTORCHJOBS))

@@ -73,6 +73,11 @@ def test_a_training_client_lends_its_connection(told):
             path = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/fit"
             assert server.objects[path]["metadata"]["labels"]["rover-kf.io/inject"] == "true"
             assert rover.get_job("fit").key.namespace == "team"
+            other = f"{path.rsplit('/', 2)[0]}/tfjobs/other"
+            labels = server.objects[path]["metadata"]["labels"]
+            metadata = {"name": "other", "namespace": "team", "labels": labels}
+            server.put(other, {"metadata": metadata, "spec": {"tfReplicaSpecs": {}}})
+            assert [found.key.name for found in rover.list("team")] == ["fit", "other"]
             assert [found.key.name for found in rover.list_jobs()] == ["fit"]
             assert not rover.is_job_created("fit")
             ended = {"type": "Succeeded", "status": "True"}

@@ -133,10 +133,30 @@ def test_lists_are_read_page_by_page(cluster, server):
 
     server.hooks.append(small_pages)
     assert [job.key.name for job in cluster.list_jobs()] == ["j0", "j1", "j2"]
-    assert asked == [("GET", "/apis/kubeflow.org/v1/pytorchjobs")] * 2
+    group = "/apis/kubeflow.org/v1"
+    assert asked == [("GET", f"{group}/pytorchjobs")] * 2 + [("GET", f"{group}/tfjobs")]
     assert server.requests[0][2]["labelSelector"] == "rover-kf.io/inject=true"
     assert [job.key.name for job in cluster.list_jobs("team")] == ["j0", "j1", "j2"]
     assert cluster.list_jobs("other") == ()
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [failure(403, "Forbidden", "tfjobs is forbidden"), (404, "404 page not found"), None],
+    ids=["not allowed", "not known", "listed"],
+)
+def test_tfjobs_are_listed_beside_pytorchjobs(cluster, server, caplog, refusal):
+    """Where the cluster knows them and the caller may list them; else that is logged once."""
+    server.put(f"{JOBS}/digits", make_job())
+    wide = make_job(kind="TFJob", name="wide")
+    del wide["kind"], wide["apiVersion"]
+    server.put("/apis/kubeflow.org/v1/namespaces/team/tfjobs/wide", wide)
+    server.hooks.append(lambda _, path: refusal if path.endswith("/tfjobs") else None)
+    with caplog.at_level(logging.INFO):
+        listed = [[job.key for job in cluster.list_jobs("team")] for _ in range(3)]
+    beside = [] if refusal else [JobKey("team", "wide", "TFJob")]
+    assert listed == [[KEY, *beside]] * 3
+    assert len(caplog.messages) == bool(refusal)
 
 
 def change(kind, version, name="digits"):

@@ -129,6 +129,16 @@ def test_a_component_renders(elsewhere, component):
         assert ("namespace" in metadata) is (kind not in CLUSTER_WIDE)
 
 
+def test_lost_jobs_of_each_kind_may_be_deleted(elsewhere):
+    """The component gives the right for whatever kinds the controller looks after."""
+    roles = elsewhere("overlays/standalone", components=["delete-lost"])
+    (jobs, *_) = roles["ClusterRole", "rover-kf-controller"]["rules"]
+    (lost,) = roles["ClusterRole", "rover-kf-controller-delete-lost"]["rules"]
+    assert (lost["apiGroups"], lost["resources"]) == (jobs["apiGroups"], jobs["resources"])
+    assert "patch" in jobs["verbs"]
+    assert lost["verbs"] == ["delete"]
+
+
 COUNTERPARTS = {
     "standalone": ("overlays/standalone", [], "rover-kf-system", {}),
     "kubeflow": (

@@ -1,0 +1,35 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""How a job is called on the command line: its name, or ``tfjob/NAME``."""
+
+from __future__ import annotations
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import JobKey
+
+_KINDS = {
+    "": names.PYTORCHJOB,
+    "pytorchjob": names.PYTORCHJOB,
+    names.PYTORCHJOBS: names.PYTORCHJOB,
+    "tfjob": names.TFJOB,
+    names.TFJOBS: names.TFJOB,
+}
+
+
+def key_of(namespace: str, text: str) -> JobKey:
+    """The job that is called so, as kubectl does: ``KIND/NAME``, or a PyTorchJob's name alone.
+
+    Raises:
+        InputError: there is no such kind.
+    """
+    kind, _, name = text.rpartition("/")
+    if kind.lower() not in _KINDS or not name:
+        message = f"{text!r} calls no job; give NAME, pytorchjob/NAME or tfjob/NAME"
+        raise errors.InputError(message)
+    return JobKey(namespace, name, _KINDS[kind.lower()])
+
+
+def called(key: JobKey) -> str:
+    """What to call a job."""
+    return key.name if key.kind == names.PYTORCHJOB else f"{key.kind.lower()}/{key.name}"
