@@ -3,12 +3,16 @@
 """The pipeline components, run by kfp on this machine against the embedded cluster."""
 
 # No postponed annotations: kfp reads the types of a pipeline themselves.
+import contextlib
 import json
 import pathlib
+import subprocess
+import sys
 import warnings
 
 import pytest
 import yaml
+from tests_support import eventually
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # kfp's own, on import
@@ -255,6 +259,72 @@ def test_the_exit_handler_cleaned_up(run):
     with RoverClient.at("embedded", state=str(run.folder / "state")) as rover:
         assert rover.list() == ()
         assert rover.record(name).outcome == "succeeded"
+
+
+@dsl.component(base_image="python", install_kfp_package=False)
+def fails():
+    """A step of the run that fails."""
+    raise SystemExit(3)
+
+
+@dsl.pipeline(name="broken")
+def broken(state: str, run: str) -> None:
+    """A run that fails while a job that it has launched goes on."""
+    clean = cleanup_job(run=run, place="embedded", state=state)
+    with dsl.ExitHandler(clean):
+        fails()
+
+
+@pytest.mark.timeout(600)
+def test_the_exit_handler_ends_a_job_that_runs(tmp_path):
+    """Of a run that fails, from another process than the one that waits for the job; on_stop,
+    which is keep, is not the run's end. A job of another run is left."""
+    start(tmp_path)
+    state = tmp_path / "state"
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, pathlib, sys, time\n"
+        "pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\n"
+        "time.sleep(600)\n"
+    )
+    with _step(tmp_path, script, "run-9") as ours, _step(tmp_path, script, "run-8") as other:
+        places = (ours[1], other[1])
+        pids = [eventually(lambda path=path: _pid(path), within=240) for path in places]
+        with pytest.raises(RuntimeError, match="fail"):
+            broken(state=str(state), run="run-9")
+        eventually(lambda: not pathlib.Path(f"/proc/{pids[0]}").exists(), within=120)
+        assert ours[0].wait(120) != 0
+        assert "was deleted while it was waited for" in ours[2].read_text()
+        assert pathlib.Path(f"/proc/{pids[1]}").exists()
+        with RoverClient.at("embedded", state=str(state)) as rover:
+            (left,) = rover.list()
+        assert left.annotations[names.LAUNCH_RUN_ANNOTATION] == "run-8"
+    (told,) = (tmp_path / "outputs").glob("*/cleanup-job/executor_output.json")
+    assert json.loads(told.read_text())["parameterValues"]["Output"].startswith("step-")
+
+
+def _pid(path):
+    return path.exists() and path.read_text()
+
+
+@contextlib.contextmanager
+def _step(folder, script, run):
+    """A launching step as a process of its own, the file its job puts its process id in, its log;
+    killed in the end if it is still there."""
+    place, log = folder / f"{run}.pid", folder / f"{run}.log"
+    text = yaml.safe_load(text_of(script))
+    (container,) = text["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    container["command"] = ["python", str(script), str(place)]
+    given = {"manifest": yaml.safe_dump(text), "run": run, "on_stop": "keep", "place": "embedded"}
+    given |= {"state": str(folder / "state")}
+    given |= {name: str(folder / run / name) for name in ("Output", "metrics")}
+    pairs = [word for name, value in given.items() for word in (f"--{name}", value)]
+    words = [sys.executable, "-m", "components.step_command", "launch_training_job", *pairs]
+    with log.open("w") as out, subprocess.Popen(words, stdout=out, stderr=out) as process:
+        try:
+            yield process, place, log
+        finally:
+            process.terminate()
 
 
 def test_patch_keeps_whole_numbers_whole(manifest):

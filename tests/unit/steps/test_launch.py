@@ -27,6 +27,7 @@ from rover_kf.steps.step import Owner, Step
 from rover_kf.steps.terms import Terms
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+PODS = "/api/v1/namespaces/team/pods"
 OWNER = Owner("argoproj.io/v1alpha1", "Workflow", "run-abc", "uid-w")
 STEP = Step("run-1", "launch-1:0", "team", OWNER)
 
@@ -346,6 +347,58 @@ def test_cleanup_deletes_what_its_run_has_launched(api, rover):
     assert lines[-1] == "1 jobs of run run-1 deleted"
     with pytest.raises(errors.InputError, match="PIPELINE_JOB_ID_PLACEHOLDER"):
         cleanup.clean(rover, Step())
+
+
+def pod_labels(job):
+    return {
+        names.JOB_NAME_LABEL: job,
+        names.REPLICA_TYPE_LABEL: "chief",
+        names.REPLICA_INDEX_LABEL: "0",
+    }
+
+
+def _launched(rover, given):
+    rover.submit(naming.launched(given, STEP, Terms(on_stop="keep", lost="keep")), inject=False)
+    return naming.job_name(given, STEP.run)
+
+
+def test_cleanup_ends_jobs_that_run_whatever_their_terms(api, rover):
+    """PyTorchJobs and TFJobs, though the API server is away for a moment; it ends with their
+    pods, and one that may not be deleted keeps no other from it."""
+    tfjob = manifest(name="wide")
+    tfjob["kind"] = "TFJob"
+    worker = tfjob["spec"].pop("pytorchReplicaSpecs")["Worker"]
+    worker["template"]["spec"]["containers"][0]["name"] = "tensorflow"
+    tfjob["spec"]["tfReplicaSpecs"] = {"Chief": worker}
+    first, second = _launched(rover, manifest()), _launched(rover, manifest(name="held"))
+    third = _launched(rover, tfjob)
+    pod = {
+        "metadata": {"name": "p", "namespace": "team", "labels": pod_labels(third)},
+        "status": {},
+    }
+    api.put(f"{PODS}/p", pod)
+    away = [(503, "down")] * 3
+    api.hooks.append(lambda *_: away.pop() if away else None)
+    api.hooks.append(lambda method, path: failure(403, "Forbidden", f"{second} is kept")
+                     if method == "DELETE" and path.endswith(second) else None)  # fmt: skip
+    looks = []
+
+    def pod_ends(method, path):
+        if (method, path) == ("GET", PODS):
+            looks.append(path)
+            if len(looks) == 4:
+                api.objects.pop(f"{PODS}/p")
+
+    api.hooks.append(pod_ends)
+    lines = []
+    with pytest.raises(errors.InputError, match=f"{second} is kept"):
+        cleanup.clean(rover, STEP, say=lines.append, pause=0.01)
+    assert [job.key.name for job in rover.list("team")] == [second]
+    assert f"PyTorchJob team/{first} is deleted" in lines
+    assert f"TFJob team/{third} is deleted" in lines
+    assert sum(line.startswith("tried again") for line in lines) == 3
+    assert len(looks) >= 4
+    assert lines[-1] == "2 jobs of run run-1 deleted"
 
 
 def test_a_run_is_told_of_without_a_history(api, rover):
