@@ -108,8 +108,10 @@ class Ledger:
             worker: that is lent them.
             least: slots that it uses at once.
         """
+        if not self.terms.by_speed:
+            return 0
         now = lanes.open_of(self.lanes.values())
-        if not self.terms.by_speed or not all(lane.partition.bounded for lane in now):
+        if not all(lane.partition.bounded for lane in now):
             return 0
         account = self.workers.get(worker)
         return portion(
