@@ -82,7 +82,7 @@ def read(environment: Mapping[str, str]) -> ControllerSettings:
     return ControllerSettings(
         namespace=_needed(environment, "ROVER_NAMESPACE"),
         account=environment.get("ROVER_ACCOUNT", "rover-kf-controller"),
-        watch_namespace=environment.get("ROVER_WATCH_NAMESPACE", ""),
+        watch_namespace=environment.get(names.ENV_WATCH_NAMESPACE, ""),
         sidecar_image=_needed(environment, "ROVER_SIDECAR_IMAGE"),
         sidecar_pull_policy=environment.get("ROVER_SIDECAR_PULL_POLICY", "IfNotPresent"),
         history=environment.get("ROVER_HISTORY", "sqlite:////var/lib/rover-kf/history.db"),

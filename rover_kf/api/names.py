@@ -165,6 +165,8 @@ ENV_TOKEN_HOME = "ROVER_TOKEN_HOME"  # noqa: S105
 """Folder of the tokens; see TOKEN_HOME."""
 ENV_KEY_HOME = "ROVER_KEY_HOME"
 """Folder of the object store's credentials; see KEY_HOME. Not set: the environment alone."""
+ENV_WATCH_NAMESPACE = "ROVER_WATCH_NAMESPACE"
+"""Of the controller: the one namespace that it looks after."""
 ENV_LOG_FORMAT = "ROVER_LOG_FORMAT"
 """``json`` (the default) or ``text``: log lines of sidecar and controller."""
 ENV_CONTROLLER_ACCOUNT = "ROVER_CONTROLLER_ACCOUNT"

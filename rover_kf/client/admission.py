@@ -9,29 +9,28 @@ import pathlib
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.jobs import Manifest
+from rover_kf.api.jobs import ObservedJob
 from rover_kf.client.manifests import Source
 from rover_kf.injection import sizing, storage, validation
 from rover_kf.injection.adapters import adapter_for
 
 
-def bounds(manifest: Manifest) -> tuple[int, int]:
-    """Fewest and most Worker replicas of a job.
+def check_workers(job: ObservedJob, workers: int) -> None:
+    """Refuse a number of Worker replicas that the job may not have.
 
     Raises:
-        InputError: its annotations are wrong.
+        InputError: with those that it may; or its annotations are wrong.
     """
-    policy = validation.validate(manifest, allow_unmounted=True)
-    return sizing.worker_bounds(manifest, policy, adapter_for(manifest))
-
-
-def sizes(manifest: Manifest) -> tuple[int, ...]:
-    """The only numbers of Worker replicas of a job; empty: all between its bounds.
-
-    Raises:
-        InputError: its annotations are wrong.
-    """
-    return validation.validate(manifest, allow_unmounted=True).scaling.sizes
+    policy = validation.validate(job.manifest, allow_unmounted=True)
+    low, high = sizing.worker_bounds(job.manifest, policy, adapter_for(job.manifest))
+    sizes = policy.scaling.sizes
+    if not low <= workers <= high:
+        allowed = f"{low} to {high} (scaling.min and scaling.max, else spec.elasticPolicy)"
+    elif sizes and workers not in sizes:
+        allowed = f"{', '.join(map(str, sizes))} (scaling.sizes)"
+    else:
+        return
+    raise errors.InputError(f"{job.key}: {workers} worker replicas; allowed: {allowed}")
 
 
 def check_storage(source: Source) -> None:

@@ -161,18 +161,7 @@ class LiveJobs(Runs):
         if job.key.kind != names.PYTORCHJOB:
             message = f"{job.key}: PyTorchJobs alone are scaled: suspend it, change it, resume it"
             raise errors.InputError(message)
-        low, high = admission.bounds(job.manifest)
-        if not low <= workers <= high:
-            raise errors.InputError(
-                f"{job.key}: {workers} worker replicas; allowed: {low} to {high} "
-                "(scaling.min and scaling.max, else spec.elasticPolicy)"
-            )
-        sizes = admission.sizes(job.manifest)
-        if sizes and workers not in sizes:
-            listed = ", ".join(map(str, sizes))
-            raise errors.InputError(
-                f"{job.key}: {workers} worker replicas; allowed: {listed} (scaling.sizes)"
-            )
+        admission.check_workers(job, workers)
         request = ScaleRequest(job.nodes - job.replicas.get("worker", 0) + workers, "by hand")
         with contextlib.suppress(errors.ClusterUnavailable):
             # Not running yet, or not to be reached from here: then it sees who comes and goes.

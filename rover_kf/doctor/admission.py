@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.api import names
 from rover_kf.doctor.answer import Answer, Api, Listing, ask, ask_all
 from rover_kf.doctor.finding import Finding, unread
+from rover_kf.injection.inject import is_injected
 from rover_kf.webhook.certificates import Certificates
 
 CHECK = "webhook"
@@ -151,8 +151,7 @@ def _injects(seen: Admission) -> Finding | None:
     """Good if a labelled job came back injected."""
     if seen.tried.found is None:
         return None
-    annotations = seen.tried.found["metadata"].get("annotations") or {}
-    if names.INJECTED_ANNOTATION not in annotations:
+    if not is_injected(seen.tried.found):
         return None
     return Finding(CHECK, "good", "a labelled job is injected at admission")
 

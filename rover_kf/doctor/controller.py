@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rover_kf.api import names
 from rover_kf.doctor import rights
 from rover_kf.doctor.admission import INSTALL
 from rover_kf.doctor.answer import Api, Listing, ask_all
@@ -22,8 +23,6 @@ CHECK, RIGHTS = "controller", "controller-rights"
 OURS = "app.kubernetes.io/name=rover-kf"
 OF_CONTROLLER = f"{OURS},app.kubernetes.io/component=controller"
 DEPLOYMENT = "rover-kf-controller"
-WATCHED = "ROVER_WATCH_NAMESPACE"
-"""Variable of a controller that looks after one namespace alone."""
 INSTALL_ALONE = "kubectl apply -k manifests/overlays/namespaced"
 WITHOUT = (
     "; until then jobs that run go on, recover and checkpoint, but nothing scales or is recorded"
@@ -106,7 +105,7 @@ def watched(deployment: Mapping[str, Any], namespace: str) -> str:
     """
     for container in deployment["spec"]["template"]["spec"]["containers"]:
         for variable in container.get("env") or ():
-            if variable["name"] == WATCHED:
+            if variable["name"] == names.ENV_WATCH_NAMESPACE:
                 own = "fieldRef" in (variable.get("valueFrom") or {})
                 return namespace if own else str(variable.get("value") or "")
     return ""

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rover_kf.api import names
 from rover_kf.doctor.admission import CHECK, Admission
 from rover_kf.doctor.controller import Controller
 from rover_kf.doctor.finding import Finding
+from rover_kf.injection.inject import is_injected
 
 ACCOUNT = "controller-account"
 
@@ -27,10 +27,7 @@ def judge(seen: Controller, admission: Admission, trusted: str) -> Iterator[Find
 
 
 def _webhook(seen: Controller, admission: Admission) -> Finding:
-    injected = False
-    if admission.tried.found is not None:
-        annotations = admission.tried.found["metadata"].get("annotations") or {}
-        injected = names.INJECTED_ANNOTATION in annotations
+    injected = admission.tried.found is not None and is_injected(admission.tried.found)
     if injected or admission.configuration.found is not None:
         what = (
             f"there is a webhook for the whole cluster (in {admission.namespace}) beside the "

@@ -18,6 +18,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, Manifest, ObservedJob
 from rover_kf.client import Progress, RoverClient, manifests
+from rover_kf.injection.inject import is_injected
 from rover_kf.reconcilers import status
 from rover_kf.steps import naming
 from rover_kf.steps.hearing import Hearing
@@ -89,8 +90,7 @@ class Launch:
             self._say(f"note: {note}")
         given = manifests.load(manifest).job
         # What was patched under another name names that job's pods.
-        annotations = given["metadata"].get("annotations") or {}
-        inject = inject or names.INJECTED_ANNOTATION in annotations
+        inject = inject or is_injected(given)
         job = naming.launched(given, self._step, self._terms)
         with Stopping() as stopping:
             key = self._begin(job, stopping, inject=inject)

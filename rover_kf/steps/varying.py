@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.injection import adapters
+from rover_kf.injection.inject import is_injected
 
 
 def varied(manifest: Manifest, arguments: str) -> Manifest:
@@ -24,7 +24,7 @@ def varied(manifest: Manifest, arguments: str) -> Manifest:
     Raises:
         InputError: the manifest is patched, has no command to add to, or a quote is open.
     """
-    if names.INJECTED_ANNOTATION in (manifest["metadata"].get("annotations") or {}):
+    if is_injected(manifest):
         raise errors.InputError("the manifest is patched already: vary it before it is patched")
     try:
         words = shlex.split(arguments)

@@ -15,6 +15,7 @@ import sound_cluster as sound
 import yaml
 from api_stand_in import StandIn, failure, serving
 
+from rover_kf.api import names
 from rover_kf.cluster.kubernetes_api import Api
 from rover_kf.doctor import controller, examine
 from rover_kf.doctor.answer import Answer
@@ -125,9 +126,9 @@ def test_a_right_that_the_overlay_lost_is_found(server):
 def test_a_controller_of_another_namespace_is_not_taken_for_this_ones(server):
     """One that runs here and looks after elsewhere leaves this namespace's jobs alone."""
     (container,) = server.deployment["spec"]["template"]["spec"]["containers"]
-    (told,) = (one for one in container["env"] if one["name"] == controller.WATCHED)
+    (told,) = (one for one in container["env"] if one["name"] == names.ENV_WATCH_NAMESPACE)
     told.clear()
-    told |= {"name": controller.WATCHED, "value": "elsewhere"}
+    told |= {"name": names.ENV_WATCH_NAMESPACE, "value": "elsewhere"}
     found = _examine(server)
     assert found["controller"].verdict == "unknown"
     assert "controller-account" not in found
