@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A TFJob with parameter servers loses a part: stock, and with rover-kf.
+"""A TFJob with parameter servers loses a part (stock, and with rover-kf), or has a hot one.
 
 ``make bench-tfjob`` writes build/bench/tfjob.json and prints a table. Each scenario of each side is
 a job of its own on the real three-node cluster. What was measured is kept after each job, so a run
@@ -27,6 +27,7 @@ for folder in ("cluster", "support"):
     sys.path.append(str(HERE.parent / "tests" / folder))
 
 import course
+import hot
 from testcluster import cluster as clusters
 from testcluster import deployment, host_python, settings, storage, tfjobs
 from testcluster.cluster import Cluster
@@ -37,13 +38,14 @@ from testcluster.objects import apply
 
 NAMESPACE = "bench-tfjob"
 SIDES = ("rover", "stock")
+HOT = "hot_ps"
 
 
 def main() -> None:
     """Measure what is lacking, write, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scenarios", default=",".join(course.SCENARIOS))
-    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--scenarios", default=",".join([*course.SCENARIOS, HOT]))
+    parser.add_argument("--sides", default=",".join([*SIDES, *hot.SIDES]))
     parser.add_argument("--fresh", action="store_true", help="forget what was measured of these")
     out = pathlib.Path("build/bench/tfjob.json")
     parser.add_argument("--out", type=pathlib.Path, default=out)
@@ -51,7 +53,10 @@ def main() -> None:
     report: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
     kept = report.setdefault("jobs", {})
     wanted = [
-        (name, side) for name in given.scenarios.split(",") for side in given.sides.split(",")
+        (name, side)
+        for name in given.scenarios.split(",")
+        for side in given.sides.split(",")
+        if side in (hot.SIDES if name == HOT else SIDES)
     ]
     todo = [one for one in wanted if given.fresh or "/".join(one) not in kept]
     report["settings"] = {
@@ -73,9 +78,14 @@ def _measure(
     cluster: Cluster, name: str, side: str, report: dict[str, Any], out: pathlib.Path
 ) -> None:
     _clear(cluster)
-    outcome = course.run(cluster, NAMESPACE, name, side)
+    outcome: course.Outcome | hot.Course
+    if name == HOT:
+        outcome = hot.run(cluster, NAMESPACE, side)
+    else:
+        outcome = course.run(cluster, NAMESPACE, name, side)
     report["jobs"][f"{name}/{side}"] = dataclasses.asdict(outcome)
     report["scenarios"] = scenarios(report["jobs"])
+    report |= ratios(report["jobs"])
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_suffix(".part")
     part.write_text(json.dumps(report, indent=1) + "\n")
@@ -89,15 +99,21 @@ def scenarios(jobs: dict[str, Any]) -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {}
     for place, one in jobs.items():
         name, side = place.split("/")
-        found.setdefault(name, {}).update(
-            {
-                f"{side}_completed": one["completed"],
-                f"{side}_seconds": round(one["seconds"], 1),
-                f"{side}_recovered_seconds": one["recovered_seconds"],
-                f"{side}_steps_lost": one["steps_lost"],
-            }
-        )
+        told = ("completed", "seconds", "recovered_seconds", "found", "steps_lost")
+        known = {key: one[key] for key in told if key in one}
+        known["seconds"] = round(known["seconds"], 1)
+        found.setdefault(name, {}).update({f"{side}_{key}": value for key, value in known.items()})
     return found
+
+
+def ratios(jobs: dict[str, Any]) -> dict[str, float]:
+    """Of a hot PS: how long the job takes with a resize over without, and over a restart."""
+    took = {side: jobs[f"{HOT}/{side}"]["seconds"] for side in hot.SIDES if f"{HOT}/{side}" in jobs}
+    names = {"none": "hot_ps_ratio", "restart": "hot_ps_ratio_to_restart"}
+    if "resize" not in took:
+        return {}
+    known = {name: took[side] for side, name in names.items() if side in took}
+    return {name: round(took["resize"] / seconds, 3) for name, seconds in known.items()}
 
 
 def table(report: dict[str, Any]) -> str:
@@ -109,7 +125,7 @@ def table(report: dict[str, Any]) -> str:
     for place, one in report["jobs"].items():
         name, side = place.split("/")
         ended = "completed" if one["completed"] else "failed"
-        again = one["recovered_seconds"]
+        again = one.get("recovered_seconds")
         again = "-" if again is None else f"{again:.0f}"
         lines.append(
             f"| {name} | {side} | {ended} | {one['seconds']:.0f} | {again} | {one['steps_lost']} |"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import re
 import signal
 import time
@@ -76,15 +77,15 @@ def run(cluster: Cluster, namespace: str, scenario: str, side: str) -> Outcome:
     apply(cluster, [ready])
     job = RunningJob(cluster, namespace, tfjobs.NAME, "TFJob")
     chief = Log(job)
-    _wait(lambda: chief.done() >= FAULT_AT, f"step {FAULT_AT}")
+    wait(lambda: chief.done() >= FAULT_AT, f"step {FAULT_AT}")
     part, number = SCENARIOS[scenario]
     pod = f"{job.name}-{part}"
     fault = time.monotonic()
     ProcessFaults(OnMachine(cluster)).kill(namespace, pod, container="tensorflow", number=number)
     restarts, known = scenario != "worker_killed", chief.done()
-    _wait(lambda: job.verdict() or chief.went_on(known, restarts=restarts), "the job to go on")
+    wait(lambda: job.verdict() or chief.went_on(known, restarts=restarts), "the job to go on")
     recovered = None if job.verdict() == "Failed" else time.monotonic() - fault
-    _wait(lambda: bool(job.verdict()), "the end")
+    wait(lambda: bool(job.verdict()), "the end")
     took = time.monotonic() - begun
     completed = job.verdict() == "Succeeded"
     return Outcome(completed, took, recovered, chief.lost(completed=completed), chief.starts())
@@ -139,6 +140,11 @@ class Log:
         return lost
 
 
+def load() -> float:
+    """Of this machine, over the last minute."""
+    return round(os.getloadavg()[0], 1)
+
+
 def remove(cluster: Cluster, namespace: str) -> None:
     """Delete the job; returns when its pods are gone."""
     job = RunningJob(cluster, namespace, tfjobs.NAME, "TFJob")
@@ -146,14 +152,19 @@ def remove(cluster: Cluster, namespace: str) -> None:
     cluster.kubectl("-n", namespace, "delete", "tfjob", job.name, *words)
     force = ("--all", "--grace-period=0", "--force", "--wait=false")
     cluster.kubectl("-n", namespace, "delete", "pods", *force)
-    _wait(lambda: not job.pods(), "the end of the pods")
+    wait(lambda: not job.pods(), "the end of the pods")
 
 
-def _wait(look: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+def wait(look: Callable[[], object], what: str, *, patience: float = PATIENCE) -> None:
+    """Return when what is looked at is there.
+
+    Raises:
+        TooLong: it is not within the patience.
+    """
+    deadline = time.monotonic() + patience
     while not _looked(look):
         if time.monotonic() > deadline:
-            raise TooLong(f"{what}: not within {PATIENCE:g} s")
+            raise TooLong(f"{what}: not within {patience:g} s")
         time.sleep(0.3)
 
 

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from rover_kf.trainer.tensorflow import TensorFlowCheckpointer
 
-BINS, CROSSED, WIDTH, BATCH = 8, 12, 32, 64
+BINS, CROSSED, BATCH = 8, 12, 64
 
 
 def read_table() -> tuple[np.ndarray, np.ndarray]:
@@ -47,11 +47,11 @@ def cross(scaled: np.ndarray) -> np.ndarray:
 class WideAndDeep:
     """A weight for each cell that a row falls into, and two layers over its measures."""
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, width: int) -> None:
         draw = tf.random_normal_initializer(stddev=0.2, seed=0)
         self.wide = tf.Variable(tf.zeros([CROSSED * BINS * BINS, 1]), name="wide")
-        self.first = tf.Variable(draw([columns, WIDTH]), name="first")
-        self.last = tf.Variable(draw([WIDTH, 1]), name="last")
+        self.first = tf.Variable(draw([columns, width]), name="first")
+        self.last = tf.Variable(draw([width, 1]), name="last")
         self.bias = tf.Variable(tf.zeros([1]), name="bias")
 
     def parts(self) -> dict[str, tf.Variable]:
@@ -67,7 +67,7 @@ class WideAndDeep:
         return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
 
 
-def train(resolver: tf.distribute.cluster_resolver.ClusterResolver, steps: int) -> None:
+def train(resolver: tf.distribute.cluster_resolver.ClusterResolver, steps: int, width: int) -> None:
     """What the chief does: drive the workers, save, tell."""
     scaled, labels = read_table()
     table = (cross(scaled), scaled, labels)
@@ -75,7 +75,7 @@ def train(resolver: tf.distribute.cluster_resolver.ClusterResolver, steps: int) 
     strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=shards)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
-        model = WideAndDeep(scaled.shape[1])
+        model = WideAndDeep(scaled.shape[1], width)
         optimizer = tf.keras.optimizers.legacy.Adagrad(0.05)
     state = tf.train.Checkpoint(optimizer=optimizer, **model.parts())
     checkpointer = TensorFlowCheckpointer(state, settle=coordinator.join)  # rover-kf, 1 of 3
@@ -120,6 +120,7 @@ def main() -> None:
     """Serve or train, as TF_CONFIG says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--width", type=int, default=32, help="of the hidden layer")
     given = parser.parse_args()
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if resolver.task_type in ("worker", "ps"):
@@ -130,7 +131,7 @@ def main() -> None:
             protocol="grpc",
         ).join()
     else:
-        train(resolver, given.steps)
+        train(resolver, given.steps, given.width)
 
 
 if __name__ == "__main__":

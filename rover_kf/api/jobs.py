@@ -46,6 +46,7 @@ class Container:
     """Why, whatever it waits for since."""
     memory_limit: str = ""
     """What it shall have at most, as the pod states it; empty: no limit, or not known."""
+    cpu_limit: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from rover_kf.api.cpu import CpuCount
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Identity:
@@ -99,6 +101,8 @@ class WatchRequest:
     """The whole round, sent only after a ``report``: a new coordinator adopts it."""
     leaving: bool = False
     """The pod is ending (SIGTERM): let the world drain, then go on without it."""
+    cpu: CpuCount | None = None
+    """Of a server's container, where its cores are limited."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

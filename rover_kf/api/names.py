@@ -31,6 +31,9 @@ CORDONED_ANNOTATION = PREFIX + "cordoned"
 MEMORY_RAISED_ANNOTATION = PREFIX + "memory-raised"
 """JSON of the memory limits that were raised, by replica type: as stated, and as they are now."""
 
+CPU_RAISED_ANNOTATION = PREFIX + "cpu-raised"
+"""The same of CPU limits."""
+
 LAUNCH_RUN_ANNOTATION = PREFIX + "launch-run"
 """Which run of a pipeline has launched the job; a step that is started again adopts its own."""
 
@@ -267,6 +270,8 @@ EVENT_NOT_REWRITTEN = "CommandNotRewritten"
 EVENT_WORLD_FORMED = "WorldFormed"
 EVENT_PROCESS_FAILED = "TrainingProcessFailed"
 EVENT_MEMORY_RAISED, EVENT_MEMORY_NOT_RAISED = "MemoryRaised", "MemoryNotRaised"
+EVENT_SERVER_SHORT = "ServerShortOfCpu"
+EVENT_CPU_RAISED, EVENT_CPU_NOT_RAISED = "CpuRaised", "CpuNotRaised"
 EVENT_POD_LOST = "PodLost"
 EVENT_RECOVERED = "Recovered"
 EVENT_RESTORED = "CheckpointRestored"

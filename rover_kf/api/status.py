@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from rover_kf.api.cpu import CpuUse
 from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event
 from rover_kf.api.leases import DataStatus
@@ -100,6 +101,8 @@ class CoordinatorStatus:
     """How that grows; None while too little was seen of this world."""
     cpu_peak: float = 0.0
     """Cores that it kept busy over a few seconds, at most."""
+    cpu: CpuUse | None = None
+    """Of a pod that is a world of its own, over one window; None: no limit, or not seen so long."""
     slow: tuple[SlowPod, ...] = ()
     """Pods that the others wait for, at most 8."""
     window_closes: float = 0.0

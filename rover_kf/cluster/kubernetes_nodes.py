@@ -102,11 +102,18 @@ class KubernetesNodes:
 
         Nothing for who may not read nodes.
         """
+        return self._node_sizes("memory")
+
+    def node_cpu(self) -> tuple[str, ...]:
+        """The same of cores."""
+        return self._node_sizes("cpu")
+
+    def _node_sizes(self, resource: str) -> tuple[str, ...]:
         try:
             found = self._api.items("/api/v1/nodes", what="nodes")
         except errors.InputError as refusal:
-            meaning = "memory limits are raised without regard to the size of nodes"
+            meaning = "limits are raised without regard to the size of nodes"
             self._refusals.refused(_SIZES, meaning, refusal)
             return ()
         self._refusals.read(_SIZES)
-        return objects.memory_of(found)
+        return objects.sizes_of(found, resource)

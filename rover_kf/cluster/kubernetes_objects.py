@@ -78,7 +78,7 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
     ]
     ends = _ends_of(status)
     unplaced, since = _unplaced(status)
-    limits = _memory_limits(item.get("spec") or {})
+    limits = _limits(item.get("spec") or {})
     resize = _condition(status, "PodResizePending")
     return Pod(
         name=metadata["name"],
@@ -90,7 +90,7 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
         node=(item.get("spec") or {}).get("nodeName") or "",
         deleting="deletionTimestamp" in metadata,
         ready=_condition(status, "Ready").get("status") == "True",
-        containers=tuple(_container_of(state, limits.get(state["name"], "")) for state in states),
+        containers=tuple(_container_of(state, limits.get(state["name"], {})) for state in states),
         reasons=tuple(reason for reason, _ in ends if reason),
         message=next((message for _, message in ends if message), ""),
         resize=resize.get("reason") or "",
@@ -141,27 +141,24 @@ def _ends_of(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(one.get("reason") or "", one.get("message") or "") for one in (status, *disruptions)]
 
 
-def memory_of(nodes: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """What schedulable nodes have for pods, as they state it, each amount once."""
+def sizes_of(nodes: Sequence[Mapping[str, Any]], resource: str) -> tuple[str, ...]:
+    """What schedulable nodes have of it for pods, as they state it, each amount once."""
     found = {
-        ((node.get("status") or {}).get("allocatable") or {}).get("memory") or ""
+        ((node.get("status") or {}).get("allocatable") or {}).get(resource) or ""
         for node in nodes
         if not (node.get("spec") or {}).get("unschedulable")
     }
     return tuple(sorted(found - {""}))
 
 
-def _memory_limits(spec: Mapping[str, Any]) -> dict[str, str]:
-    """By container, of those that have a limit."""
+def _limits(spec: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """By container, of those that have limits."""
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
-    return {
-        item["name"]: str(limits["memory"])
-        for item in containers
-        if "memory" in (limits := (item.get("resources") or {}).get("limits") or {})
-    }
+    stated = ((item["name"], (item.get("resources") or {}).get("limits")) for item in containers)
+    return {name: limits for name, limits in stated if limits}
 
 
-def _container_of(state: Mapping[str, Any], memory_limit: str) -> Container:
+def _container_of(state: Mapping[str, Any], limits: Mapping[str, Any]) -> Container:
     now, last = state.get("state") or {}, state.get("lastState") or {}
     ended = now.get("terminated") or last.get("terminated") or {}
     waiting = now.get("waiting") or {}
@@ -175,7 +172,8 @@ def _container_of(state: Mapping[str, Any], memory_limit: str) -> Container:
         message=waiting.get("message") or "",
         ended_at=seconds_of(ended.get("finishedAt")),
         ended_by=ended.get("reason") or "",
-        memory_limit=memory_limit,
+        memory_limit=str(limits.get("memory", "")),
+        cpu_limit=str(limits.get("cpu", "")),
     )
 
 

@@ -86,6 +86,9 @@ class Pods(Protocol):
     def node_memory(self) -> tuple[str, ...]:
         """What the nodes have for pods, as quantities, each amount once; empty: no bound."""
 
+    def node_cpu(self) -> tuple[str, ...]:
+        """The same of cores."""
+
     def surroundings(self, namespace: str) -> Objects:
         """What bounds jobs of a namespace; what may not be read is named, and bounds nothing."""
 

@@ -17,6 +17,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.injection.policy_sections import (
     CheckpointPolicy,
+    CpuPolicy,
     FailurePolicy,
     HangPolicy,
     LaunchPolicy,
@@ -40,6 +41,7 @@ class RoverPolicy(Section):
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     scaling: ScalingPolicy = ScalingPolicy()
     memory: MemoryPolicy = MemoryPolicy()
+    cpu: CpuPolicy = CpuPolicy()
     failures: FailurePolicy = FailurePolicy()
     hang: HangPolicy = HangPolicy()
     preflight: PreflightPolicy = PreflightPolicy()
@@ -96,6 +98,7 @@ class RoverPolicy(Section):
 _TOO_MUCH = 2**63
 
 _NOT_POLICY = {
+    names.CPU_RAISED_ANNOTATION,
     names.INJECT_LABEL,
     names.INJECTED_ANNOTATION,
     names.LAUNCH_RENEWAL_ANNOTATION,

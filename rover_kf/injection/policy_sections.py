@@ -17,6 +17,7 @@ from rover_kf.api import names
 from rover_kf.injection import quantities
 
 Bytes = Annotated[int, BeforeValidator(quantities.parse_bytes)]
+Cores = Annotated[float, BeforeValidator(quantities.parse_cores)]
 Seconds = Annotated[float, BeforeValidator(quantities.parse_seconds)]
 
 
@@ -162,6 +163,18 @@ class MemoryPolicy(Section):
     )
     """Most bytes that a trainer's memory limit is raised to after a kill for memory; None: it is
     never raised."""
+
+
+class CpuPolicy(Section):
+    """How far a parameter server's CPU may be raised."""
+
+    max: Cores | None = Field(
+        default=None,
+        ge=0.001,
+        description="a quantity of cores such as 8 or 500m; without it no limit is raised",
+    )
+    """Most cores that the CPU limit of a TFJob's PS is raised to where it holds one back, with
+    scaling.mode auto; None: it is never raised."""
 
 
 class FailurePolicy(Section):

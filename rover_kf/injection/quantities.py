@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes quantities and durations as numbers, and bytes back as a quantity.
+"""Kubernetes quantities and durations as numbers, and amounts back as quantities.
 
 The one place where ``4Gi``, ``500m`` and ``2m`` are read; used by policy, sizing and validation.
 """
@@ -62,6 +62,24 @@ def parse_bytes(value: object) -> int:
     return int(parse(value).to_integral_value(rounding=decimal.ROUND_CEILING))
 
 
+def parse_cores(value: object) -> float:
+    """Read a quantity of cores.
+
+    Raises:
+        ValueError: it is no quantity.
+    """
+    return float(parse(value))
+
+
+def parse_millicores(value: object) -> int:
+    """Read a quantity of cores, in thousandths, rounded up.
+
+    Raises:
+        ValueError: it is no quantity.
+    """
+    return int((parse(value) * 1000).to_integral_value(rounding=decimal.ROUND_CEILING))
+
+
 def parse_seconds(value: object) -> float:
     """Read a duration: plain seconds (``60``) or with a unit (``500ms``, ``5s``, ``2m``, ``1h``).
 
@@ -90,3 +108,8 @@ def format_bytes(count: int) -> str:
         if count and count % 1024**power == 0:
             return f"{count // 1024**power}{suffix}"
     return str(count)
+
+
+def format_millicores(count: int) -> str:
+    """Write thousandths of a core: ``format_millicores(1500)`` is ``"1500m"``, of 2000 ``"2"``."""
+    return f"{count}m" if count % 1000 else str(count // 1000)

@@ -7,6 +7,8 @@ docs/tfjob.md has what was seen of each.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
@@ -39,7 +41,7 @@ def check(manifest: Manifest, policy: RoverPolicy, source: str) -> None:
         )
         key = "spec.enableDynamicWorker"
         raise errors.ManifestError(key, dynamic, allowed=allowed, source=source)
-    _check_policy(policy, counts.get("worker", 0), source)
+    _check_policy(policy, counts, source)
 
 
 def check_update(old: Manifest, new: Manifest, source: str) -> None:
@@ -66,9 +68,9 @@ def check_update(old: Manifest, new: Manifest, source: str) -> None:
         raise errors.ManifestError(path, after.get(key), allowed=allowed, source=source)
 
 
-def _check_policy(policy: RoverPolicy, workers: int, source: str) -> None:
-    fixed = "TF_CONFIG fixes a TFJob's size while it runs"
-    if policy.scaling.mode == "auto":
+def _check_policy(policy: RoverPolicy, counts: Mapping[str, int], source: str) -> None:
+    fixed, workers = "TF_CONFIG fixes a TFJob's size while it runs", counts.get("worker", 0)
+    if policy.scaling.mode == "auto" and "ps" not in counts:  # a PS' cores may grow
         _refuse("scaling.mode", "auto", f"off or recommend: {fixed}", source)
     for key, value in (("scaling.min", policy.scaling.min), ("scaling.max", policy.scaling.max)):
         if value is not None and value != workers:

@@ -16,7 +16,7 @@ from rover_kf.api.membership import Failure, Identity, Round, WatchReply, WatchR
 from rover_kf.elastic.failures.classify import classify, first
 from rover_kf.elastic.failures.evidence import Evidence, TrainingError, Verdict
 from rover_kf.elastic.failures.rule import BEYOND_CONTAINER, POD, RAISE_MEMORY
-from rover_kf.launcher import drain_file, environment, memory_kills, stacks
+from rover_kf.launcher import cpu_counts, drain_file, environment, memory_kills, stacks
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.crew import Crew
 from rover_kf.launcher.errands import RETRY_SECONDS, Errands, Stop
@@ -222,7 +222,13 @@ class Session:
         world = current if tell_world else None
         leaving = self._stop is not None and not self.serves
         request = WatchRequest(
-            self.member.pod, self.incarnation, current.number, self.drain_at, world, leaving
+            self.member.pod,
+            self.incarnation,
+            current.number,
+            self.drain_at,
+            world,
+            leaving,
+            cpu_counts.read() if self.serves else None,
         )
         self._retry_at = None
         self._watch = self.errands.start(names.PATH_WATCH, request, WatchReply)

@@ -73,8 +73,8 @@ class Executor:
     def _do(self, job: ObservedJob, effect: Effect, now: float) -> ObservedJob:
         """Do one thing; the job as it is then, as far as we have changed it."""
         match effect:
-            case RaiseLimit(spec, raised, memory):
-                patch = _annotation(memory, now, **{names.MEMORY_RAISED_ANNOTATION: raised})
+            case RaiseLimit(spec, raised, memory, known_by):
+                patch = _annotation(memory, now, **{known_by: raised})
                 return self._patch(job, {**patch, "spec": spec})
             case Remember(memory):
                 return self._patch(job, _annotation(memory, now))
@@ -121,11 +121,12 @@ class Executor:
         try:
             self._cluster.resize_pod(job.key, pod, effect.container, effect.resources)
         except errors.JobNotFound:
-            LOG.info("%s: %s went before it was given more memory", job.key, pod.name)
+            LOG.info("%s: %s went before it was given more %s", job.key, pod.name, effect.what)
         except errors.InputError as refusal:
-            message = f"{pod.name} does not get the memory that its template states: {refusal}"
+            what = effect.what
+            message = f"{pod.name} does not get the {what} that its template states: {refusal}"
             # The same line each time: it is told once.
-            stamp = Event(names.EVENT_MEMORY_NOT_RAISED, message, warning=True, at=job.created_at)
+            stamp = Event(effect.refused_as, message, warning=True, at=job.created_at)
             self._cluster.emit(job.key, dataclasses.replace(stamp, sequence=1, source=pod.uid))
 
     def _cordon(self, job: ObservedJob, effect: Cordon, now: float) -> None:

@@ -25,6 +25,7 @@ from rover_kf.history.protocol import HistoryStore
 from rover_kf.reconcilers import (
     absentees,
     avoidance,
+    cpu_limits,
     endings,
     launches,
     membership,
@@ -185,6 +186,10 @@ class Reconcilers:
                 node_memory=self._cluster.node_memory(),
                 resizes=self._cluster.resizes_pods(),
             )
+        if cpu_limits.asks(seen, memory, self._clock()):
+            seen = dataclasses.replace(
+                seen, node_cpu=self._cluster.node_cpu(), resizes=self._cluster.resizes_pods()
+            )
         return seen, memory
 
     def _with_view(self, seen: Observed, memory: JobStatus, now: float) -> Observed:
@@ -239,7 +244,7 @@ def plan(seen: Observed, memory: JobStatus, now: float, rate: Pace) -> Plan:
     made = servers.extend(story.extend(Plan((), memory), seen, now), seen)
     made = nodes.extend(made, seen, now)
     made = memory_limits.extend(absentees.extend(made, seen, now), seen, now)
-    made = slow_pods.extend(made, seen, now)
+    made = slow_pods.extend(cpu_limits.extend(made, seen, now), seen, now)
     made = endings.extend(avoidance.extend(made, seen, now), seen, now)
     made = suspension.extend(scaling.extend(made, seen, now), seen, now)
     made = launches.extend(made, seen, now)

@@ -19,7 +19,7 @@ from rover_kf.api.memory import MemoryGrowth, MemoryKill, MemoryTrend
 from rover_kf.elastic.memory_growth import Bounds, Growth, Work, decide, foresee
 from rover_kf.injection import memory_limit, quantities
 from rover_kf.injection.adapters import JobAdapter, Replica, adapter_for
-from rover_kf.injection.memory_limit import Raise
+from rover_kf.injection.resource_limit import Raise
 from rover_kf.reconcilers.plan import Enlarge, Observed, Plan, RaiseLimit, Replace, Tell
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.case import UNKNOWN_WORK_SECONDS

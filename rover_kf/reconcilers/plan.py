@@ -39,6 +39,8 @@ class Observed:
     """Nodes of its pods that are not heard any more, and since when (Unix seconds)."""
     node_memory: tuple[str, ...] = ()
     """What nodes have for pods, as quantities; empty: not asked for, or no bound."""
+    node_cpu: tuple[str, ...] = ()
+    """The same of cores."""
     resizes: bool = True
     """Whether pods can be resized while they run, as far as it was asked."""
     fleet: Fleet = dataclasses.field(default_factory=Fleet)
@@ -145,13 +147,14 @@ class Replace:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RaiseLimit:
-    """Raise a memory limit in the job's template and write the annotations in one patch."""
+    """Raise a limit in the job's template and write the annotations in one patch."""
 
     spec: Mapping[str, Any]
     """Merge patch of the job's spec."""
     raised: str
-    """What MEMORY_RAISED_ANNOTATION says then."""
+    """What the annotation says then."""
     status: JobStatus
+    known_by: str = names.MEMORY_RAISED_ANNOTATION
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,6 +164,9 @@ class Enlarge:
     pod: Pod
     container: str
     resources: Mapping[str, Mapping[str, Any]]
+    what: str = "memory"
+    """What of it, for a person."""
+    refused_as: str = names.EVENT_MEMORY_NOT_RAISED
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
         excludes_unfit=policy.preflight.mode == "exclude",
         cordons=policy.nodes.cordon == "on",
         most_memory=policy.memory.max or 0,
+        most_cpu=round(1000 * (policy.cpu.max or 0)),
         suspend_after_seconds=policy.failures.suspend_after,
         replace_slow_after_seconds=policy.straggler.hold_seconds if replaces else None,
         slow_replacements=policy.straggler.replacements,

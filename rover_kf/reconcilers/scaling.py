@@ -81,12 +81,14 @@ def extend(plan: Plan, seen: Observed, now: float) -> Plan:
     job = seen.job
     if seen.status is None or job.suspended or job.finished or job.deleting:
         return _without_coordinator(plan, seen, now)
+    if "worker" in seen.alone:
+        return moves.follow(plan, seen)
     mode = seen.policy.mode
     why = refusal(job) or autoscaled(seen) if mode == policies.AUTO else ""
     if why:
         mode = policies.RECOMMEND
         plan = moves.tell_once(plan, f"refused:{why[:24]}", _refused(why, now))
-    if "worker" not in job.replicas or "worker" in seen.alone:
+    if "worker" not in job.replicas:
         return moves.follow(plan, seen)
     move = plan.status.scaling.move
     if move is not None and move.changed_at:

@@ -14,6 +14,7 @@ import re
 
 from rover_kf import errors
 from rover_kf.api import codec, names
+from rover_kf.api.cpu import CpuGrowth
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import ObservedJob
 from rover_kf.api.memory import MemoryGrowth
@@ -80,6 +81,8 @@ class JobStatus:
     scaling: ScalingState = dataclasses.field(default_factory=ScalingState)
     memory: tuple[MemoryGrowth, ...] = ()
     """What was done about kills for memory, of replica types that had one."""
+    cpu: tuple[CpuGrowth, ...] = ()
+    """What was done about servers that the kernel holds back, of replica types that had one."""
     story: float = 0.0
     """When the coordinator began the story whose events were copied."""
     last_event: int = 0

@@ -51,6 +51,8 @@ class WatchPolicy:
     """Whether such nodes are also kept from all other pods."""
     most_memory: int = 0
     """Bytes that a trainer's memory limit may be raised to; 0: it is never raised."""
+    most_cpu: int = 0
+    """Thousandths of a core that a server's CPU limit may be raised to; 0: it is never raised."""
     suspend_after_seconds: float = 0.0
     """How long fewer than ``min`` may be able to train before the job is suspended; 0: for ever."""
     replace_slow_after_seconds: float | None = None

@@ -71,7 +71,7 @@ def _respond(
             settings = inject.pinned(settings, old, adapter_for(old))
             if scaled.is_reapplied(request):
                 wanted, warnings = scaled.keep_replicas(job, old, defaults)
-                wanted = scaled.keep_memory(wanted, old)
+                wanted = scaled.keep_limits(wanted, old)
         injected = inject.inject(wanted, settings=settings, defaults=defaults, source=source)
         if request["operation"] == "UPDATE" and adapter_for(job) is TENSORFLOW:
             tfjob.check_update(old, job, source)

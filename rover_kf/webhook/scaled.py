@@ -4,7 +4,7 @@
 
 ``kubectl apply`` compares the file with the live object, not with the file applied before: a job
 that was scaled from 2 to 3 would be set back to 2 by an unchanged file. Under scaling.mode auto the
-controller owns that number, and so it does a memory limit that it has raised. A changed file, and
+controller owns that number, and so it does a limit that it has raised. A changed file, and
 any other way of writing the number, is obeyed.
 Server-side apply needs none of this: there the API server itself reports the conflict.
 """
@@ -15,8 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rover_kf.api.jobs import Manifest
-from rover_kf.injection import memory_limit
-from rover_kf.injection.adapters import adapter_for
+from rover_kf.injection.adapters import TENSORFLOW, adapter_for
+from rover_kf.injection.cpu_limit import CPU
+from rover_kf.injection.memory_limit import MEMORY
+from rover_kf.injection.resource_limit import ResourceLimit
 from rover_kf.injection.validation import validate
 
 APPLY_MANAGER = "kubectl-client-side-apply"
@@ -43,7 +45,8 @@ def keep_replicas(
     policy, adapter = validate(job, defaults=defaults), adapter_for(job)
     now = {item.kind: item for item in adapter.replicas(old)}.get("worker")
     asked = {item.kind: item for item in adapter.replicas(job)}.get("worker")
-    if policy.scaling.mode != "auto" or now is None or asked is None:
+    ours = policy.scaling.mode == "auto" and adapter is not TENSORFLOW
+    if not ours or now is None or asked is None:
         return job, ()
     if now.replicas == asked.replicas:
         return job, ()
@@ -57,18 +60,24 @@ def keep_replicas(
     return kept, (told,)
 
 
-def keep_memory(job: Manifest, old: Manifest) -> Manifest:
-    """The job with the memory limits that rover-kf has raised, where it states those before."""
-    raised, adapter = memory_limit.raised(old), adapter_for(job)
+def keep_limits(job: Manifest, old: Manifest) -> Manifest:
+    """The job with the limits that rover-kf has raised, where it states those before."""
+    for limit in (MEMORY, CPU):
+        job = _keep(limit, job, old)
+    return job
+
+
+def _keep(limit: ResourceLimit, job: Manifest, old: Manifest) -> Manifest:
+    raised, adapter = limit.raised(old), adapter_for(job)
     before = {item.key: item for item in adapter.replicas(old)}
     specs = dict(job["spec"][adapter.specs])
     for item in adapter.replicas(job):
         known = raised.get(item.key)
         if known is None or item.key not in before:
             continue
-        had = memory_limit.of(adapter.trainer(before[item.key]))
-        if had == known.limit and memory_limit.of(adapter.trainer(item)) == known.stated:
-            specs[item.key] = memory_limit.replica(item, adapter, known.limit)
+        had = limit.of(adapter.trainer(before[item.key]))
+        if had == known.limit and limit.of(adapter.trainer(item)) == known.stated:
+            specs[item.key] = limit.replica(item, adapter, known.limit)
     return {**job, "spec": {**job["spec"], adapter.specs: specs}}
 
 

@@ -16,11 +16,13 @@ from testcluster.tfjobs import Chief, Start
 from tests_support import eventually
 
 from rover_kf.api import names
+from rover_kf.injection import quantities
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.usefixtures("controller")]
 
 PATIENCE = 300.0
 """Seconds: four processes load TensorFlow at once, on two cores."""
+HOT_STEPS = 300
 STEPS, EVERY = 800, 10
 """To train, and between two saves."""
 _ROW = (
@@ -149,6 +151,54 @@ def test_workers_change_through_a_suspension(cluster, start):
     result = chief.result()
     assert (result["steps"], result["resumed"]) == (STEPS, "storage")
     print(f"\ndone before and begun after: {told}, ended with {result}")
+
+
+@pytest.mark.at_length
+def test_a_hot_server_is_given_more_in_place(cluster, namespace, with_trainer, shared_claim):
+    """A PS whose limit holds it back is found, told, and resized while it runs: no pod and no
+    program begins anew, and the same steps take less time."""
+    shared_claim(tfjobs.CLAIM)
+    made = tfjobs.hot(namespace, HOT_STEPS, {"scaling.mode": "auto", "cpu.max": "1"})
+    apply(cluster, [with_trainer(made, scripts=jobs.SAMPLES, tools=jobs.TOOLS)])
+    job = RunningJob(cluster, namespace, tfjobs.NAME, "TFJob")
+    chief, server = Chief(job, PATIENCE), f"{tfjobs.NAME}-ps-0"
+    chief.reach(10)
+    before = _uids(job)
+    lines = eventually(
+        lambda: _told(job, names.EVENT_CPU_RAISED), within=PATIENCE, every=0.5, what="a raise"
+    )
+    assert f"CPU limit of PS replicas {tfjobs.HOT_CPU} -> " in lines[0]
+    assert f"in place: {server} had used up its {tfjobs.HOT_CPU} in " in lines[0]
+    eventually(
+        lambda: _cores(job, server) > quantities.parse_cores(tfjobs.HOT_CPU),
+        within=60, every=0.3, what="the kubelet to have resized it",
+    )  # fmt: skip
+    chief.reach(HOT_STEPS - 20)
+    windows = job.status()["windows"]
+    slow, fast = (_rate(some) for some in (windows[:2], windows[-2:]))
+    assert fast > 1.2 * slow
+    assert eventually(job.verdict, within=PATIENCE, every=0.5, what="the end") == "Succeeded"
+    assert _uids(job).items() <= before.items()
+    assert len(chief.starts()) == 1
+    specs = objects.get(cluster, namespace, "tfjob", tfjobs.NAME)["spec"]["tfReplicaSpecs"]
+    (container,) = specs["PS"]["template"]["spec"]["containers"]
+    assert quantities.parse_cores(container["resources"]["limits"]["cpu"]) > 0.1
+    raised, kept = _told(job, names.EVENT_CPU_RAISED), _told(job, names.EVENT_CPU_NOT_RAISED)
+    print(f"\n{slow:.2f} -> {fast:.2f} steps/s; {raised} {kept}")
+
+
+def _rate(windows: list[dict]) -> float:
+    """Steps a second over windows of a status."""
+    spent = sum(one["ended_at"] - one["started_at"] for one in windows)
+    return sum(one["steps"] for one in windows) / spent
+
+
+def _cores(job: RunningJob, pod: str) -> float:
+    """That the kubelet says the container may use now."""
+    statuses = job.pods()[pod]["status"]["containerStatuses"]
+    found = next(one for one in statuses if one["name"] == "tensorflow")
+    assert found["restartCount"] == 0
+    return quantities.parse_cores(found["resources"]["limits"]["cpu"])
 
 
 def _refusal(cluster, document: dict) -> str:

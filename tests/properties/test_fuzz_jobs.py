@@ -24,6 +24,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.client import manifests
 from rover_kf.injection import command, memory_limit, quantities
+from rover_kf.injection.cpu_limit import CPU
 from rover_kf.injection.inject import inject
 from rover_kf.injection.policy import RoverPolicy, keys
 from rover_kf.injection.settings import InjectionSettings
@@ -191,6 +192,7 @@ def test_what_stands_in_our_annotations_is_read_or_begun_anew(text):
     ours = (
         names.STATUS_ANNOTATION,
         names.MEMORY_RAISED_ANNOTATION,
+        names.CPU_RAISED_ANNOTATION,
         names.ORIGINAL_COMMAND_ANNOTATION,
     )
     job = copy.deepcopy(INJECTED)
@@ -198,6 +200,7 @@ def test_what_stands_in_our_annotations_is_read_or_begun_anew(text):
     seen = ObservedJob(JobKey("team", "digits"), "uid", "1", job, {"worker": 2}, "Running")
     status.write(status.read(seen))
     memory_limit.raised(job)
+    CPU.raised(job)
     command.recorded(job)
     inject(job, settings=SETTINGS)
 

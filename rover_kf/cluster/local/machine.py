@@ -24,6 +24,10 @@ class OneMachine:
         """Nothing: limits are not enforced here."""
         return ()
 
+    def node_cpu(self) -> tuple[str, ...]:
+        """Nothing: limits are not enforced here."""
+        return ()
+
     def surroundings(self, namespace: str) -> Objects:
         """Nothing: replicas here share one machine, and no limit is enforced."""
         del namespace

@@ -18,6 +18,8 @@ from testcluster.objects import Object
 CLAIM, NAME = "wide-and-deep-checkpoints", "wide-and-deep"
 HUNGER_MIB = 600
 """What a parameter server needs beside its limit's rest once it is told to."""
+HOT_CPU, HOT_WIDTH, HOT_WINDOW = "100m", 32768, "5s"
+"""A limit of cores, and how wide a layer makes a PS hot at it."""
 _STARTS = re.compile(r"^starts after step (\d+) from (\w+): loss ([\d.]+)$", re.MULTILINE)
 _DONE = re.compile(r"^done (\d+)$", re.MULTILINE)
 _STEP = re.compile(r"^step (\d+) loss ([\d.]+)$", re.MULTILINE)
@@ -43,6 +45,23 @@ def wide_and_deep(namespace: str, steps: int, policy: Mapping[str, str] | None =
     containers["PS"]["command"] = [program, "/tools/hungry_server.py", str(HUNGER_MIB), *rest]
     containers["PS"]["resources"]["limits"]["memory"] = "768Mi"
     containers["PS"]["resources"]["requests"]["memory"] = "768Mi"
+    return job
+
+
+def hot(namespace: str, steps: int, policy: Mapping[str, str]) -> Object:
+    """The same job with a wide layer, and a PS that has too little of a core for it; it tells.
+
+    Args:
+        namespace: where it goes.
+        steps: to train.
+        policy: annotations without the prefix, beside the sample's.
+    """
+    job = telling(wide_and_deep(namespace, steps, {"scaling.window": HOT_WINDOW, **policy}))
+    specs = job["spec"]["tfReplicaSpecs"]
+    specs["Chief"]["template"]["spec"]["containers"][0]["command"] += ["--width", str(HOT_WIDTH)]
+    (server,) = specs["PS"]["template"]["spec"]["containers"]
+    server["resources"]["limits"]["cpu"] = HOT_CPU
+    server["resources"]["requests"]["cpu"] = "50m"
     return job
 
 

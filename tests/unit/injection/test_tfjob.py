@@ -188,6 +188,13 @@ def test_what_cannot_train_is_refused(counts, changes, policy, says):
         injected(make_tfjob(counts, policy, **changes))
 
 
+def test_a_ps_may_be_given_more_cores():
+    """scaling.mode auto is for them: the numbers of replicas stay as they are."""
+    policy = {"scaling.mode": "auto", "cpu.max": "500m"}
+    job = make_tfjob({"Chief": 1, "Worker": 2, "PS": 1}, policy)
+    assert injected(job)["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 2
+
+
 @pytest.mark.parametrize(
     ("counts", "says"),
     [

@@ -262,3 +262,24 @@ def test_a_tfjob_is_injected_and_keeps_its_size():
     assert "Worker.replicas is 1; allowed: 2 while the job runs" in response["status"]["message"]
     stored["spec"]["runPolicy"] = smaller["spec"]["runPolicy"] = {"suspend": True}
     assert ask(smaller, operation="UPDATE", old=stored)[0]["allowed"]
+
+
+def test_a_second_apply_keeps_a_raised_cpu_limit():
+    """That of a PS; the job's own file states the one before."""
+    file, stored = applied(_with_server())
+    server = stored["spec"]["tfReplicaSpecs"]["PS"]["template"]["spec"]["containers"][0]
+    before = copy.deepcopy(stored)
+    server["resources"]["limits"]["cpu"] = "2"
+    stored["metadata"]["annotations"][names.CPU_RAISED_ANNOTATION] = '{"PS": ["500m", "2"]}'
+    _, stored = ask(stored, operation="UPDATE", old=before, manager="controller")
+    assert reapply(file, stored)[1] == stored
+
+
+def _with_server():
+    """A TFJob with a chief, workers, and a PS of half a core."""
+    job = make_job(kind="TFJob", command=["python", "x.py"], policy={"cpu.max": "4"})
+    specs = job["spec"]["tfReplicaSpecs"]
+    specs |= {kind: {**copy.deepcopy(specs["Worker"]), "replicas": 1} for kind in ("Chief", "PS")}
+    (container,) = specs["PS"]["template"]["spec"]["containers"]
+    container["resources"] = {"limits": {"memory": "1Gi", "cpu": "500m"}}
+    return job

@@ -1,0 +1,50 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A container that its CPU limit holds back: what is seen of it, and what was done."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CpuCount:
+    """What the kernel has counted for a container, at one moment."""
+
+    at: float
+    """Monotonic seconds of the pod."""
+    used: float
+    """Seconds of cores, since the container began."""
+    throttled: int
+    """Periods in which it had used up its share before their end."""
+    period: float
+    """Seconds of one."""
+    limit: float
+    """Cores that it may use now."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CpuUse:
+    """What follows from two counts at one limit."""
+
+    cores: float
+    """Kept busy, on average."""
+    limit: float
+    """Cores that it could use."""
+    throttled: float
+    """Share of the time in whose periods it had used up its cores."""
+    seconds: float
+    """Between the counts."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CpuGrowth:
+    """What was done so far about one replica type's pods that are throttled."""
+
+    replica_type: str
+    """Lower case, as in the pod's label."""
+    raises: int = 0
+    at: float = 0.0
+    """When the limit was raised last; Unix seconds of who raised it."""
+    rate: float = 0.0
+    """Steps a second that the job made before that."""

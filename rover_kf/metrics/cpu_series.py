@@ -1,0 +1,54 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a container made of its cores lately: the difference of two of the kernel's counts."""
+
+from __future__ import annotations
+
+import collections
+
+from rover_kf.api.cpu import CpuCount, CpuUse
+
+MOST = 60
+"""Counts that are kept, spread over the time that is told of."""
+
+
+class CpuSeries:
+    """One a container.
+
+    Args:
+        seconds: that are told of.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._counts: collections.deque[CpuCount] = collections.deque()
+
+    def begin(self) -> None:
+        """Its processes are new: what the former ones took says nothing of them."""
+        self._counts.clear()
+
+    def add(self, count: CpuCount | None) -> None:
+        """Take a count; None: the container has no limit."""
+        if count is None:
+            self.begin()
+            return
+        kept = self._counts
+        if kept and (count.limit != kept[-1].limit or count.used < kept[-1].used):
+            self.begin()  # another limit, or another container
+        if len(kept) > 1 and count.at - kept[-2].at < self._seconds / MOST:
+            kept.pop()
+        kept.append(count)
+        while len(kept) > 1 and count.at - kept[1].at >= self._seconds:
+            kept.popleft()
+
+    def use(self) -> CpuUse | None:
+        """Over the time that is told of; None while less of it was seen."""
+        if not self._counts:
+            return None
+        first, last = self._counts[0], self._counts[-1]
+        spent = last.at - first.at
+        if spent < self._seconds:
+            return None
+        throttled = (last.throttled - first.throttled) * last.period / spent
+        cores = (last.used - first.used) / spent
+        return CpuUse(cores, last.limit, min(throttled, 1.0), spent)

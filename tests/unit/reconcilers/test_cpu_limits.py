@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A parameter server that the kernel holds back is found, told, and given more cores in place."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import pytest
+from memory_cluster import Killed
+from tensorflow_cluster import OURS, TensorFlowCluster
+
+from rover_kf.api import names
+from rover_kf.api.cpu import CpuUse
+from rover_kf.injection import quantities
+from rover_kf.reconcilers.job import Reconcilers
+
+PS = "digits-ps-0"
+RAISED, KEPT, SHORT = names.EVENT_CPU_RAISED, names.EVENT_CPU_NOT_RAISED, names.EVENT_SERVER_SHORT
+AUTO = {"scaling.mode": "auto", "cpu.max": "1"}
+
+
+class HotServer(TensorFlowCluster):
+    """Each step takes its PS half a second of a core, and is made in a tenth where it has them."""
+
+    needs, least = 0.5, 0.1
+
+    def __init__(self, clock, **annotations):
+        super().__init__(clock, **{**AUTO, **annotations})
+        self.law = lambda _: max(self.needs / self.cores, self.least)
+
+    @property
+    def cores(self):
+        (container,) = self.pods[-1].containers
+        return quantities.parse_cores(container.cpu_limit)
+
+    def look(self, history, windows=1):
+        """Train for some windows, each followed by two looks, as a patch causes another one."""
+        for _ in range(windows):
+            self.train()
+            busy = self.needs / self.law(1)
+            held = 0.9 if busy >= 0.99 * self.cores else 0.05
+            self.cpu = {PS: CpuUse(busy, self.cores, held, 10.0)}
+            for _ in range(2):
+                Reconcilers(self, history, clock=self.clock).tick(OURS)
+
+    def told(self, reason):
+        return [event.message for event in self.events if event.reason == reason]
+
+
+def test_a_hot_server_is_given_more_until_it_is_hot_no_more(clock, history):
+    """In the template and in the pod, in place, as far as the cap; nothing else is touched."""
+    cluster = HotServer(clock)
+    cluster.look(history, 12)
+    assert cluster.limits("cpu") == {"Chief": "200m", "Worker": "200m", "PS": "1"}
+    assert cluster.resized == [(PS, "800m"), (PS, "1")]
+    assert (cluster.deleted, cluster.posts) == ([], [])
+    first, second = cluster.told(RAISED)
+    assert first.startswith(
+        "CPU limit of PS replicas 200m -> 800m, in place: digits-ps-0 had used up its 200m in 90% "
+        "of the last 10 s, at 0.4 steps/s (cpu.max is 1)"
+    )
+    assert "800m -> 1, in place" in second
+    (full,) = cluster.told(KEPT)
+    assert "stays 1," in full
+    assert "cpu.max is reached" in full
+    assert not any(reason.startswith("Scale") for reason in cluster.reasons())
+
+
+def test_a_server_that_has_enough_is_left_alone(clock, history):
+    """Once it is held back no more there is no further raise, and nothing is told."""
+    cluster = HotServer(clock, **{"cpu.max": "16"})
+    cluster.least = 1.0
+    cluster.look(history, 12)
+    assert cluster.limits("cpu")["PS"] == "800m"
+    assert cluster.told(KEPT) == []
+
+
+def test_a_raise_that_brought_nothing_is_the_last(clock, history):
+    """Held back, but not what the job waits for."""
+    cluster = HotServer(clock, **{"cpu.max": "16"})
+    cluster.law = lambda _: 1.0
+    cluster.needs = 16.0
+    cluster.look(history, 12)
+    assert cluster.limits("cpu")["PS"] == "800m"
+    (why,) = cluster.told(KEPT)
+    assert "stays 800m" in why
+    assert "the last raise brought too little, 1 -> 1 steps/s" in why
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason", "says"),
+    [
+        ({"scaling.mode": "recommend"}, SHORT, "would give PS replicas 800m in place of 200m"),
+        ({"scaling.mode": "auto", "cpu.max": None}, KEPT, "annotation rover-kf.io/cpu.max is not"),
+        ({"scaling.mode": "off"}, None, ""),
+    ],
+)
+def test_the_mode_is_obeyed(clock, history, policy, reason, says):
+    """Without leave it is told once, or not at all, and nothing is changed."""
+    cluster = HotServer(clock, **{key: value for key, value in policy.items() if value})
+    if "cpu.max" in policy:
+        del cluster.manifest["metadata"]["annotations"]["rover-kf.io/cpu.max"]
+    cluster.look(history, 6)
+    assert (cluster.resized, cluster.limits("cpu")["PS"]) == ([], "200m")
+    lines = cluster.told(SHORT) + cluster.told(KEPT)
+    assert len(lines) == (1 if reason else 0)
+    assert not reason or (cluster.told(reason) == lines and says in lines[0])
+
+
+def test_the_largest_node_bounds_it(clock, history, monkeypatch):
+    """Less what the sidecar asks for; then the Event says so."""
+    monkeypatch.setattr(HotServer, "node_cpu", lambda _: ("300m", "500m"))
+    cluster = HotServer(clock)
+    cluster.look(history, 8)
+    assert cluster.limits("cpu")["PS"] == "500m"
+    assert any("no node has more cores" in line for line in cluster.told(KEPT))
+
+
+def test_without_resize_the_template_alone_is_raised(clock, history):
+    """The Training Operator may fail a TFJob that loses a pod: the Event says what to do."""
+    cluster = HotServer(clock)
+    cluster.can_resize = False
+    cluster.look(history, 6)
+    assert cluster.limits("cpu")["PS"] == "800m"
+    assert (cluster.deleted, cluster.resized) == ([], [])
+    (told,) = cluster.told(RAISED)
+    assert "suspend and resume the job" in told
+
+
+def test_a_refused_resize_and_a_full_node_are_told_once(clock, history):
+    """A quota's own words; a node that never has room."""
+    cluster = HotServer(clock)
+    cluster.refuses = "exceeded quota: team"
+    cluster.look(history, 5)
+    lines = {(event.message, event.at) for event in cluster.events if event.reason == KEPT}
+    assert len(lines) == 1
+    assert "exceeded quota" in lines.pop()[0]
+    stuck = dataclasses.replace(cluster.pods[-1], resize="Infeasible", node="one")
+    cluster.pods, cluster.events, cluster.refuses = (*cluster.pods[:-1], stuck), [], ""
+    cluster.look(history, 3)
+    assert sum("one has no room for it" in line for line in cluster.told(KEPT)) == 1
+
+
+def test_nothing_follows_from_a_server_that_starts_or_that_is_silent(clock, history):
+    """Loading TensorFlow takes all cores, too: windows of steps have to have closed."""
+    cluster = HotServer(clock)
+    cluster.cpu = {PS: CpuUse(0.2, 0.2, 1.0, 10.0)}
+    for _ in range(3):
+        Reconcilers(cluster, history, clock=clock).tick(OURS)
+    cluster.silent_pods.add(PS)
+    cluster.look(history, 4)
+    assert cluster.limits("cpu")["PS"] == "200m"
+
+
+@pytest.mark.parametrize("point", range(1, 14))
+def test_a_controller_that_is_killed_anywhere_raises_as_one_that_is_not(clock, history, point):
+    """Before or after any write: the next one completes what was begun and does nothing twice."""
+    cluster = HotServer(clock, **{"cpu.max": "800m"})
+    cluster.kill_at = cluster.calls + point
+    for _ in range(8):
+        with contextlib.suppress(Killed):
+            cluster.look(history)
+    assert cluster.limits("cpu")["PS"] == "800m"
+    assert cluster.cores == 0.8
+    assert {name for name, _ in cluster.resized} == {PS}
