@@ -54,6 +54,7 @@ def test_every_key_is_read():
         "scaling.deadline": "6h",
         "scaling.weight": "3",
         "memory.max": "64Gi",
+        "cpu.max": "7500m",
         "failures.restarts": "0",
         "failures.node-grace": "30s",
         "failures.node-avoid": "1h",
@@ -100,7 +101,8 @@ def test_every_key_is_read():
         "deadline": 21600.0,
         "weight": 3.0,
     }
-    assert (found.memory.max, found.failures.restarts) == (64 << 30, 0)
+    assert (found.memory.max, found.cpu.max) == (64 << 30, 7.5)
+    assert found.failures.restarts == 0
     assert found.failures.node_grace == 30.0
     assert found.hang.model_dump() == {
         "action": "report",
@@ -150,6 +152,7 @@ def test_every_key_is_read():
         ("scaling.window", "0", "above 0"),
         ("scaling.cooldown", "soon", "duration"),
         ("memory.max", "all", "quantity"),
+        ("cpu.max", "0", "quantity of cores"),
         ("failures.restarts", "-1", "0 or more"),
         ("failures.restarts", "2.5", "whole number"),
     ],
