@@ -9,20 +9,22 @@ compiled, the image, the service accounts, the job, the controller.
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 
 import pytest
 import yaml
-from testcluster import jobs, step_rights
+from testcluster import deployment, jobs, step_rights, torch_image, wrapped_component
+from testcluster import workflows as workflow_objects
 from testcluster.cluster import Cluster
 from testcluster.compiled_pipeline import Run
 from testcluster.deployment import SIDECAR, STEPS
 from testcluster.images import STEPS_IMAGE, Images
 from testcluster.jobs import RunningJob
-from testcluster.objects import apply, get
+from testcluster.objects import Object, apply, get
 from testcluster.settings import REPOSITORY, cache
-from testcluster.step_pod import WORKFLOW, Backend, Outputs, StepPod
+from testcluster.step_pod import Backend, Outputs, Own, StepPod
 from tests_support import eventually
 
 from rover_kf.api import names
@@ -39,7 +41,8 @@ RIGHTS = {
     "pipeline-runner": step_rights.PIPELINE_RUNNER,
     "default-editor": step_rights.DEFAULT_EDITOR,
 }
-CRD = "workflows.argoproj.io"
+HISTORY = f"https://rover-kf-webhook.{deployment.NAMESPACE}.svc"
+WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/rover-kf-webhook"
 
 
 @pytest.fixture(scope="module")
@@ -53,24 +56,9 @@ def steps_image(cluster, project_images) -> str:
 
 @pytest.fixture(scope="module")
 def workflows(cluster):
-    """Argo's kind of object, with which a run goes; nothing here runs one."""
-    if CRD in cluster.kubectl("get", "crd", "-o", "name"):
+    """The kind with which a run goes."""
+    with workflow_objects.known(cluster):
         yield
-        return
-    group, version = WORKFLOW.split("/")
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    served = {"name": version, "served": True, "storage": True}
-    spec = {
-        "group": group,
-        "scope": "Namespaced",
-        "names": {"kind": "Workflow", "plural": "workflows", "singular": "workflow"},
-        "versions": [{**served, "schema": {"openAPIV3Schema": anything}}],
-    }
-    kind = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
-    apply(cluster, [{**kind, "metadata": {"name": CRD}, "spec": spec}])
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=60s")
-    yield
-    cluster.kubectl("delete", "crd", CRD)
 
 
 @pytest.fixture
@@ -79,13 +67,10 @@ def backend(cluster, namespace, project_images, steps_image, toolbox_image):
 
     def of(account: str) -> Backend:
         apply(cluster, step_rights.account(namespace, account, RIGHTS[account]))
-        metadata = {"name": "train", "namespace": namespace}
-        workflow = {"apiVersion": WORKFLOW, "kind": "Workflow", "metadata": metadata}
-        apply(cluster, [{**workflow, "spec": {"suspend": True}}])
         variables = {}
         if project_images is not None:
             variables["ROVER_SIDECAR_IMAGE"] = project_images.named(SIDECAR)
-        made = get(cluster, namespace, "workflow", "train")
+        made = workflow_objects.made(cluster, namespace, "train")
         return Backend(cluster, namespace, account, made, steps_image, toolbox_image, variables)
 
     return of
@@ -166,18 +151,21 @@ def test_a_run_from_recommendation_to_cleanup(cluster, namespace, backend, manif
         _component("export_checkpoint", run_id, path="/checkpoints", job=job).step(
             "export-checkpoint"
         ),
-        claims={"/checkpoints": jobs.CLAIM},
+        own=Own(claims={"/checkpoints": jobs.CLAIM}),
     )
     reporting = steps.start(run.step("training-report"))
     _followed(watching.wait(), job)
     _exported(exporting.wait())
     reported = reporting.wait()
     assert reported.parameters["Output"] == "succeeded"
+    assert "goodput" not in reported.metadata["metrics"]
     assert b"<html" in reported.files["report"]
     assert job in reported.files["summary"].decode().replace("\\", "")
     cleaned = steps.start(run.step("cleanup-job")).wait()
     assert f"{namespace}/{job} is Succeeded: left" in cleaned.log
-    assert RunningJob(cluster, namespace, job).verdict() == "Succeeded"
+    running = RunningJob(cluster, namespace, job)
+    assert running.verdict() == "Succeeded"
+    _told_by_the_controller(running, steps, run_id)
 
 
 def _sizes_and_patched(given: dict[str, Outputs]) -> None:
@@ -204,6 +192,30 @@ def _exported(outputs: Outputs) -> None:
     length = int.from_bytes(content[:8], "little")
     tensors = json.loads(content[8 : 8 + length])
     assert any(name.startswith("model.") for name in tensors)
+
+
+def _told_by_the_controller(job: RunningJob, steps: Backend, run_id: str) -> None:
+    """Of a job that is deleted the controller's history alone knows: a step reads it over HTTPS,
+    with its own account's token, by the certificate that a ConfigMap brings."""
+    cluster, namespace = job.cluster, job.namespace
+    eventually(
+        lambda: names.EVENT_RECORDED in {event["reason"] for event in job.events()}, within=60
+    )
+    told = json.loads(cluster.get_raw(WEBHOOK))["webhooks"][0]["clientConfig"]["caBundle"]
+    certificate = {"ca.crt": base64.b64decode(told).decode()}
+    metadata = {"name": "authority", "namespace": namespace}
+    brought = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": certificate}
+    apply(cluster, [brought])
+    cluster.kubectl("-n", namespace, "delete", "pytorchjob", job.name, "--timeout=60s")
+    run = _component("training_report", run_id, job=job.name, history=HISTORY)
+    own = Own(
+        config_maps={"/authority": "authority"},
+        variables={"ROVER_KF_HISTORY_CA": "/authority/ca.crt"},
+    )
+    reported = steps.start(run.step("training-report"), attempt=1, own=own).wait()
+    assert reported.parameters["Output"] == "succeeded"
+    assert reported.metadata["metrics"]["steps"] == 100
+    assert 0 < reported.metadata["metrics"]["goodput"] <= 1  # which the job itself did not tell
 
 
 def test_a_killed_launch_step_that_retries_adopts_its_job(
@@ -286,3 +298,41 @@ def _ends_without_its_step(cluster, job: RunningJob, step: StepPod) -> None:
 def _told(job: RunningJob) -> dict[str, str]:
     found = {event["reason"]: event["message"] for event in job.events()}
     return found if {names.EVENT_LAUNCHER_SILENT, names.EVENT_LAUNCH_ENDED} <= set(found) else {}
+
+
+@pytest.fixture(scope="module")
+def torch_images(cluster) -> None:
+    """One with torch alone, one with kfp and rover-kf as well."""
+    if not isinstance(cluster, Cluster):
+        pytest.skip("images with torch are made on our own cluster only")
+    cluster.load(torch_image.build(Images(cache())))
+
+
+@pytest.mark.usefixtures("torch_images")
+def test_a_step_tries_the_script_itself(namespace, backend):
+    """profile_training, in an image that has torch, measures what the first steps take."""
+    job: Object = jobs.digits(namespace, traced=False)
+    worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    worker["template"]["spec"]["containers"][0]["command"][1] = str(jobs.SAMPLES / "digits.py")
+    run = _component("profile_training", "run-1", manifest=yaml.safe_dump(job), steps=3)
+    step = run.step("profile-training")
+    own = Own(image=torch_image.TORCH_STEPS_IMAGE)
+    tried = backend("pipeline-runner").start(step, own=own).wait(600)
+    sizes = {one["name"]: one for one in json.loads(tried.files["profile"])["quantities"]}
+    assert sizes["memory"]["basis"] == "profile"
+    assert tried.metadata["metrics"]["memory"] == sizes["memory"]["target"] > 1 << 20
+
+
+@pytest.mark.usefixtures("torch_images")
+@pytest.mark.filterwarnings("ignore")  # kfp's own
+@pytest.mark.parametrize("namespace", ["baseline"], indirect=True)  # images with torch run as root
+def test_any_component_becomes_an_elastic_job(cluster, namespace, backend, tmp_path):
+    """A step launches it; its function runs in each pod of a job, whose image has torch and neither
+    kfp, nor rover-kf, nor the function."""
+    path = wrapped_component.compiled(tmp_path, torch_image.TORCH_IMAGE)
+    run = Run(path, "run-1", {"times": 5, "run": "run-1"})
+    done = backend("pipeline-runner").start(run.step("fit")).wait(300)
+    job = RunningJob(cluster, namespace, done.parameters["Output"])
+    assert job.verdict() == "Succeeded"
+    for pod in ("worker-0", "worker-1"):
+        assert "2 ranks have 10" in job.log(f"{job.name}-{pod}")

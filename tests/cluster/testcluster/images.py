@@ -85,9 +85,9 @@ class Images:
         """The image of pipeline steps; apart, since few tests need it."""
         return [self._project("steps", STEPS_IMAGE, "components")]
 
-    def configured(self, image: str, variables: Mapping[str, str]) -> Image:
-        """The base image with these variables in its configuration."""
-        base = self.base()
+    def configured(self, image: str, variables: Mapping[str, str], *, empty: bool = False) -> Image:
+        """The base image, or one without a file, with these variables in its configuration."""
+        base = "scratch" if empty else self.base()
         key = programs.key_of(base, *(f"{name}={value}" for name, value in variables.items()))
         return self._published(
             image, key, lambda: self.store.commit(image, {}, variables=variables, base=base)

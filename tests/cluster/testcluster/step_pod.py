@@ -104,6 +104,23 @@ class StepPod:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Own:
+    """What a pipeline's author gives to one step alone.
+
+    Args:
+        image: as by ``task.set_container_image``.
+        claims: PersistentVolumeClaims to mount, by the path.
+        config_maps: likewise.
+        variables: as by ``task.set_env_variable``.
+    """
+
+    image: str = ""
+    claims: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    config_maps: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Backend:
     """Starts steps of one run in a namespace, with one service account.
 
@@ -125,32 +142,30 @@ class Backend:
     waiting: str
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def start(
-        self, step: Step, *, attempt: int = 0, image: str = "", claims: Mapping[str, str] = {}
-    ) -> StepPod:
+    def start(self, step: Step, *, attempt: int = 0, own: Own | None = None) -> StepPod:
         """Start a step.
 
         Args:
             step: which.
             attempt: of a step that is tried again.
-            image: for this step alone.
-            claims: PersistentVolumeClaims to mount, by the path.
+            own: what this step alone has.
         """
         name = f"{self.workflow['metadata']['name']}-{step.name}-{attempt}"
-        apply(self.cluster, [self._pod(name, step, image, claims)])
+        apply(self.cluster, [self._pod(name, step, own or Own())])
         return StepPod(self.cluster, self.namespace, name, step)
 
-    def _pod(self, name: str, step: Step, image: str, claims: Mapping[str, str]) -> Object:
+    def _pod(self, name: str, step: Step, own: Own) -> Object:
         owner = {key: self.workflow["metadata"][key] for key in ("name", "uid")}
         places = {"tmp": "/tmp", ARTIFACTS: f"/{ARTIFACTS}"}
         mounts = [{"name": key, "mountPath": path} for key, path in places.items()]
-        stores = [{"name": key, "mountPath": path} for path, key in claims.items()]
+        given = {**own.claims, **own.config_maps}
+        stores = [{"name": key, "mountPath": path} for path, key in given.items()]
         main = {
             "name": MAIN,
-            "image": image or self.image or step.container["image"],
+            "image": own.image or self.image or step.container["image"],
             "command": step.container["command"],
             "args": step.words,
-            "env": [*step.container.get("env", ()), *self._variables()],
+            "env": [*step.container.get("env", ()), *self._variables(own)],
             "volumeMounts": [*mounts, *stores],
             "securityContext": _confined(),
         }
@@ -181,19 +196,21 @@ class Backend:
                 *({"name": key, "emptyDir": {}} for key in places),
                 *(
                     {"name": key, "persistentVolumeClaim": {"claimName": key}}
-                    for key in claims.values()
+                    for key in own.claims.values()
                 ),
+                *({"name": key, "configMap": {"name": key}} for key in own.config_maps.values()),
             ],
         }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
-    def _variables(self) -> list[Object]:
-        own = {"KFP_POD_NAME": "metadata.name", "KFP_POD_UID": "metadata.uid"}
+    def _variables(self, own: Own) -> list[Object]:
+        stated = {**self.variables, **own.variables}
+        fields = {"KFP_POD_NAME": "metadata.name", "KFP_POD_UID": "metadata.uid"}
         return [
-            *({"name": key, "value": value} for key, value in self.variables.items()),
+            *({"name": key, "value": value} for key, value in stated.items()),
             *(
                 {"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-                for key, path in own.items()
+                for key, path in fields.items()
             ),
         ]
 
