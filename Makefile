@@ -98,7 +98,7 @@ soak: venv
 # Parsers and servers against other bytes in each round, for so many seconds: make fuzz BUDGET=3600
 fuzz: venv
 	@end=$$((SECONDS + $(or $(BUDGET),600))); round=0; while [ $$SECONDS -lt $$end ]; do round=$$((round + 1)); \
-	  env -u CI ROVER_KF_FUZZ=$(or $(EXAMPLES),200) $(PY) -m pytest -q -x --timeout=1800 \
+	  env -u CI ROVER_KF_FUZZ=$(or $(EXAMPLES),200) $(PY) -m pytest -q -s -x --timeout=1800 \
 	    tests/properties/test_fuzz_*.py tests/faults/test_hostile_requests.py; \
 	done; echo "$$round rounds of $(or $(EXAMPLES),200) examples each found nothing"
 

@@ -28,6 +28,7 @@ _SIMPLE_FLAGS = frozenset(("-u", "-B", "-O", "-OO", "-q"))
 _VALUED_FLAGS = ("-W", "-X")
 _LAUNCHERS = ("accelerate", "deepspeed", "horovod", "lightning", "composer")
 _PROCESSES = "--nproc-per-node="
+_COUNT = re.compile("0*[1-9][0-9]{0,8}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def write(container: Mapping[str, Any], line: Exec) -> dict[str, Any]:
 def processes_of(stated: object) -> int:
     """Processes of a pod that runs plain python: nprocPerNode if it is a number, else 1."""
     text = str(stated)
-    return int(text) if text.isdigit() and int(text) > 0 else 1
+    return int(text) if _COUNT.fullmatch(text) else 1
 
 
 def rewrite(line: Exec, processes: int) -> Exec | str:

@@ -79,7 +79,7 @@ def parse(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
             "--no-python and --module: a program is no module; give one of them"
         )
     processes = str(found["nproc_per_node"] or "1")
-    if processes not in ("auto", "gpu", "cpu") and not (processes.isdigit() and int(processes)):
+    if processes not in ("auto", "gpu", "cpu") and not (processes.isdecimal() and int(processes)):
         raise errors.InputError(
             f"--nproc-per-node is {processes!r}; allowed: a number from 1, auto, gpu or cpu"
         )
@@ -120,6 +120,8 @@ def _spellings(option: str) -> list[str]:
 def _switch(option: str, value: object) -> bool:
     # torchrun reads a switch's variable as a number: PET_STANDALONE=0 is off.
     text = str(value or "0")
-    if not text.lstrip("-").isdigit():
-        raise errors.InputError(f"PET_{option.replace('-', '_').upper()} is {text!r}; use 0 or 1")
-    return bool(int(text))
+    try:
+        return bool(int(text))
+    except ValueError as cause:
+        name = f"PET_{option.replace('-', '_').upper()}"
+        raise errors.InputError(f"{name} is {text!r}; use 0 or 1") from cause

@@ -118,7 +118,7 @@ class Crew:
         Raises:
             InputError: accelerators were asked for and there is none.
         """
-        if wanted.isdigit():
+        if wanted.isdecimal():
             return int(wanted)
         self.nursery.count()
         while self._counted is None:

@@ -29,7 +29,7 @@ def _stated(argv: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def _processes(wanted: str) -> int:
-    if wanted.isdigit():
+    if wanted.isdecimal():
         return int(wanted)
     accelerators = torch.cuda.device_count() if wanted in ("auto", "gpu") else 0
     return accelerators or os.cpu_count() or 1

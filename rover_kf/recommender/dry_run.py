@@ -116,7 +116,7 @@ def _resized(asked: Rehearsal, factor: float) -> tuple[tuple[str, ...], bool]:
 
 
 def _scaled(option: str, value: str, factor: float) -> str:
-    if not value.isdigit():
+    if not value.isdecimal():
         raise errors.InputError(f"{option} is {value!r}, not a number of samples")
     return str(max(1, round(int(value) * factor)))
 

@@ -64,7 +64,7 @@ def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
         kind=adapter.kind,
         image=str(trainer.get("image") or ""),
         command=" ".join(command.original(manifest, leader.key, trainer)),
-        processes_per_node=_processes(manifest),
+        processes_per_node=command.processes_of(manifest["spec"].get("nprocPerNode")),
         accelerators=int(sum(resources.get(name, 0.0) for name in ACCELERATORS)),
     )
     requested = {key: value for key, value in resources.items() if key in ("cpu", "memory")}
@@ -100,8 +100,3 @@ def _amount(key: str, value: object, source: str) -> float:
         raise errors.ManifestError(
             f"resources.{key}", value, allowed=allowed, source=source
         ) from cause
-
-
-def _processes(manifest: Manifest) -> int:
-    stated = str(manifest["spec"].get("nprocPerNode") or "1")
-    return int(stated) if stated.isdigit() else 1

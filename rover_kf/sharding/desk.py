@@ -30,6 +30,8 @@ from rover_kf.sharding.union import Union
 
 MOST_DATA_SETS = 64
 """Of a job; more are refused, since each costs memory."""
+_DIGITS = 9
+"""Of a rank, at most."""
 SHARED_LEASE_SECONDS = 30.0
 """Of a shared ledger: a worker tells of itself every few seconds (rover_kf.trainer.leases)."""
 
@@ -154,7 +156,8 @@ class Desk:
         if request.round < counter.round:
             raise errors.Conflict(f"round {request.round} is over; {counter.round} runs")
         rank = request.worker.partition("/")[0]
-        known = counter.ranks.get(int(rank)) if rank.isdecimal() else None
+        number = int(rank) if rank.isdecimal() and len(rank) <= _DIGITS else -1
+        known = counter.ranks.get(number)
         if known is None or known.worker != request.worker:
             return LeaseReply(REGISTER, request.number)
         ledger = counter.ledger

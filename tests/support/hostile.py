@@ -37,7 +37,7 @@ BUDGET = settings(
 NASTY = (
     None, True, False, 0, -1, 1, 2**31, 2**63, -(2**63) - 1, 2**64, 10**300, 10**400, 0.5, -0.0,
     1e308, float("inf"), float("-inf"), float("nan"), "", "0", "\x00", "\ud800", "../../x", "/etc",
-    "é", "\u202e", "9" * 5000, "a" * 5000, [], {}, [[]], [None], {"": None}, {"\udcff": 1},
+    "é", "²", "\u202e", "9" * 5000, "a" * 5000, [], {}, [[]], [None], {"": None}, {"\udcff": 1},
 )  # fmt: skip
 """Values that one mistake or another was once made with."""
 

@@ -40,7 +40,7 @@ def operator_environment(manifest: Manifest, replica_type: str, index: int) -> d
     if "master" in counts:
         rank = index + (counts["master"] if replica_type == "worker" else 0)
         nodes = sum(counts.values())
-        each = int(processes) if processes.isdigit() else 1
+        each = int(processes) if processes.isdecimal() else 1
         address, port = f"{job}-master-0", str(_port(spec[admission.SPECS]["Master"]))
         found |= {
             "MASTER_ADDR": address,
