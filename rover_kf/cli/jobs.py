@@ -16,12 +16,12 @@ from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.jobs import JobKey
 from rover_kf.cli import show
-from rover_kf.cli.job_name import key_of
 from rover_kf.cli.output import FORMAT, tell
 from rover_kf.cli.place import Place
 from rover_kf.cli.plan import DRY_RUN, tell_difference
 from rover_kf.client import Progress, RoverClient
 from rover_kf.client.data_progress import data_lines
+from rover_kf.client.job_name import key_of
 from rover_kf.client.lines import event_line, goodput_line, progress_line
 from rover_kf.client.screen import Screen
 from rover_kf.cluster.local import LocalCluster

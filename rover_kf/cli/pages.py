@@ -88,13 +88,13 @@ class Pages:
         rows = [self._row(job) for job in found if self._every or not job.finished]
         where = f"namespace {self._namespace}" if self._namespace else "all namespaces"
         shown = "also those that have ended" if self._every else "those at work"
-        return jobs.render(rows, columns=standing.COLUMNS, place=f"{where}, {shown}", live=live)
+        return jobs.render(rows, columns=standing.COLUMNS[1:], place=f"{where}, {shown}", live=live)
 
     def _row(self, job: ObservedJob) -> JobRow:
         progress = self._rover.progress(job.key)
         parts = (job.key.namespace, job.key.kind, job.key.name)
         address = "/jobs/" + "/".join(urllib.parse.quote(part, safe="") for part in parts)
-        _, *cells = standing.cells(progress)
+        _, _, *cells = standing.cells(progress)  # its key is told as a whole
         return JobRow(str(job.key), address, tuple(cells), bad=standing.failed(progress))
 
     def _job(self, key: JobKey, live: Live) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rover_kf.api.jobs import ObservedJob
 from rover_kf.api.records import RunRecord
-from rover_kf.cli.job_name import called
+from rover_kf.client.job_name import called
 
 
 def job_table(jobs: Iterable[ObservedJob]) -> Table:

@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 from rover_kf.client import Progress
+from rover_kf.client.job_name import called
 
 COLUMNS = (
-    "job", "phase", "replicas", "step", "samples/s", "in memory", "durable", "restarts", "goodput",
+    "namespace", "job",
+    "phase", "replicas", "step", "samples/s", "in memory", "durable", "restarts", "goodput",
 )  # fmt: skip
 
 
@@ -16,7 +18,8 @@ def cells(item: Progress) -> tuple[str, ...]:
     total = f"/{item.total_steps}" if item.total_steps else ""
     spent = item.goodput
     return (
-        item.job,
+        item.namespace,
+        called(item.key),
         item.activity or item.phase or "New",
         f"{item.running}/{item.replicas}",
         f"{item.step}{total}",

@@ -5,16 +5,16 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Iterator
 
 import click
+from rich.text import Text
 
-from rover_kf.api import codec
-from rover_kf.cli.job_name import key_of
 from rover_kf.cli.jobs import NAME, NAMESPACE
+from rover_kf.cli.output import FORMAT, tell
 from rover_kf.cli.place import Place
 from rover_kf.client.explaining import Explained, Explanation, RaisedMemory
+from rover_kf.client.job_name import key_of
 from rover_kf.injection.quantities import format_bytes
 
 
@@ -51,9 +51,7 @@ def resume(place: Place, name: str, namespace: str) -> None:
 @click.command()
 @NAME
 @NAMESPACE
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@FORMAT
 @click.option("--last", type=int, default=20, show_default=True, help="Decisions to show.")
 @click.pass_obj
 def explain(place: Place, name: str, namespace: str, output: str, last: int) -> None:
@@ -65,10 +63,7 @@ def explain(place: Place, name: str, namespace: str, output: str, last: int) -> 
     """
     with place.client() as rover:
         found = rover.explain(key_of(namespace, name))
-    if output == "json":
-        click.echo(json.dumps(codec.encode(found), indent=2))
-    else:
-        click.echo("\n".join(lines(found, last)))
+    tell(found, output, *map(Text, lines(found, last)))
 
 
 def lines(found: Explanation, last: int) -> Iterator[str]:

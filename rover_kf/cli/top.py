@@ -86,8 +86,8 @@ def table(found: Sequence[Progress]) -> Table:
     """One job a row."""
     made = Table(*standing.COLUMNS, box=None, caption=None if found else "no job is at work")
     for item in found:
-        job, phase, *others = standing.cells(item)
-        made.add_row(job, Text(phase, style=_style(item)), *others)
+        namespace, job, phase, *others = standing.cells(item)
+        made.add_row(namespace, job, Text(phase, style=_style(item)), *others)
     return made
 
 

@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 from rover_kf import errors
+from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, ObservedJob
-from rover_kf.client import kubeflow_client, settings
+from rover_kf.client import job_name, kubeflow_client, settings
 from rover_kf.client.kubeflow_client import KubeflowClient
 from rover_kf.client.reconciling import Background
 from rover_kf.cluster.local import LocalCluster
@@ -36,9 +37,11 @@ class Abode:
     ) -> None:
         self.settings = told or settings.read()
         self.namespace = "default"
-        """Of jobs that are named without one by kubeflow's verbs."""
+        self.job_kind: str = names.PYTORCHJOB
+        """Both of jobs that are named without one by kubeflow's verbs."""
         if isinstance(cluster, KubeflowClient):
-            self.namespace, cluster = cluster.namespace, kubeflow_client.cluster_of(cluster)
+            self.namespace, self.job_kind = cluster.namespace, cluster.job_kind
+            cluster = kubeflow_client.cluster_of(cluster)
         self.cluster: Cluster = cluster or LocalCluster(self.settings.state)
         self.history = opening.at(self.settings.history)
         self._background: Background | None = None
@@ -82,5 +85,9 @@ class Abode:
 
 
 def key_of(key: JobKey | str) -> JobKey:
-    """A name alone is a PyTorchJob in the namespace ``default``."""
-    return key if isinstance(key, JobKey) else JobKey("default", key)
+    """``NAME`` (a PyTorchJob) or ``tfjob/NAME`` is in the namespace ``default``.
+
+    Raises:
+        InputError: there is no such kind.
+    """
+    return key if isinstance(key, JobKey) else job_name.key_of("default", key)

@@ -22,6 +22,7 @@ class KubeflowClient(Protocol):
 
     custom_api: Any
     namespace: str
+    job_kind: str
 
 
 @runtime_checkable

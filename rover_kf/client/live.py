@@ -31,7 +31,12 @@ class LiveJobs(Runs):
     """What a client does with jobs that are there."""
 
     def get(self, key: JobKey | str) -> ObservedJob:
-        """Read one job; a name alone is a PyTorchJob in the namespace ``default``."""
+        """Read one job.
+
+        Args:
+            key: of the job; as everywhere ``NAME`` is a PyTorchJob, and ``tfjob/NAME`` a TFJob, in
+                the namespace ``default``.
+        """
         return self.cluster.get_job(key_of(key))
 
     def list(self, namespace: str | None = None) -> Jobs:

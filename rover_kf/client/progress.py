@@ -7,7 +7,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from rover_kf.api.jobs import Event, ObservedJob, Pod
+from rover_kf.api import names
+from rover_kf.api.jobs import Event, JobKey, ObservedJob, Pod
 from rover_kf.api.leases import DataStatus
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
@@ -46,6 +47,14 @@ class Progress(Shown):
     """New since the last look, oldest first."""
     at: float = 0.0
     """Unix seconds of the look."""
+    namespace: str = "default"
+    kind: str = names.PYTORCHJOB
+    """Both of the job."""
+
+    @property
+    def key(self) -> JobKey:
+        """Where the job is found."""
+        return JobKey(self.namespace, self.job, self.kind)
 
     @property
     def finished(self) -> bool:
@@ -92,6 +101,8 @@ def progress_of(
         verdict=status.verdict if status else "",
         goodput=status.goodput if status else None,
         data=status.data if status else (),
+        namespace=job.key.namespace,
+        kind=job.key.kind,
     )
 
 

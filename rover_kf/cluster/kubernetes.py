@@ -9,7 +9,7 @@ several threads. Nothing here retries: callers are level-triggered and ask again
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import kubernetes.client
@@ -22,7 +22,6 @@ from rover_kf.cluster import kubernetes_objects as objects
 from rover_kf.cluster.kubernetes_api import MERGE_PATCH, STRATEGIC_PATCH, Api
 from rover_kf.cluster.kubernetes_nodes import KubernetesNodes
 from rover_kf.cluster.kubernetes_transport import ApiProxy, Transport
-from rover_kf.cluster.kubernetes_watch import JobWatch
 
 _PLURALS = {names.PYTORCHJOB: names.PYTORCHJOBS, names.TFJOB: names.TFJOBS}
 
@@ -107,11 +106,6 @@ class KubernetesCluster(KubernetesNodes):
             self._api.request("DELETE", _job(key), what=str(key), body=body)
         except errors.JobNotFound:
             return
-
-    def watch_jobs(self, timeout_seconds: float) -> Iterator[JobKey]:
-        """Keys of labelled PyTorchJobs that change from this call on; ends after the timeout."""
-        every, query = kubernetes_listing.collection(None), kubernetes_listing.LABELLED
-        return JobWatch(self._api, every, query, self.list_jobs).changes(timeout_seconds)
 
     # -- pods --------------------------------------------------------------------------------------
 

@@ -52,9 +52,6 @@ class Jobs(Protocol):
     def delete_job(self, key: JobKey) -> None:
         """Delete the job; its pods end after it. Deleting a job that is not there is no error."""
 
-    def watch_jobs(self, timeout_seconds: float) -> Iterator[JobKey]:
-        """Keys of jobs that changed, as they change; ends after the timeout."""
-
 
 class Pods(Protocol):
     """Pods of a job, and the coordinator among them."""

@@ -16,6 +16,9 @@ from testcluster.tfjobs import Chief, Start
 from tests_support import eventually
 
 from rover_kf.api import names
+from rover_kf.api.jobs import JobKey
+from rover_kf.client import RoverClient, settings
+from rover_kf.cluster import kubernetes_connection
 from rover_kf.injection import quantities
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.usefixtures("controller")]
@@ -130,10 +133,19 @@ def _resized(cluster, job: RunningJob, chief: Chief, workers: int) -> int:
     return max(done)
 
 
+@pytest.fixture
+def rover(cluster, tmp_path):
+    """A client as a notebook has it."""
+    place = kubernetes_connection.from_environment(kubeconfig=str(cluster.kubeconfig))
+    with RoverClient(place, told=settings.read({}, state=tmp_path)) as client:
+        yield client
+
+
 @pytest.mark.at_length
-def test_workers_change_through_a_suspension(cluster, start):
+def test_workers_change_through_a_suspension(cluster, start, rover):
     """One worker becomes three and one again: each time the chief goes on from storage, steps since
-    the last save at most are done again, and all workers that TF_CONFIG names take part."""
+    the last save at most are done again, and all workers that TF_CONFIG names take part. A client
+    follows the job to its end, as it would a PyTorchJob."""
     job = start(STEPS, workers=1, telling=True)
     chief, told = Chief(job, PATIENCE), []
     for workers in (3, 1):
@@ -147,7 +159,10 @@ def test_workers_change_through_a_suspension(cluster, start):
         assert float(begun.loss) < 1.1 * loss
         named = [name for name in job.pods() if "-worker-" in name]
         assert len(named) == workers
-    assert eventually(job.verdict, within=PATIENCE, every=0.5, what="the end") == "Succeeded"
+    course = rover.follow(JobKey(job.namespace, job.name, "TFJob"), timeout=PATIENCE)
+    assert course[0].replicas == 3  # a chief, a worker, a PS
+    assert (course.last.phase, course.last.total_steps) == ("Succeeded", STEPS)
+    assert max(look.step for look in course) > told[-1][1]
     result = chief.result()
     assert (result["steps"], result["resumed"]) == (STEPS, "storage")
     print(f"\ndone before and begun after: {told}, ended with {result}")

@@ -15,7 +15,7 @@ import dataclasses
 import pathlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, final
 
@@ -30,7 +30,6 @@ from rover_kf.cluster.local.recovery import settle
 from rover_kf.cluster.local.settings import Timing, base_environment, memory_folder, write_shims
 from rover_kf.cluster.local.status import merge, new_record, observe
 from rover_kf.cluster.local.store import Record, Store
-from rover_kf.cluster.local.watch import changes
 
 _PROTECTED = ("name", "namespace", "uid", "creationTimestamp", "resourceVersion")
 
@@ -159,10 +158,6 @@ class LocalCluster(OneMachine):
         if owner is not None:  # nobody runs it; else whoever does removes it
             self.store.remove(key)
             owner.close()
-
-    def watch_jobs(self, timeout_seconds: float) -> Iterator[JobKey]:
-        """Keys of labelled jobs that changed, as they change; ends after the timeout."""
-        return changes(self.list_jobs, timeout_seconds, self._timing.resync)
 
     # -- pods --------------------------------------------------------------------------------------
 

@@ -54,7 +54,9 @@ def test_jobs_are_told_in_three_forms(call):
     assert "PyTorchJobSucceeded" in {item["reason"] for item in told}
     assert json.loads(call("status", "steady", "-o", "json"))["phase"] == "Running"
     assert json.loads(call("history", "list", "-o", "json")) == []
-    for words in (("list",), ("top",), ("events", "ended"), ("status", "steady")):
+    assert yaml.safe_load(call("explain", "steady", "-o", "yaml"))["replicas"] == 1
+    one = (("events", "ended"), ("status", "steady"), ("explain", "steady"))
+    for words in (("list",), ("top",), *one):
         text = call(*words)
         assert "\x1b" not in text
         assert "ended" in text or "steady" in text or "Succeeded" in text

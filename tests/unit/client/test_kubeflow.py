@@ -7,15 +7,18 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import importlib
+import inspect
 
 import api_stand_in
 import kubeflow.training as kft
 import kubernetes.client
 import pytest
+from job_manifests import make_job
 from local_jobs import job, replica
 
 from rover_kf import errors
-from rover_kf.client import RoverClient, kubeflow_client, settings
+from rover_kf.api.jobs import JobKey
+from rover_kf.client import RoverClient, abode, kubeflow_client, settings
 
 
 @pytest.fixture
@@ -93,12 +96,60 @@ def test_a_training_client_lends_its_connection(told):
         assert {headers["authorization"] for *_, headers in server.requests} == {"Bearer caller"}
 
 
+def test_a_training_client_of_tfjobs_lends_its_kind(told):
+    """What is called by its name alone is a TFJob then; a PyTorchJob is asked for by its kind."""
+    group = "/apis/kubeflow.org/v1/namespaces/team"
+    with api_stand_in.serving() as server:
+        server.put(f"{group}/pytorchjobs/wide", make_job(name="wide"))
+        running = {"conditions": [{"type": "Running", "status": "True"}]}
+        wide = {**make_job(kind="TFJob", name="wide"), "status": running}
+        server.put(f"{group}/tfjobs/wide", wide)
+        theirs = kft.TrainingClient(
+            client_configuration=server.client().configuration, namespace="team", job_kind="TFJob"
+        )
+        with RoverClient(theirs, told=told) as rover:
+            key = JobKey("team", "wide", "TFJob")
+            assert rover.get_job("wide").key == key
+            assert [found.key for found in rover.list_jobs()] == [key]
+            assert [found.key for found in rover.list_jobs(job_kind="PyTorchJob")] == [
+                JobKey("team", "wide")
+            ]
+            assert rover.is_job_running("wide")
+            assert not rover.is_job_running("wide", None, "PyTorchJob")
+            ended = {"conditions": [{"type": "Succeeded", "status": "True"}]}
+            server.put(f"{group}/tfjobs/wide", {**wide, "status": ended})
+            assert rover.wait_for_job_conditions("wide").key == key
+            assert rover.follow(key).last.phase == "Succeeded"
+            rover.delete_job("wide")
+            assert list(server.objects) == [f"{group}/pytorchjobs/wide"]
+            with pytest.raises(errors.InputError, match="'MPIJob'; allowed: PyTorchJob or TFJob"):
+                rover.get_job("wide", job_kind="MPIJob")
+
+
+def test_a_name_has_its_kind_in_front():
+    """As on the command line; in the namespace ``default``."""
+    assert abode.key_of("wide") == JobKey("default", "wide")
+    assert abode.key_of("tfjob/wide") == JobKey("default", "wide", "TFJob")
+    with pytest.raises(errors.InputError, match="calls no job"):
+        abode.key_of("mpijob/wide")
+
+
 def test_kubeflows_verbs_are_those_of_kubeflow():
-    """Each of our names is one of theirs, with the same first words."""
+    """Each of our names is one of theirs; words that may be given without their name stand in the
+    same places."""
     ours = [name for name in dir(RoverClient) if "_job" in name and not name.startswith("_")]
     assert len(ours) >= 10
     missing = [name for name in ours if not hasattr(kft.TrainingClient, name)]
     assert missing == []
+    for name in ours:
+        own, other = (_by_place(getattr(kind, name)) for kind in (RoverClient, kft.TrainingClient))
+        assert own == other[: len(own)], name
+
+
+def _by_place(verb):
+    """Names of the parameters that may be given by their place."""
+    told = inspect.signature(verb).parameters.values()
+    return [one.name for one in told if one.kind is one.POSITIONAL_OR_KEYWORD]
 
 
 def test_the_verbs_work_embedded(told):

@@ -9,8 +9,6 @@ that gives a labelled worker-only PyTorchJob whose container ``pytorch`` runs th
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from tests_support import eventually
 
@@ -198,28 +196,6 @@ class ClusterConformance:
         key = JobKey(namespace, "vanished")
         place.emit(key, Event("Told", "too late"))
         assert place.list_events(key) == ()
-
-    def test_a_watch_yields_what_changes(self, place, manifest):
-        """watch_jobs yields the key of a job that is made, patched or deleted, then ends."""
-        seen, key = [], None
-        watching = threading.Event()
-
-        def watch():
-            changes = place.watch_jobs(8.0)
-            watching.set()
-            for changed in changes:
-                seen.append(changed)
-                if len(seen) > 100:
-                    return
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        watching.wait(10.0)
-        key = place.create_job(manifest("watched", FOREVER)).key
-        eventually(lambda: key in seen)
-        thread.join(60.0)
-        assert not thread.is_alive()
-        place.delete_job(key)
 
     def test_no_coordinator_is_said(self, place, manifest):
         """Without a coordinator a call raises ClusterUnavailable, which may be retried."""

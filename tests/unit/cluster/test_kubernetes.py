@@ -159,43 +159,6 @@ def test_tfjobs_are_listed_beside_pytorchjobs(cluster, server, caplog, refusal):
     assert len(caplog.messages) == bool(refusal)
 
 
-def change(kind, version, name="digits"):
-    metadata = {"name": name, "namespace": "team", "resourceVersion": str(version)}
-    return {"type": kind, "object": {"kind": "PyTorchJob", "metadata": metadata}}
-
-
-def test_a_watch_goes_on_where_it_stopped(cluster, server):
-    """A stream that the server ends is opened again from the last version seen."""
-    server.watches = [
-        [change("ADDED", 101), change("BOOKMARK", 150)],
-        [change("MODIFIED", 160, "other")],
-    ]
-    seen = []
-    for key in cluster.watch_jobs(1.5):
-        seen.append(key.name)
-        if len(seen) == 2:
-            break
-    assert seen == ["digits", "other"]
-    versions = [q["resourceVersion"] for _, _, q, _, _ in server.requests if "watch" in q]
-    assert versions == ["100", "150"]
-
-
-def test_a_watch_survives_an_expired_version(cluster, server):
-    """After 410 every job is told, since what changed meanwhile is not known."""
-    server.put(f"{JOBS}/digits", make_job())
-    gone = {"type": "ERROR", "object": {"code": 410, "message": "too old"}}
-    server.watches = [[gone], [change("MODIFIED", 200, "later")]]
-    seen = cluster.watch_jobs(5.0)
-    assert [next(seen).name, next(seen).name] == ["digits", "later"]
-
-
-def test_a_broken_watch_is_said(cluster, server):
-    """Any other error of the stream is ClusterUnavailable: the caller watches again."""
-    server.watches = [[{"type": "ERROR", "object": {"code": 500, "message": "etcd"}}]]
-    with pytest.raises(errors.ClusterUnavailable, match="etcd"):
-        list(cluster.watch_jobs(5.0))
-
-
 def test_pods_come_in_replica_order(cluster, server):
     """Master first, then workers by number, with what the kubelet says of their containers."""
     for index in (10, 2):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""How a job is called on the command line: its name, or ``tfjob/NAME``."""
+"""How a job is called, on the command line and in Python: its name, or ``tfjob/NAME``."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from job_manifests import make_job
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
-from rover_kf.cli.job_name import called, key_of
+from rover_kf.client.job_name import called, key_of
 
 GROUP = "/apis/kubeflow.org/v1/namespaces/team"
 
@@ -60,6 +60,10 @@ def test_a_tfjob_is_listed_and_called_by_its_kind(server, call):
     code, table = call("list", "-n", "team")
     assert code == 0, table
     assert [line.split()[1] for line in table.splitlines()[1:]] == ["wide", "tfjob/wide"]
+    code, table = call("top")
+    assert [line.split()[:2] for line in table.splitlines()[1:]] == [
+        ["team", "wide"], ["team", "tfjob/wide"],
+    ]  # fmt: skip
     code, told = call("list", "-n", "team", "-o", "json")
     assert [item["key"]["kind"] for item in json.loads(told)] == ["PyTorchJob", "TFJob"]
     before = len(server.requests)
