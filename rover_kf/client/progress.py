@@ -89,7 +89,7 @@ def progress_of(
         job=job.key.name,
         phase=job.phase,
         activity=status.phase if status else "",
-        replicas=job.nodes,
+        replicas=sum(job.replicas.values()),
         running=sum(pod.phase == "Running" and not pod.deleting for pod in pods),
         nodes=status.nodes if status else 0,
         step=status.step if status else 0,
