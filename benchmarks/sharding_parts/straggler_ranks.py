@@ -14,12 +14,13 @@ import os
 import pathlib
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 
 
 class Points(Dataset[torch.Tensor]):
@@ -33,6 +34,27 @@ class Points(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return self._point
+
+
+class Known(Sampler[list[int]]):
+    """One rank's part of each batch, the same in all of them, the samples in their order.
+
+    Args:
+        parts: samples of a batch, by rank.
+        rank: of these.
+        samples: of the epoch.
+    """
+
+    def __init__(self, parts: Sequence[int], rank: int, samples: int) -> None:
+        self._begin, self._size = sum(parts[:rank]), parts[rank]
+        self._batch, self._samples = sum(parts), samples
+
+    def __len__(self) -> int:
+        return self._samples // self._batch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for begin in range(self._begin, self._samples, self._batch):
+            yield list(range(begin, begin + self._size))
 
 
 class Accelerator(torch.nn.Module):
@@ -51,7 +73,7 @@ class Accelerator(torch.nn.Module):
 def main() -> None:
     """Fork the ranks, of which the first one tells the time."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("system", choices=["static", "dlrover", "rover"])
+    parser.add_argument("system", choices=["ideal", "static", "dlrover", "rover"])
     parser.add_argument("--seconds", type=float, nargs="+", help="that a sample takes each rank")
     parser.add_argument("--samples", type=int)
     parser.add_argument("--batch", type=int)
@@ -81,7 +103,7 @@ def epoch(given: argparse.Namespace, rank: int) -> dict[str, float]:
     """Train on each sample once, beginning with nothing known."""
     model = DistributedDataParallel(Accelerator(given.seconds[rank]))
     optimizer = torch.optim.SGD(model.parameters(), 1e-9)
-    loader = _loader(given, model)
+    loader = _loader(given, rank, model)
     optimizer.step()  # its first call imports for a second
     dist.barrier()
     begun, steps = time.monotonic(), 0
@@ -95,8 +117,14 @@ def epoch(given: argparse.Namespace, rank: int) -> dict[str, float]:
     return {"seconds": time.monotonic() - begun, "steps": steps}
 
 
-def _loader(given: argparse.Namespace, model: torch.nn.Module) -> Any:
+def _loader(given: argparse.Namespace, rank: int, model: torch.nn.Module) -> Any:
     data, part = Points(given.samples), given.batch // len(given.seconds)
+    if given.system == "ideal":
+        from rover_kf.sharding.shares import shares  # noqa: PLC0415 - a peer's environment may lack it
+
+        costs = [int(seconds * 1e9) for seconds in given.seconds]
+        parts = shares(given.batch, costs, least=1, most=given.batch)
+        return DataLoader(data, batch_sampler=Known(parts, rank, given.samples))
     if given.system == "static":
         return DataLoader(data, part, sampler=DistributedSampler(data))
     if given.system == "dlrover":
