@@ -22,7 +22,7 @@ PORT = 7411
 KEPT = 64
 """Windows that a coordinator tells of."""
 LATE = 10.0
-"""Seconds after which a window that nobody has asked for counts as missed."""
+"""Seconds after which a window that nobody has asked for counts as late."""
 _HEAD = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 
 
@@ -149,14 +149,16 @@ class Crowd:
         """All that was noted."""
         now = time.time()
         late = [job for job in self._jobs.values() if job.waits(now) > LATE]
+        # Of jobs that are not asked any more, too.
+        skipped = sum(max(job.closed(now) - job.handed - 1, 0) for job in self._jobs.values())
         found = {
             "jobs": len(self._jobs),
             "asked": len(self._asked),
             "last_first_asked": max(self._asked.values(), default=0.0) - self._since,
             "handed_out_after": sorted(self._delays),
             "scaled_after": sorted(self._decided),
-            "windows_missed": self._missed,
-            "windows_waiting": len(late),
+            "windows_missed": self._missed + skipped,
+            "windows_late": len(late),
             "requests": self._requests,
             "seconds": now - self._since,
         }

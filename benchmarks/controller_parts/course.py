@@ -111,7 +111,8 @@ def _steady(plane: Plane, subject: Subject, size: int, seconds: float) -> dict[s
         "rss_mib": round(peak / 2**20, 1),
         "rss_at_worst_mib": round(after.peak / 2**20, 1),
         "cpu_cores": round((after.cpu_seconds - before.cpu_seconds) / passed, 3),
-        "missed": size - heard["asked"] + heard["windows_missed"] + heard["windows_waiting"],
+        "missed": size - heard["asked"] + heard["windows_missed"],
+        "late": heard["windows_late"],
         "seconds": round(passed, 1),
         **shares,
     }

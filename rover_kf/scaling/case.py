@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.samples import Throughput
@@ -19,6 +20,9 @@ LAST_SHARE = 0.1
 
 UNKNOWN_WORK_SECONDS = 3600.0
 """Time left that is assumed when the trainer does not say how many steps there will be."""
+
+STARVED = 0.1
+"""Of a step, spent waiting for data: more is told where more replicas are reckoned with."""
 
 LATE_PRICE = 1000.0
 """Replica-seconds that a second after the deadline costs: whatever helps to meet it pays."""
@@ -57,6 +61,18 @@ class Case:
             return UNKNOWN_WORK_SECONDS
         steps = max(0, self.seen.total_steps - self.seen.step)
         return steps * self.windows[-1].step_seconds
+
+    @property
+    def starved(self) -> str:
+        """What to try before more replicas where ranks wait for data; empty where they do not.
+
+        It stops nothing: replicas bring loaders of their own, and what they gain is measured.
+        """
+        waits = [window.wait_fraction for window in self.windows]
+        found = statistics.median(waits) if waits else 0.0
+        if found <= STARVED:
+            return ""
+        return f"; {found:.0%} of a step waits for data: loader workers and CPU may gain as much"
 
     def cost(self, replicas: int, rate: float) -> float:
         """J: replica-seconds for the work left, with the price of waiting and lateness."""

@@ -174,7 +174,7 @@ def _optimise(case: Case) -> tuple[ScaleDecision, ScalingState]:
     numbers = (
         f"{seen.replicas} -> {size} replicas: {case.rate:.1f} -> {rate:.1f} samples/s predicted, "
         f"{case.seconds_left:.0f} s of work left, {case.restart:.1f} s a change, "
-        f"saves {saving:.0%} of the cost"
+        f"saves {saving:.0%} of the cost{case.starved if size > seen.replicas else ''}"
     )
     if saving <= policy.hysteresis:
         return _no_vote(case, f"{numbers}; less than {policy.hysteresis:.0%} is not worth it")

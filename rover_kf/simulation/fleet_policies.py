@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies for a cluster: ours, and those that it is compared with.
 
-Ours learns each program's throughput from the windows of its runs, as production does. Optimus and
-Pollux are given the true tables instead of what they would fit, which makes them stronger.
+Ours is the controller's ``allocate`` over the fit of ``rover_kf.scaling``. It learns a program's
+throughput from the windows of all its runs; the controller knows those of the run itself alone.
+Optimus and Pollux are given the true tables instead of what they would fit, which makes them
+stronger.
 """
 
 from __future__ import annotations

@@ -197,7 +197,8 @@ class Checkpointer:
             step: its number, from 1 on.
             state: as given to restore.
             samples: that this rank consumed in the step.
-            wait_seconds: of the step, spent waiting for data.
+            wait_seconds: of the step, spent waiting for data by other means than the loaders of
+                rover_kf in the state, which are asked.
             total_steps: that the whole training will take, if known.
             metrics: what was measured of this state; as for save, where the step is saved.
 
@@ -223,7 +224,7 @@ class Checkpointer:
             ended_at=self._clock.now(),
             seconds=now - self._last_step_at,
             samples=samples,
-            wait_seconds=wait_seconds,
+            wait_seconds=wait_seconds + self._places.take_waited(),
             save_seconds=self._save_seconds + self._saver.take_waited(),
             own_seconds=own_seconds,
         )

@@ -22,6 +22,7 @@ from rover_kf.sharding.batches import Part
 from rover_kf.trainer.balance import Balance, known
 from rover_kf.trainer.drawing import Drawn, drawn
 from rover_kf.trainer.route import Cut, route
+from rover_kf.trainer.waited import Waited
 
 
 class ElasticDataLoader(DataLoader[Any]):
@@ -106,6 +107,7 @@ class ElasticDataLoader(DataLoader[Any]):
         """By which the last whole step was cut, or the one of which the checkpoint is."""
         self._taken = self._fetched = 0
         """Samples of the epoch that the loop was given here, and that were asked for."""
+        self._waited = Waited()
         super().__init__(dataset, batch_sampler=_Cuts(self), **options)
         self._balance: Balance | None = None
         if balance is not None and self._whole.world_size > 1:
@@ -148,7 +150,7 @@ class ElasticDataLoader(DataLoader[Any]):
         self._ahead.clear()
         self._fetched = self._taken
         course, ahead = self._course, self._ahead
-        for batch in super().__iter__():
+        for batch in self._waited.within(super().__iter__()):
             self._part, done, indices, costs = ahead.popleft()
             if self._part.last:
                 # Before the loop's body runs: a checkpoint at its end has this step.
@@ -191,6 +193,10 @@ class ElasticDataLoader(DataLoader[Any]):
         """How far this rank is, for the coordinator's status; from any thread."""
         course, ahead = self._course, max(self._fetched - self._taken, 0)
         return DataPlace(name, course.epoch, course.samples, course.done, self._taken, ahead)
+
+    def take_waited(self) -> float:
+        """Seconds that the loop has waited for batches since it was asked last."""
+        return self._waited.take()
 
     def _fetched_ahead(self) -> int:
         """Parts that workers are given before they are asked for."""

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""How far the loaders of a state are through their epochs, for the coordinator's status.
+"""What the loaders of a state tell: their places in epochs, and how long they were waited for.
 
-Leased data are not among them: their ledger tells of itself.
+Places of leased data are not among them: their ledger tells of itself.
 """
 
 from __future__ import annotations
@@ -27,14 +27,25 @@ class Placed(Protocol):
         """
 
 
+@runtime_checkable
+class Awaited(Protocol):
+    """An entry of a state that the training loop waits for."""
+
+    def take_waited(self) -> float:
+        """Seconds that the loop has waited for its data since it was asked last."""
+
+
 class Places:
     """Of one training process."""
 
     def __init__(self) -> None:
         self._known: tuple[tuple[str, Placed], ...] = ()
+        self._awaited: tuple[Awaited, ...] = ()
 
     def attend(self, state: Mapping[str, object]) -> None:
         """Tell of the loaders of this state."""
+        values = (value for value in state.values() if not isinstance(value, type))
+        self._awaited = tuple(value for value in values if isinstance(value, Awaited))
         found = [
             (name, value)
             for name, value in state.items()
@@ -45,3 +56,7 @@ class Places:
     def now(self) -> tuple[DataPlace, ...]:
         """All of them; from any thread."""
         return tuple(value.data_place(name) for name, value in self._known)
+
+    def take_waited(self) -> float:
+        """Seconds that the loop has waited for data since it was asked last."""
+        return sum(value.take_waited() for value in self._awaited)

@@ -53,6 +53,15 @@ def after(decision_state, now):
     return decision_state[1].with_change(now)
 
 
+@pytest.mark.parametrize(("waits", "told"), [(0.05, False), (0.3, True)])
+def test_who_waits_for_data_hears_of_loaders_before_replicas(waits, told):
+    """It is told where the job would grow, and stops nothing: replicas bring loaders, too."""
+    hungry = tuple(dataclasses.replace(each, wait_fraction=waits) for each in windows(2, 1.0))
+    decision, _ = decide(look(windows=hungry), POLICY, ScalingState(), now=1000)
+    assert (decision.action, decision.target) == ("scale", 4)
+    assert ("30% of a step waits for data: loader workers" in decision.reason) is told
+
+
 def test_scales_up_when_the_work_left_pays_for_it():
     """With hours of work and a single size seen, the hopeful model doubles the job at most."""
     decision, state = decide(look(), POLICY, ScalingState(), now=1000)

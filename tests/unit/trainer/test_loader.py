@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 import torch
@@ -13,6 +14,9 @@ from torch.utils.data import IterableDataset
 
 from rover_kf import ElasticDataLoader, errors
 from rover_kf.sharding.permutation import Permutation
+from rover_kf.trainer.places import Places
+
+READ_SECONDS = 0.0005
 
 
 class Endless(IterableDataset):
@@ -145,3 +149,28 @@ def test_places_outside_an_order_are_refused():
     for place in (-1, 5):
         with pytest.raises(errors.InputError, match=f"position {place}"):
             Permutation(5, 1, 1).at(place)
+
+
+def test_what_the_loop_waits_for_is_told_once():
+    """Reading in the loop's own process counts, what the loop computes meanwhile does not."""
+
+    class Slow(Numbered):
+        def __getitem__(self, index):
+            begun = time.perf_counter()
+            while time.perf_counter() - begun < READ_SECONDS:
+                pass
+            return super().__getitem__(index)
+
+    loader = ElasticDataLoader(Slow(64), 16, rank=0, world_size=1)
+    places = Places()
+    places.attend({"model": torch.nn.Linear(1, 1), "loader": loader})
+    begun, computed = time.perf_counter(), 0.0
+    for _ in loader:
+        pause = time.perf_counter()
+        while time.perf_counter() - pause < 10 * READ_SECONDS:
+            pass
+        computed += time.perf_counter() - pause
+    whole = time.perf_counter() - begun
+    waited = places.take_waited()
+    assert 64 * READ_SECONDS <= waited <= whole - computed
+    assert places.take_waited() == 0
