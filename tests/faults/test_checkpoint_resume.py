@@ -24,12 +24,21 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 TESTS = pathlib.Path(__file__).parents[1]
 SAMPLES = TESTS.parent / "manifests" / "samples"
 STEPS = 60
+KILLS, EVERY, LAST = (4, 9, 16, 23), 2, 26
+"""Of two ranks: steps in which both are killed, between saves, and in all."""
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RankServer]:
     """Loads torch once for all trainings."""
     with serving(TESTS / "support" / "sample_ranks.py") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def resumed() -> Iterator[RankServer]:
+    """The same for ranks that kill themselves."""
+    with serving(TESTS / "support" / "resumed_training.py") as running:
         yield running
 
 
@@ -72,6 +81,67 @@ def test_resume_equals_no_crash(server, tmp_path):
             eventually((folder / "manifest.json").exists)
             files.append((folder / "rank-00000.safetensors").read_bytes())
     assert files[0] == files[1]
+
+
+class Lineage:
+    """What the ranks of a training wrote down, over all its rounds.
+
+    Args:
+        folder: with a file a rank.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.begins: list[list[str]] = []
+        """What each rank's rounds began with: step and source."""
+        self.losses: list[dict[int, set[str]]] = []
+        """Of each rank by step; more than one where a step done again has another loss."""
+        for file in sorted(folder.iterdir()):
+            begins, losses = [], dict[int, set[str]]()
+            for line in file.read_text().splitlines():
+                kind, _, told = line.partition(" ")
+                if kind == "from":
+                    begins.append(told)
+                else:
+                    losses.setdefault(int(kind), set()).add(told)
+            self.begins.append(begins)
+            self.losses.append(losses)
+
+
+@pytest.mark.parametrize("way", ["digits", "char-gpt", "fsdp"])
+def test_two_ranks_killed_again_and_again_lose_nothing(resumed, tmp_path, way):
+    """DDP with BatchNorm, DDP of a transformer, FSDP2: after each of four kills, on both sides of a
+    save, the ranks go on from one step; all losses and the last files are those of a calm run."""
+    found: dict[str, tuple[Lineage, list[bytes]]] = {}
+    for name, kills in (("calm", ()), ("killed", KILLS)):
+        journal, storage = tmp_path / f"{name}-journal", tmp_path / f"{name}-pvc"
+        journal.mkdir()
+        changes = {"checkpoint_every": EVERY, "storage": storage, "persist_seconds": 3600.0}
+        with checkpoint_pod.pods(tmp_path / name, 2, **changes) as some:
+            for round_, dies in enumerate((*kills, 0), 1):
+                local = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(checkpoint_pod.free_port())}
+                ranks = [
+                    {**pod.environment(rank=rank, world_size=2, round_=round_), **local}
+                    for rank, pod in enumerate(some)
+                ]
+                resumed.start(ranks, way=way, steps=LAST, dies=dies, journal=str(journal))
+                assert resumed.wait() == [-signal.SIGKILL if dies else 0] * 2
+            folder = storage / "demo" / f"step-{LAST:012d}-{len(kills) + 1}"
+            eventually((folder / "manifest.json").exists)
+            files = [(folder / f"rank-{rank:05d}.safetensors").read_bytes() for rank in range(2)]
+            found[name] = Lineage(journal), files
+    (calm, calm_files), (killed, killed_files) = found["calm"], found["killed"]
+    for rounds in (killed.begins[0], killed.begins[1]):
+        begins = [int(told.split()[0]) for told in rounds]
+        assert len(begins) == len(KILLS) + 1
+        for begin, dies in zip(begins[1:], KILLS, strict=True):
+            assert dies - EVERY <= begin <= dies
+    assert [told.split()[0] for told in killed.begins[0]] == [
+        told.split()[0] for told in killed.begins[1]
+    ]
+    assert killed.losses == calm.losses
+    assert [sorted(losses) for losses in calm.losses] == [list(range(1, LAST + 1))] * 2
+    assert all(len(each) == 1 for losses in calm.losses for each in losses.values())
+    assert killed_files == calm_files
 
 
 def _train_world(
