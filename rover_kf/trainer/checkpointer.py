@@ -42,6 +42,7 @@ from rover_kf.trainer.places import Places
 from rover_kf.trainer.recall import live_shards
 from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery
 from rover_kf.trainer.reporter import Reporter
+from rover_kf.trainer.running_statistics import RunningStatistics
 from rover_kf.trainer.saver import Saver
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.state import Parts
@@ -86,6 +87,7 @@ class Checkpointer:
         self._link = Link(home) if home else None
         self._phase, self._places = Phase(), Places()
         self._own_time, self._clock = OwnTime(), SteadyClock()
+        self._statistics = RunningStatistics()
         told = (self._phase.now, self._places.now)
         self._reporter = Reporter(self._settings, self._link, *told) if self._link else None
         self._recovery = Recovery(self._settings, self._link) if self._link else None
@@ -193,6 +195,8 @@ class Checkpointer:
     ) -> None:
         """Say that an optimizer step is finished; saves when it is due, and after the last one.
 
+        Every rank calls it after each step.
+
         Args:
             step: its number, from 1 on.
             state: as given to restore.
@@ -216,7 +220,10 @@ class Checkpointer:
         self._saver.check()
         own_seconds = self._own_time.take()
         draining = self._drain is not None and self._drain.is_due(step)
-        if draining or step % self.every == 0 or step == total_steps:
+        due = step % self.every == 0 or step == total_steps
+        if due and self._replicated:
+            self._statistics.agree(state)
+        if draining or due:
             self.save(step, state, metrics=metrics)
         now = time.monotonic()
         sample = StepSample(

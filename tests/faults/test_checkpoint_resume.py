@@ -124,7 +124,11 @@ def test_two_ranks_killed_again_and_again_lose_nothing(resumed, tmp_path, way):
                     for rank, pod in enumerate(some)
                 ]
                 resumed.start(ranks, way=way, steps=LAST, dies=dies, journal=str(journal))
-                assert resumed.wait() == [-signal.SIGKILL if dies else 0] * 2
+                first, second = resumed.wait()
+                assert first == (-signal.SIGKILL if dies else 0)
+                # Of a model with running statistics nobody saves a step that rank 0 does not.
+                alone = way == "digits" and dies > 0 and dies % EVERY == 0
+                assert second == (1 if alone else first)
             folder = storage / "demo" / f"step-{LAST:012d}-{len(kills) + 1}"
             eventually((folder / "manifest.json").exists)
             files = [(folder / f"rank-{rank:05d}.safetensors").read_bytes() for rank in range(2)]

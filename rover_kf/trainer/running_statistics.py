@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Running statistics of normalisation, the one part of a replicated state that ranks differ in.
+
+Each rank's are of its own part of the batch, and DistributedDataParallel gives all of them rank 0's
+when the next forward pass begins. A checkpoint of which any rank's copy stands for all would bring
+back another rank's. So all ranks take rank 0's before they save: what the next step would do first.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Mapping
+
+import torch
+import torch.distributed as dist
+from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
+
+from rover_kf.trainer.shards import part_of
+
+SOURCE = 0
+"""The rank that DistributedDataParallel takes buffers from."""
+
+
+class RunningStatistics:
+    """Of one training process."""
+
+    def __init__(self) -> None:
+        self._modules: tuple[_NormBase, ...] | None = None
+
+    def agree(self, state: Mapping[str, object]) -> None:
+        """Take rank 0's; all ranks call it after the same step.
+
+        Args:
+            state: that is about to be saved; the first one's modules are those of all.
+        """
+        if not dist.is_initialized() or dist.get_world_size() < 2:  # noqa: PLR2004 - nobody differs
+            return
+        if self._modules is None:
+            self._modules = tuple(_modules(state))
+        for same in _alike(self._modules):
+            flat = torch.cat([each.reshape(-1) for each in same])
+            dist.broadcast(flat, SOURCE)
+            sizes = [each.numel() for each in same]
+            for each, taken in zip(same, torch.split(flat, sizes), strict=True):
+                each.copy_(taken.view_as(each))
+
+
+def _modules(state: Mapping[str, object]) -> Iterator[_NormBase]:
+    for value in state.values():
+        if not isinstance(value, torch.nn.Module):
+            continue
+        if any(part_of(each) is not each for each in value.parameters()):
+            continue  # FSDP2 leaves each rank its own
+        for module in value.modules():
+            # Ranks of SyncBatchNorm have the same ones by themselves.
+            if isinstance(module, _NormBase) and not isinstance(module, SyncBatchNorm):
+                yield module
+
+
+def _alike(modules: tuple[_NormBase, ...]) -> list[list[torch.Tensor]]:
+    """Their statistics by type and device, as far as the process group can send them."""
+    found: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]]
+    found = collections.defaultdict(list)
+    on_devices_alone = dist.get_backend() == "nccl"
+    for module in modules:
+        for each in (module.running_mean, module.running_var):
+            if each is not None and (each.is_cuda or not on_devices_alone):
+                found[each.dtype, each.device].append(each)
+    return list(found.values())
