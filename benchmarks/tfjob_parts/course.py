@@ -131,9 +131,9 @@ class Log:
         programs = re.split(r"^(?=starts after)", self._text(), flags=re.MULTILINE)[1:]
         lost = 0
         for before, after in itertools.pairwise(programs):
-            lost += max(map(int, _DONE.findall(before)), default=0) - int(
-                _STARTS.findall(after)[0][0]
-            )
+            told = max(map(int, _DONE.findall(before)), default=0)
+            # One that was saved last may not have been told any more.
+            lost += max(told - int(_STARTS.findall(after)[0][0]), 0)
         if not completed:
             text = self._text()
             lost += self.done() - max(map(int, _SAVED.findall(text)), default=0)

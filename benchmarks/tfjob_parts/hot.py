@@ -84,5 +84,6 @@ def _patch(cluster: Cluster, job: RunningJob, spec: dict[str, object]) -> None:
 
 
 def _told(job: RunningJob) -> list[str]:
-    reasons = ("ServerShortOfCpu", "CpuRaised", "CpuNotRaised")
-    return [event["message"] for event in job.events() if event["reason"] in reasons]
+    reasons, uid = ("ServerShortOfCpu", "CpuRaised", "CpuNotRaised"), job.read()["metadata"]["uid"]
+    ours = (event for event in job.events() if event["involvedObject"]["uid"] == uid)
+    return [event["message"] for event in ours if event["reason"] in reasons]
