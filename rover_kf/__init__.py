@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rover_kf.injection.policy import RoverPolicy as RoverPolicy
     from rover_kf.readers.tables import TableRows as TableRows
     from rover_kf.readers.text import TextLines as TextLines
+    from rover_kf.readers.whole_files import FileDataset as FileDataset
     from rover_kf.trainer.checkpointer import Checkpointer as Checkpointer
     from rover_kf.trainer.directory import DirectoryCheckpointer as DirectoryCheckpointer
     from rover_kf.trainer.kafka.dataset import KafkaDataset as KafkaDataset
@@ -35,6 +36,7 @@ _HOMES = {
     "DirectoryCheckpointer": "rover_kf.trainer.directory",
     "ElasticDataLoader": "rover_kf.trainer.loader",
     "ElasticSampler": "rover_kf.trainer.sampler",
+    "FileDataset": "rover_kf.readers.whole_files",
     "JobKey": "rover_kf.api.jobs",
     "KafkaDataset": "rover_kf.trainer.kafka.dataset",
     "Quantity": "rover_kf.api.decisions",

@@ -1,9 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet and Arrow files, what their footers say, and how their row groups are read.
-
-pyarrow is the user's: it is imported when a data set is made, not before.
-"""
+"""Parquet and Arrow files, what their footers say, and how their row groups are read."""
 
 from __future__ import annotations
 
@@ -16,26 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rover_kf import errors
+from rover_kf.readers import arrow_folders
+from rover_kf.readers.arrow_folders import arrow
 from rover_kf.readers.files import Sources
 
 _ENDINGS = (".parquet", ".arrow", ".feather")
 _AT_ONCE = 16
 """Footers that are read side by side: an object store takes its time for each."""
-
-
-def arrow() -> Any:
-    """The module pyarrow.
-
-    Raises:
-        InputError: it is not installed.
-    """
-    try:
-        return importlib.import_module("pyarrow")
-    except ImportError as cause:
-        raise errors.InputError(
-            "Parquet and Arrow files are read with pyarrow, which is not installed here: "
-            "pip install 'rover-kf[data]', or pyarrow in the training image"
-        ) from cause
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -171,33 +155,5 @@ def found(sources: Sources, columns: Sequence[str] | None) -> tuple[TableFile, .
 
 def _below(source: str) -> list[tuple[str, str, Any]]:
     """Path, name below the source and file system of each file."""
-    fs = importlib.import_module("pyarrow.fs")
-    try:
-        system, path = (
-            fs.FileSystem.from_uri(source) if "://" in source else (fs.LocalFileSystem(), source)
-        )
-        about = system.get_file_info([path])[0]
-        if about.type == fs.FileType.File:
-            return [(path, about.base_name, system)]
-        listed = system.get_file_info(fs.FileSelector(path, recursive=True))
-    except (arrow().ArrowException, OSError) as cause:
-        raise errors.InputError(
-            f"{source} cannot be looked at: {cause}; is the volume with the data mounted there, "
-            "and is its address one that pyarrow knows?"
-        ) from cause
-    names = sorted(
-        (each.path, each.path[len(path.rstrip("/")) + 1 :])
-        for each in listed
-        if each.type == fs.FileType.File and each.path.endswith(_ENDINGS)
-    )
-    kept = [
-        (where, name, system)
-        for where, name in names
-        if not any(part.startswith((".", "_")) for part in name.split("/"))
-    ]
-    if not kept:
-        raise errors.InputError(
-            f"{source} has no files that end with {' or '.join(_ENDINGS)}; is the volume with the "
-            "data mounted there?"
-        )
-    return kept
+    system, root, files = arrow_folders.below(source, _ENDINGS)
+    return [(f"{root}/{name}" if root else name, name, system) for name, _ in files]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.readers import table_files
+from rover_kf.readers import arrow_folders, table_files
 from rover_kf.readers.block_reader import BlockReader
 from rover_kf.readers.files import Sources
 from rover_kf.readers.recent import Recent
@@ -48,7 +48,7 @@ class TableRows(BlockReader[Any]):
         as_tables: bool = False,
         cached: int = 24,
     ) -> None:
-        self._arrow = table_files.arrow()
+        self._arrow = arrow_folders.arrow()
         self._files = table_files.found(sources, columns)
         self._columns = None if columns is None else list(columns)
         self._as_tables = as_tables
@@ -98,7 +98,7 @@ class TableRows(BlockReader[Any]):
 
     def _begin(self) -> None:
         super()._begin()
-        self._arrow = table_files.arrow()
+        self._arrow = arrow_folders.arrow()
         self._open = Recent(lambda number: self._files[number].opened(), _OPEN)
 
     def _read(self, block: int) -> Any:

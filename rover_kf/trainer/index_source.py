@@ -19,7 +19,7 @@ class IndexSource:
         dataset: with a length; the same samples in every process and every time.
         seed: of the order.
         shuffle: False: the data set's own order.
-        fingerprint: of its contents; any text.
+        fingerprint: of its contents, any text; its attribute of that name if not given.
 
     Raises:
         InputError: the data set has no length.
@@ -35,7 +35,7 @@ class IndexSource:
             )
         self._dataset: Any = dataset
         self._seed, self._shuffle = seed, shuffle
-        self.fingerprint = fingerprint
+        self.fingerprint = fingerprint or str(getattr(dataset, "fingerprint", ""))
         self.order = f"shuffled by seed {seed}" if shuffle else "as it is"
 
     def partitions(self) -> tuple[Partition, ...]:

@@ -56,7 +56,7 @@ class ShardedDataset(IterableDataset[Any]):
         epochs: that are trained.
         seed: of the order of a map-style data set.
         shuffle: False: its own order.
-        fingerprint: of the contents: a checkpoint of others is refused.
+        fingerprint: of the contents (the data set's own if not given): others are refused.
         shared: the model is one that all processes write to without waiting for each other (a
             parameter server): each sample counts at least once, and rank 0's state has the place.
             Else ranks of a process group step together, and each sample counts exactly once.
