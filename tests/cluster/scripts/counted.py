@@ -3,8 +3,9 @@
 """Trains on rows of Parquet in a fixed order and, beside them, on leased samples of the digits.
 
 ``counted.py ROWS BATCH EPOCHS``. Each process writes which samples each step gave it, one line a
-step, to a file in the folder JOURNAL: JSON {"round", "rank", "world", "step", "rows", "leased"},
-the numbers as base64 of 32-bit integers; and first of all {"round", "rank", "resumed"}.
+step, to a file in the folder JOURNAL: JSON {"round", "rank", "at", "world", "step", "rows",
+"leased"}, the numbers as base64 of 32-bit integers, ``at`` in monotonic seconds; and first of all
+{"round", "rank", "at", "resumed"}.
 """
 
 import base64
@@ -60,11 +61,11 @@ def packed(numbers):
 
 
 def write(**line):
-    """One line of this process's journal, there whole or not at all."""
+    """One line of this process's journal; a part of one that was killed here stands before it."""
     place = JOURNAL / f"{socket.gethostname()}.{os.environ['RANK']}.{os.getpid()}.jsonl"
     known = {"round": int(os.environ["ROVER_ROUND"]), "rank": dist.get_rank()}
     with place.open("a") as file:
-        file.write(json.dumps(known | line) + "\n")
+        file.write("\n" + json.dumps(known | {"at": time.monotonic()} | line) + "\n")
 
 
 def main():
