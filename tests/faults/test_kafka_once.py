@@ -8,23 +8,18 @@ says at the end is what the surviving model was trained on.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
 import time
 import uuid
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
+from kafka_feed import Feed, Lag
 from pods import Job, kill
 from tests_support import eventually
 
-from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.data import Progress, Span
+from rover_kf.api.data import Span
 from rover_kf.api.status import Acknowledged, ScaleRequest
-from rover_kf.inspection.place import locate
-from rover_kf.inspection.whole_state import open_state
-from rover_kf.trainer.kafka.beginnings import committed
 from rover_kf.trainer.kafka.connection import KafkaConnection
 from rover_kf.trainer.kafka.group_offsets import GroupOffsets
 
@@ -72,77 +67,6 @@ dist.destroy_process_group()
 """
 
 
-class Feed(threading.Thread):
-    """Produces numbers from 0 on, one a record, each once whatever happens to the broker."""
-
-    def __init__(self, address, topic):
-        super().__init__(daemon=True)
-        config = {"bootstrap.servers": address, "enable.idempotence": True, "log_level": 0}
-        self._producer, self._topic = Producer(config), topic
-        self.count = 0
-        self._end = threading.Event()
-
-    def append(self, count):
-        """So many more."""
-        for number in range(self.count, self.count + count):
-            self._producer.produce(self._topic, b"%d" % number, partition=number % PARTITIONS)
-            self._producer.poll(0)
-        self.count += count
-
-    def run(self):
-        """A few at a time, until it is told to end."""
-        while not self._end.wait(0.05) and self.count < MOST - REST:
-            self.append(4)
-
-    def end(self):
-        """No more by itself; waits until the broker has all."""
-        self._end.set()
-        self.join()
-        self.flush()
-
-    def flush(self):
-        """Wait until the broker has all."""
-        assert self._producer.flush(120) == 0
-
-
-class Lag(threading.Thread):
-    """Compares, again and again, what the group has committed with what is durable."""
-
-    def __init__(self, address, topic, storage):
-        super().__init__(daemon=True)
-        config = {"bootstrap.servers": address, "group.id": topic, "log_level": 0}
-        self._consumer, self._storage = Consumer(config), storage
-        self._partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-        self._end = threading.Event()
-        self.seen, self.ahead, self.values = 0, [], set()
-
-    def run(self):
-        """Until it is told to end. What is committed is asked first: both only grow."""
-        while not self._end.wait(0.5):
-            with contextlib.suppress(KafkaException, errors.RoverError, OSError):
-                group = self.committed()
-                durable = self._durable()
-                late = {name: at for name, at in group.items() if at > durable.get(name, 0)}
-                self.ahead += [(late, durable)] if late else []
-                self.seen += 1
-                self.values.add(sum(group.values()))
-
-    def committed(self):
-        """Offsets of the group, those that it has."""
-        told = self._consumer.committed(self._partitions, timeout=5)
-        return {f"{at.topic}/{at.partition}": at.offset for at in told if at.offset >= 0}
-
-    def _durable(self):
-        place = locate(str(self._storage))
-        tree = open_state(place.storage, place.checkpoint()).tree()
-        return committed(codec.decode(Progress, tree["data"]["progress"]))
-
-    def end(self):
-        """Look no more."""
-        self._end.set()
-        self.join()
-
-
 def test_each_record_counts_once_in_the_model_that_survives(kafka):
     """2 → 3 → 1 ranks, workers and the broker killed between: 0 lost, 0 counted twice, and the
     group's offsets are never ahead of the newest durable checkpoint. A record that is no number is
@@ -150,11 +74,11 @@ def test_each_record_counts_once_in_the_model_that_survives(kafka):
     topic = f"clicks-{uuid.uuid4().hex[:8]}"
     kafka.create(topic, PARTITIONS)
     kafka.produce(topic, [b"one"], partition=1)
-    feed = Feed(kafka.address, topic)
+    feed = Feed(kafka.address, topic, PARTITIONS, MOST - REST)
     feed.append(HISTORY)
     feed.flush()
     with Job(2, max_nodes=3, restarts=20) as job:
-        lag = Lag(kafka.address, topic, job.folder / "storage" / "train")
+        lag = Lag(kafka.address, topic, PARTITIONS, job.folder / "storage" / "train")
         enough = job.folder / "enough"
         command = (job.script(TRAINING), kafka.address, topic, str(MOST), str(enough))
         job.start(*command)

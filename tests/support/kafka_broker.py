@@ -31,6 +31,7 @@ _JAVA = (
     "-XX:TieredStopAtLevel=1",  # it lives for seconds
 )
 _CLASSES = ("-Dlog4j2.configurationFile=log4j2.properties", "-cp", "jars/*")
+_HOST = "127.0.0.1"
 _CLUSTER = "cm92ZXIta2YtdGVzdHMtMQ"
 
 
@@ -108,9 +109,13 @@ def _sha256(path: pathlib.Path) -> str:
 
 
 def _configure(
-    path: pathlib.Path, data: pathlib.Path, ports: tuple[int, int, int], password: str
+    path: pathlib.Path,
+    data: pathlib.Path,
+    ports: tuple[int, int, int],
+    password: str,
+    host: str = _HOST,
 ) -> None:
-    plain, controller, sasl = (f"127.0.0.1:{port}" for port in ports)
+    plain, controller, sasl = (f"{host}:{port}" for port in ports)
     login = "org.apache.kafka.common.security.plain.PlainLoginModule"
     own = {
         "log.dirs": data,
@@ -130,21 +135,24 @@ class KafkaBroker:
     Args:
         folder: for its files; empty.
         java: options of Java; those for a quick start if not given.
+        host: address that it serves at.
     """
 
-    def __init__(self, folder: pathlib.Path, java: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, folder: pathlib.Path, java: Sequence[str] | None = None, *, host: str = _HOST
+    ) -> None:
         self.folder = folder
         self._packages = installed()
         self._java = (*_JAVA, *(_classes() if java is None else java), *_CLASSES)
         ports = (free_port(), free_port(), free_port())
-        self.address, self.sasl_address = (f"127.0.0.1:{port}" for port in (ports[0], ports[2]))
+        self.address, self.sasl_address = (f"{host}:{port}" for port in (ports[0], ports[2]))
         self.password = uuid.uuid4().hex
         """Of the user ``trainer``, at the second address."""
         self.process: subprocess.Popen[bytes] | None = None
         self._properties = folder / "server.properties"
         self._log = folder / "broker.log"
         shutil.copytree(_node() / "data", folder / "data")
-        _configure(self._properties, folder / "data", ports, self.password)
+        _configure(self._properties, folder / "data", ports, self.password, host)
 
     def start(self) -> None:
         """Start it, or start it again with what it had; returns when it serves."""
@@ -194,9 +202,14 @@ class KafkaBroker:
 
 
 @contextlib.contextmanager
-def kafka_broker(folder: pathlib.Path) -> Iterator[KafkaBroker]:
-    """A running broker; killed afterwards."""
-    broker = KafkaBroker(folder)
+def kafka_broker(folder: pathlib.Path, *, host: str = _HOST) -> Iterator[KafkaBroker]:
+    """A running broker; killed afterwards.
+
+    Args:
+        folder: for its files; empty.
+        host: address of this machine that it serves at.
+    """
+    broker = KafkaBroker(folder, host=host)
     try:
         broker.start()
         yield broker
