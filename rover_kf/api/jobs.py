@@ -47,6 +47,8 @@ class Container:
     memory_limit: str = ""
     """What it shall have at most, as the pod states it; empty: no limit, or not known."""
     cpu_limit: str = ""
+    last_words: str = ""
+    """What it left in its termination log when it was last terminated."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -174,6 +174,7 @@ def _container_of(state: Mapping[str, Any], limits: Mapping[str, Any]) -> Contai
         ended_by=ended.get("reason") or "",
         memory_limit=str(limits.get("memory", "")),
         cpu_limit=str(limits.get("cpu", "")),
+        last_words=ended.get("message") or "",
     )
 
 

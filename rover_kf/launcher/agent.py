@@ -31,7 +31,7 @@ from rover_kf.api.membership import (
 )
 from rover_kf.api.preflight import CheckRequest
 from rover_kf.api.status import Acknowledged
-from rover_kf.launcher import memory_wait
+from rover_kf.launcher import last_words, memory_wait
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.crew import Crew
 from rover_kf.launcher.errands import Errands, Stop, ZygoteLost
@@ -199,6 +199,7 @@ class Agent:
         exit_code = reply.exit_code
         if exit_code:
             say(f"the job has failed: {reply.reason}")
+            last_words.leave(self.home, reply.reason)
         else:
             exit_code = self._flush()
         self._leave("the job has ended")

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from rover_kf.api import names
-from rover_kf.api.jobs import Event, ObservedJob
+from rover_kf.api.jobs import Event
 from rover_kf.reconcilers import failures, preflights, unstarted
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
 
@@ -32,20 +32,28 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
                 memory = dataclasses.replace(memory, last_event=event.sequence)
                 memory = memory.with_told(event.reason) if event.reason in _ENDS else memory
         memory = memory.progressed(seen.status)
-    for event in _end(seen.job, now):
+    for event in _end(seen, now):
         if not memory.has_told(event.reason):
             effects.append(Tell(event))
             memory = memory.with_told(event.reason)
     return made.then(*effects, status=memory)
 
 
-def _end(job: ObservedJob, now: float) -> Iterator[Event]:
+def _end(seen: Observed, now: float) -> Iterator[Event]:
     """The coordinator ends with its pod, often before anyone has asked it for its last line."""
-    if job.phase == "Succeeded":
+    if seen.job.phase == "Succeeded":
         yield Event(names.EVENT_FINISHED, "the Training Operator says Succeeded", at=now)
-    elif job.phase == "Failed":
-        message = "the Training Operator says Failed; the events and logs before tell why"
+    elif seen.job.phase == "Failed":
+        told = "the events and logs before tell why"
+        message = f"the Training Operator says Failed; {_last_words(seen) or told}"
         yield Event(names.EVENT_JOB_FAILED, message, warning=True, at=now)
+
+
+def _last_words(seen: Observed) -> str:
+    """The verdict that a launcher has left in its container's status."""
+    ends = (container for pod in seen.pods for container in pod.containers)
+    wrong = (one for one in ends if one.exit_code == names.EXIT_USER_ERROR and one.last_words)
+    return next((f"container {one.name} said: {one.last_words}" for one in wrong), "")
 
 
 def _admission(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:

@@ -166,7 +166,7 @@ def test_pods_come_in_replica_order(cluster, server):
     master = pod(0, phase="Running", podIP="10.0.0.1")
     master["metadata"]["labels"][names.REPLICA_TYPE_LABEL] = "master"
     master["spec"] = {"nodeName": "n1"}
-    ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "message": "last"}}
     master["status"]["containerStatuses"] = [
         {"name": "pytorch", "state": {"running": {}}, "lastState": ended, "restartCount": 2}
     ]
@@ -184,12 +184,8 @@ def test_pods_come_in_replica_order(cluster, server):
         "Running",
     )
     sidecar, trainer = first.containers
-    assert (trainer.running, trainer.restarts, trainer.exit_code, trainer.reason) == (
-        True,
-        2,
-        137,
-        "OOMKilled",
-    )
+    assert (trainer.running, trainer.restarts, trainer.exit_code) == (True, 2, 137)
+    assert (trainer.reason, trainer.last_words) == ("OOMKilled", "last")
     assert (sidecar.running, sidecar.exit_code, sidecar.reason) == (False, 1, "CrashLoopBackOff")
     selector = server.requests[-1][2]["labelSelector"]
     assert selector.split(",") == [

@@ -599,3 +599,27 @@ class _Switched(_Nowhere):
 
     def __getattr__(self, name):
         return getattr(self.history, name) if self.works else super().__getattr__(name)
+
+
+def test_a_verdict_that_nobody_asked_for_in_time_is_told(cluster, history):
+    """The coordinator has gone with its pod: the containers' status says why the job failed. What
+    a container left that ended otherwise says nothing."""
+    look(cluster, history)
+    cluster.reachable, cluster.phase = False, "Failed"
+    ends = ((143, "drained"), (names.EXIT_USER_ERROR, "rank 1 in digits-worker-1: user_error: no"))
+    cluster.pods = tuple(
+        Pod(
+            f"digits-worker-{index}",
+            f"uid-{index}",
+            "worker",
+            index,
+            "Failed",
+            containers=(Container("pytorch", running=False, exit_code=code, last_words=words),),
+        )
+        for index, (code, words) in enumerate(ends)
+    )
+    look(cluster, history, times=2, windows=0)
+    (told,) = [e for e in cluster.events if e.reason == names.EVENT_JOB_FAILED]
+    assert told.message.endswith(
+        "container pytorch said: rank 1 in digits-worker-1: user_error: no"
+    )
