@@ -34,8 +34,9 @@ STOPS = frozenset({STOP_TRAINER, STOP_SIDECAR})
 RESIZES = frozenset({SCALE_UP, SCALE_DOWN})
 """Kinds that change the number of replicas."""
 LOSSLESS = frozenset({SCALE_UP})
-"""Kinds that must not cost a step. A replica that the client scales away is told to end at once,
-and a pod that is told to end leaves before the world has drained (docs/critiques.md)."""
+"""Kinds that must never cost a step. A pod that is told to end (deleted, scaled away) lets the
+world drain first, too; where that comes too late on a starved machine (docs/critiques.md) it may
+cost as much as a crash, and is held to that here."""
 
 FEWEST, MOST = 2, 3
 SHORTEST_PAUSE, LONGEST_PAUSE = 20.0, 60.0
