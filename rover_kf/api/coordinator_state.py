@@ -26,6 +26,17 @@ class SeenError:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class FailureRow:
+    """Failures that followed each other, and no new step nor a while of training between them."""
+
+    round: int = 0
+    """That the last one ended; 0: none yet."""
+    length: int = 0
+    best: int = -1
+    """Newest step that any round had finished when it failed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class RendezvousMemory:
     """Of the state machine: rounds, budget, failures."""
 
@@ -39,6 +50,9 @@ class RendezvousMemory:
     """The round that runs; None if none does."""
     spent: tuple[int, ...] = ()
     """Rounds whose failures have spent the budget."""
+    kinds: tuple[str, ...] = ()
+    """Of each of those rounds what had ended it; where there are fewer the rest is not known."""
+    row: FailureRow = dataclasses.field(default_factory=FailureRow)
     failures: int = 0
     stepped: bool = False
     """Whether the script has ever reported a step."""

@@ -74,6 +74,14 @@ class Round:
             offset += member.processes
         raise KeyError(pod)
 
+    def name(self, member: Member) -> str:
+        """The pod with its global ranks; without them if it takes no part."""
+        if member not in self.members:
+            return member.pod
+        first = self.rank_offset(member.pod)
+        last = first + member.processes - 1
+        return f"{member.pod} (rank {first}{f' to {last}' if last > first else ''})"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JoinReply:

@@ -21,6 +21,10 @@ class Limits:
     """The only numbers of members that may train; empty: all between the fewest and the most."""
     restarts: int = 10
     """Budget of rounds that may end by a failure that counts."""
+    restarts_by_kind: tuple[tuple[str, int], ...] = ()
+    """The same of single kinds of failures; both hold."""
+    back_off: float = 60.0
+    """Longest wait before a round after failures in a row; 0: none waits."""
     first_round: int = 1
     """Least number of the first round: above every generation on storage."""
     lease: float = 6.0

@@ -42,6 +42,8 @@ class Rendezvous:
         self.stack_call = StackCall(self.world)
         self.scaled = False
         """Whether a controller has said how many pods the job has."""
+        self.inherited = 0
+        """Newest round of which the copy of a lost coordinator's state has told."""
 
     def join(self, request: JoinRequest, ticket: int, now: float) -> tuple[Effect, ...]:
         """A launcher is ready; answered at once or by a later effect for the ticket."""
@@ -52,7 +54,9 @@ class Rendezvous:
         world.number = max(world.number, request.last_round)
         seat = world.seats.get(member.pod)
         if seat and seat.member != member:
-            self.steward.forget(seat, f"{member.pod} started anew", planned=False)
+            why = f"{world.name(seat)} was lost: its launcher started anew"
+            world.tell(names.EVENT_MEMBER_LOST, why, warning=True)
+            self.steward.forget(seat, why, planned=False)
             seat = None
         if why := self._no_place(request):
             if seat:
@@ -147,7 +151,7 @@ class Rendezvous:
         seat = self.world.seats.get(request.pod)
         if seat and seat.member.incarnation == request.incarnation:
             if self.world.closed is None:
-                why = f"{request.pod} left: {request.reason or 'no reason given'}"
+                why = f"{self.world.name(seat)} left: {request.reason or 'no reason given'}"
                 self.world.tell(names.EVENT_MEMBER_LEFT, why)
                 if request.drained:
                     self.steward.release(seat, why, now)

@@ -11,12 +11,13 @@ import itertools
 from collections.abc import Collection
 
 from rover_kf.api import names
+from rover_kf.api.failure_kinds import HANG
 from rover_kf.api.membership import Failure, JoinReply, WatchReply
-from rover_kf.elastic.budget import Budget
 from rover_kf.elastic.failures.classify import first
 from rover_kf.elastic.failures.rule import FAIL_JOB
 from rover_kf.elastic.penalties import Penalties
 from rover_kf.elastic.recurrence import Recurrence
+from rover_kf.elastic.restarts import Restarts
 from rover_kf.elastic.seats import Seat, State
 from rover_kf.elastic.world import World
 
@@ -34,13 +35,14 @@ class Steward:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.budget = Budget(world.limits.restarts)
+        self.restarts = Restarts(world)
         self.failures = 0
         """Failures that were told, one a round."""
         self.recurrence = Recurrence()
         self.penalties = Penalties(world)
         self._reported: Failure | None = None
-        self._fruitless = ""
+        self._fruitless: tuple[str, str] | None = None
+        """Kind and reason of what broke the last round before its first step, by nobody's fault."""
         self._looked = float("-inf")
 
     def advance(self, now: float) -> None:
@@ -61,7 +63,7 @@ class Steward:
         drained = world.drain_at and seat.state is State.WAITING
         if world.in_round(seat) and not drained:
             world.break_round(why, planned=planned)
-        self._fruitless = ""
+        self._fruitless = None
         world.remove(seat)
 
     def release(self, seat: Seat, why: str, now: float) -> None:
@@ -110,11 +112,11 @@ class Steward:
         elif failure.action == FAIL_JOB and not world.progress.ever:
             self._fail(told)
         elif failure.counts:
-            self._fruitless = ""
+            self._fruitless = None
             if not self.penalties.takes(failure):
-                self._spend(failure.round, told)
+                self._spend(failure.round, failure.kind, told)
         elif world.progress.step is None:
-            self._fruitless = told
+            self._fruitless = failure.kind, told
         return told
 
     def begin_drain(self, why: str, now: float) -> None:
@@ -144,8 +146,8 @@ class Steward:
         """Start the processes anew: they live, but training stands still."""
         if self.world.active:
             self.failures += 1
-            self._fruitless = ""
-            self._spend(self.world.round_number, why)
+            self._fruitless = None
+            self._spend(self.world.round_number, HANG, why)
             if self.world.closed is None:
                 self.world.break_round(why, planned=False)
 
@@ -162,7 +164,7 @@ class Steward:
             # its peers noticed too (the round broke) is the closed connection a death.
             if silent or deaf or (closed and not world.in_round(seat)):
                 cause = "its connection closed" if closed else "it fell silent"
-                why = f"{seat.member.pod} was lost: {cause}"
+                why = f"{world.name(seat)} was lost: {cause}"
                 world.tell(names.EVENT_MEMBER_LOST, why, warning=True)
                 self.forget(seat, why, planned=False)
 
@@ -223,13 +225,12 @@ class Steward:
         self.world.form(now)
         if self.world.number > before and self._fruitless:
             # Nobody died, nobody stepped, and yet the round broke: not for ever.
-            reason, self._fruitless = self._fruitless, ""
-            self._spend(before, reason)
+            (kind, reason), self._fruitless = self._fruitless, None
+            self._spend(before, kind, reason)
 
-    def _spend(self, round_number: int, reason: str) -> None:
-        self.budget = self.budget.spend(round_number)
-        if self.budget.exhausted:
-            self._fail(f"the budget of {self.budget.allowed} restarts is spent; last: {reason}")
+    def _spend(self, round_number: int, kind: str, reason: str) -> None:
+        if verdict := self.restarts.pay(round_number, kind, reason):
+            self._fail(verdict)
 
     def _fail(self, verdict: str) -> None:
         self.world.tell(names.EVENT_JOB_FAILED, verdict, warning=True)

@@ -19,6 +19,9 @@ from rover_kf.elastic.progress import Progress
 from rover_kf.elastic.roster import Roster
 from rover_kf.elastic.seats import Seat, State
 
+_MOST_SAID = 300
+"""Characters of what ended a round, in the Event of the next one."""
+
 
 class World:
     """What is known of the members, and the round that they form."""
@@ -39,6 +42,10 @@ class World:
         """Pods of members that have not confirmed the drain."""
         self.progress = Progress()
         self.closed: Closed | None = None
+        self.not_before = 0.0
+        """No round starts earlier: failures in a row are given time."""
+        self.ended_by = ""
+        """What ended the newest round, in words; empty: nothing that is known here has."""
         self.now = 0.0
         """Of the request or tick that is being worked on."""
         self._effects: list[Effect] = []
@@ -71,7 +78,8 @@ class World:
     def lacks_pods(self) -> bool:
         """Whether all who are here wait, and no round can start without others."""
         waiting = self.seats.group(State.WAITING, inside=False)
-        return not self.active and len(waiting) == len(self.seats)
+        held = self.now < self.not_before
+        return not self.active and not held and len(waiting) == len(self.seats)
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -98,6 +106,10 @@ class World:
         if self.drain_at and drain_at == self.drain_at:
             self.unaware.discard(seat.member.pod)
 
+    def name(self, seat: Seat) -> str:
+        """The seat's pod, with its ranks in the newest round."""
+        return self.round.name(seat.member) if self.round else seat.member.pod
+
     def start_reply(self) -> JoinReply:
         """The order to start the current round."""
         return JoinReply(action="start", round=self.round)
@@ -110,6 +122,7 @@ class World:
         """
         if not self.active:
             return
+        self.ended_by = why
         members = self.members()
         self._end()
         self._effects.append(Broken(planned, why))
@@ -177,6 +190,8 @@ class World:
 
     def form(self, now: float) -> None:
         """Start a round if everyone who is waited for is ready."""
+        if now < self.not_before:
+            return
         count, last = self._waiting()
         size = self.limits.fitting(count)
         if last is None or not size or count < len(self.seats):
@@ -207,17 +222,23 @@ class World:
         )
         self._begin(world, now)
         self._effects.append(Formed(world))
-        nodes, size, idle = len(chosen), world.world_size, len(self.seats) - len(chosen)
-        left = f"; {idle} more would make no allowed size" if idle else ""
-        self.tell(
-            names.EVENT_WORLD_FORMED,
-            f"round {self.number}: {size} processes in {nodes} pods{left}",
-        )
+        self._tell_formed(world, idle=len(self.seats) - len(chosen))
         order = self.start_reply()
         for seat in chosen:
             self.seats.turn(seat, State.RUNNING)
             seat.hear(now)
             self.reply(seat, order)
+
+    def _tell_formed(self, world: Round, *, idle: int) -> None:
+        left = f"; {idle} more would make no allowed size" if idle else ""
+        why = " ".join(self.ended_by.split())[:_MOST_SAID]
+        before = f"; the one before ended: {why}" if why else ""
+        self.ended_by = ""
+        message = (
+            f"round {world.number}: {world.world_size} processes in {len(world.members)} pods"
+            f"{left}{before}"
+        )
+        self.tell(names.EVENT_WORLD_FORMED, message)
 
     def _begin(self, world: Round, now: float) -> None:
         self.round, self.active = world, True

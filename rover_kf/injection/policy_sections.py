@@ -13,7 +13,7 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from rover_kf import errors
-from rover_kf.api import names
+from rover_kf.api import failure_kinds, names
 from rover_kf.injection import quantities
 
 Bytes = Annotated[int, BeforeValidator(quantities.parse_bytes)]
@@ -28,6 +28,14 @@ def _split_sizes(value: object) -> object:
 def _some_pods(value: int) -> int:
     if 0 < value < names.PARITY_GROUP_LEAST:
         raise ValueError("too few")
+    return value
+
+
+def _kinds(value: str) -> str:
+    try:
+        failure_kinds.budgets(value)
+    except errors.InputError as cause:
+        raise ValueError(str(cause)) from cause
     return value
 
 
@@ -182,6 +190,17 @@ class FailurePolicy(Section):
 
     restarts: int = Field(default=10, ge=0, description="a whole number, 0 or more")
     """Budget for failures that count; a lost peer does not."""
+    restarts_by_kind: Annotated[str, AfterValidator(_kinds)] = Field(
+        default="",
+        description="kinds of failures (docs/failures.md) with restarts, such as "
+        "disk_full:3,crashed:0; other kinds have failures.restarts alone",
+    )
+    """How many of the restarts single kinds may have; the total holds, too."""
+    back_off: Seconds = Field(
+        default=60.0, ge=0, description="seconds (60) or a duration (30s, 2m), 0 or more"
+    )
+    """Longest wait before a restart. The first of a row of failures is made at once, the second
+    after a second, and so on, twice as long each time; 0: none waits."""
     node_grace: Seconds = Field(
         default=5.0, ge=0, description="seconds (5) or a duration (30s, 5m), 0 or more"
     )

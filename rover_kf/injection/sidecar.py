@@ -69,6 +69,8 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
         names.ENV_PERSIST_STEPS: policy.checkpoint.persist_steps,
         names.ENV_ARENA_BYTES: plan.arena_bytes,
         names.ENV_RESTARTS: policy.failures.restarts,
+        names.ENV_RESTARTS_BY_KIND: policy.failures.restarts_by_kind,
+        names.ENV_BACK_OFF: policy.failures.back_off,
         names.ENV_HANG_ACTION: policy.hang.action,
         names.ENV_HANG_FLOOR_SECONDS: policy.hang.floor_seconds,
         names.ENV_HANG_PAUSE_SECONDS: policy.hang.pause_seconds,

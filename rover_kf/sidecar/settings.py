@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Mapping
 
 from rover_kf import errors
-from rover_kf.api import names
+from rover_kf.api import failure_kinds, names
 from rover_kf.checkpoint.retention import Best, Spare
 from rover_kf.elastic.hangs import HangLimits
 from rover_kf.elastic.limits import Limits
@@ -75,6 +75,10 @@ class SidecarSettings:
     """Kubernetes node of the pod; empty: not known."""
     sizes: tuple[int, ...] = ()
     """The only numbers of pods that may train; empty: all from min_nodes to max_nodes."""
+    restarts_by_kind: tuple[tuple[str, int], ...] = ()
+    """Of the restarts, how many single kinds of failures may have."""
+    back_off: float = 60.0
+    """Longest wait before a restart; 0: none waits."""
     port: int = names.PORT
 
     @property
@@ -116,6 +120,8 @@ class SidecarSettings:
             max_nodes=self.max_nodes,
             sizes=self.sizes,
             restarts=self.restarts,
+            restarts_by_kind=self.restarts_by_kind,
+            back_off=self.back_off,
             first_round=first_round,
         )
 
@@ -146,6 +152,8 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         persist_seconds=_number(environment, names.ENV_PERSIST_SECONDS, "60"),
         arena_bytes=int(_number(environment, names.ENV_ARENA_BYTES)),
         restarts=int(_number(environment, names.ENV_RESTARTS, "10")),
+        restarts_by_kind=_by_kind(environment),
+        back_off=_number(environment, names.ENV_BACK_OFF, "60"),
         window_seconds=_number(environment, names.ENV_WINDOW_SECONDS, "60"),
         auth=environment.get(names.ENV_AUTH, "serviceaccount"),
         token_home=pathlib.Path(environment.get(names.ENV_TOKEN_HOME, names.TOKEN_HOME)),
@@ -180,6 +188,13 @@ def _best(environment: Mapping[str, str]) -> str:
         return value and str(Best.parse(value))
     except errors.InputError as cause:
         raise errors.InputError(f"{names.ENV_CHECKPOINT_KEEP_BEST}: {cause}") from cause
+
+
+def _by_kind(environment: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    try:
+        return failure_kinds.budgets(environment.get(names.ENV_RESTARTS_BY_KIND, ""))
+    except errors.InputError as cause:
+        raise errors.InputError(f"{names.ENV_RESTARTS_BY_KIND}: {cause}") from cause
 
 
 def _hang(environment: Mapping[str, str]) -> HangLimits:

@@ -85,7 +85,9 @@ def jobs() -> Iterator[dict[str, Job]]:
         yield {
             STILL: stack.enter_context(Job(2, min_nodes=2, policy=still)),
             SLOW_STORAGE: stack.enter_context(Job(1)),
-            BREAKING: stack.enter_context(Job(1, restarts=10_000)),
+            BREAKING: stack.enter_context(
+                Job(1, restarts=10_000, policy={names.ENV_BACK_OFF: "0"})
+            ),
         }
 
 

@@ -17,31 +17,48 @@ from rover_kf.elastic import memory
 from rover_kf.elastic.limits import Limits
 
 PODS = 3
+KINDS = ("crashed", "disk_full", "error")
 ranks = st.integers(0, PODS - 1)
+few = st.integers(0, 3)
 
 
 class Budgets(RuleBasedStateMachine):
     """Processes die, of their own accord or with others; nothing is forgotten."""
 
-    @initialize(allowed=st.integers(0, 3), shut_out=st.sampled_from([0.0, 1.0]))
-    def begin(self, allowed: int, shut_out: float) -> None:
+    @initialize(
+        allowed=few,
+        by_kind=st.dictionaries(st.sampled_from(KINDS), few, max_size=2),
+        shut_out=st.sampled_from([0.0, 1.0]),
+        back_off=st.sampled_from([0.0, 3.0]),
+    )
+    def begin(
+        self, allowed: int, by_kind: dict[str, int], shut_out: float, back_off: float
+    ) -> None:
         limits = Limits(
-            nodes=PODS, min_nodes=1, max_nodes=PODS, restarts=allowed, shut_out=shut_out
+            nodes=PODS,
+            min_nodes=1,
+            max_nodes=PODS,
+            restarts=allowed,
+            restarts_by_kind=tuple(sorted(by_kind.items())),
+            shut_out=shut_out,
+            back_off=back_off,
         )
         self.job = SimulatedJob(limits, PODS)
-        self.spent: frozenset[int] = frozenset()
+        self.spent: set[int] = set()
+        self.row = 0
+        """Round that the last failure in a row has ended."""
         self.guilty: set[int] = set()
         """Rounds in which a process has died of its own accord."""
         for launcher in self.job.launchers:
             launcher.start()
             self.job.send(launcher)
 
-    @rule(rank=ranks)
-    def process_dies(self, rank: int) -> None:
+    @rule(rank=ranks, kind=st.sampled_from(KINDS))
+    def process_dies(self, rank: int, kind: str) -> None:
         launcher = self.job.launchers[rank]
         if launcher.world:
             self.guilty.add(launcher.world.number)
-        self.job.kill_process(launcher, counts=True)
+        self.job.kill_process(launcher, counts=True, kind=kind)
 
     @rule(rank=ranks, lost=st.booleans(), times=st.integers(1, 3), late=st.booleans())
     def request(self, rank: int, times: int, *, lost: bool, late: bool) -> None:
@@ -75,11 +92,14 @@ class Budgets(RuleBasedStateMachine):
     def nothing_comes_back(self) -> None:
         if not hasattr(self, "job"):
             return
-        budget, world = self.job.rendezvous.steward.budget, self.job.rendezvous.world
-        assert budget.spent >= self.spent
-        assert budget.spent <= set(self.job.rounds), "a round that never was has cost something"
-        assert budget.exhausted == (world.closed is not None)
-        self.spent = budget.spent
+        restarts, world = self.job.rendezvous.steward.restarts, self.job.rendezvous.world
+        spent = set(restarts.budget.spent)
+        assert spent >= self.spent
+        assert spent <= set(self.job.rounds), "a round that never was has cost something"
+        assert bool(restarts.budget.overspent) == (world.closed is not None)
+        assert restarts.row.round >= self.row, "an older row of failures has come back"
+        assert world.not_before <= self.job.now + self.job.limits.back_off
+        self.spent, self.row = spent, restarts.row.round
 
     def teardown(self) -> None:
         if not hasattr(self, "job"):

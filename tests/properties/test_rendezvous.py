@@ -23,10 +23,20 @@ class Faults(RuleBasedStateMachine):
     node order, the size is within its bounds.
     """
 
-    @initialize(min_nodes=st.integers(1, 3), nodes=st.integers(1, PODS))
-    def begin(self, min_nodes: int, nodes: int) -> None:
+    @initialize(
+        min_nodes=st.integers(1, 3),
+        nodes=st.integers(1, PODS),
+        back_off=st.sampled_from([0.0, 2.0]),
+    )
+    def begin(self, min_nodes: int, nodes: int, back_off: float) -> None:
         nodes = max(nodes, min_nodes)
-        limits = Limits(nodes=nodes, min_nodes=min_nodes, max_nodes=PODS, restarts=10_000)
+        limits = Limits(
+            nodes=nodes,
+            min_nodes=min_nodes,
+            max_nodes=PODS,
+            restarts=10_000,
+            back_off=back_off,
+        )
         self.job = SimulatedJob(limits, PODS)
         for launcher in self.job.launchers[:nodes]:
             launcher.start()

@@ -45,6 +45,8 @@ class SimulatedLauncher:
     """A process has died; not reported yet."""
     counts: bool = False
     """Of its own accord: the budget pays for it."""
+    kind: str = "crashed"
+    """What it died of then."""
     leaving: bool = False
     """SIGTERM came; it goes once the world has drained."""
 
@@ -124,10 +126,12 @@ class SimulatedJob:
         self._hurt_peers(launcher)
         launcher.world = None
 
-    def kill_process(self, launcher: SimulatedLauncher, *, counts: bool = False) -> None:
+    def kill_process(
+        self, launcher: SimulatedLauncher, *, counts: bool = False, kind: str = "crashed"
+    ) -> None:
         """A training process dies."""
         if launcher.alive and launcher.world:
-            launcher.broken, launcher.counts = True, counts
+            launcher.broken, launcher.counts, launcher.kind = True, counts, kind
             self._hurt_peers(launcher)
 
     def leave(self, launcher: SimulatedLauncher) -> None:
@@ -196,7 +200,7 @@ class SimulatedJob:
                 member.incarnation,
                 launcher.world.number,
                 launcher.rank,
-                "crashed" if launcher.counts else "peer_lost",
+                launcher.kind if launcher.counts else "peer_lost",
                 "process",
                 "restart",
                 1,

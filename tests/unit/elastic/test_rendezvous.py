@@ -17,7 +17,9 @@ from rover_kf.elastic.rendezvous import Rendezvous
 def make(
     nodes: int, *, min_nodes: int = 1, restarts: int = 3, sizes: tuple[int, ...] = ()
 ) -> SimulatedJob:
-    limits = Limits(nodes=nodes, min_nodes=min_nodes, max_nodes=4, sizes=sizes, restarts=restarts)
+    limits = Limits(
+        nodes=nodes, min_nodes=min_nodes, max_nodes=4, sizes=sizes, restarts=restarts, back_off=0.0
+    )
     return SimulatedJob(limits, 4)
 
 
@@ -217,7 +219,7 @@ def test_a_cause_that_is_told_of_late():
     first, second, third = job.launchers[:3]
     lost = {"counts": False, "consequence": True}
     assert reasons(report(job, first, "peer_lost", "lost", **lost)) == ["TrainingProcessFailed"]
-    assert job.rendezvous.steward.budget.spent == frozenset()
+    assert job.rendezvous.steward.restarts.budget.spent == {}
     assert reasons(report(job, second, "peer_lost", "lost", **lost)) == []
     effects = report(job, third, "user_error", "ImportError: nowhere", action="fail_job")
     assert reasons(effects) == ["TrainingProcessFailed", "TrainingFailed"]
@@ -231,7 +233,7 @@ def test_a_later_cause_explains_nothing():
     job = training(2)
     report(job, job.launchers[0], "crashed", "SIGSEGV", at=100.0)
     assert reasons(report(job, job.launchers[1], "error", "confused", at=102.0)) == []
-    assert job.rendezvous.steward.budget.spent == frozenset({1})
+    assert job.rendezvous.steward.restarts.budget.spent == {1: "crashed"}
 
 
 def test_an_import_error_after_steps_is_tried_again():
@@ -302,7 +304,7 @@ def test_a_pod_that_fails_again_and_again_pays_itself():
     for _ in range(3):
         fail(job, 1)
     steward = job.rendezvous.steward
-    assert (len(steward.budget.spent), job.rendezvous.world.closed) == (2, None)
+    assert (len(steward.restarts.budget.spent), job.rendezvous.world.closed) == (2, None)
     newest = job.rounds[max(job.rounds)]
     assert [member.node_rank for member in newest.members] == [0, 2]
     run(job, 62)
@@ -311,7 +313,7 @@ def test_a_pod_that_fails_again_and_again_pays_itself():
     fail(job, 1)
     run(job, 100)
     assert [one.node_rank for one in job.rounds[max(job.rounds)].members] == [0, 2]
-    assert len(steward.budget.spent) == 2
+    assert len(steward.restarts.budget.spent) == 2
 
 
 def test_who_pays_for_failures():
@@ -329,13 +331,13 @@ def test_who_pays_for_failures():
         fail(few, 1)
         fail(apart, 1)
         apart.advance(601)
-    spent = [len(job.rendezvous.steward.budget.spent) for job in (several, few, apart)]
+    spent = [len(job.rendezvous.steward.restarts.budget.spent) for job in (several, few, apart)]
     assert spent == [6, 4, 4]
     for _ in range(3):
         fail(several, 1)
     for _ in range(4):
         fail(several, 2)
-    assert len(several.rendezvous.steward.budget.spent) == 6 + 2 + 4
+    assert len(several.rendezvous.steward.restarts.budget.spent) == 6 + 2 + 4
 
 
 def test_a_pod_that_is_kept_out_helps_when_it_is_needed():

@@ -56,6 +56,8 @@ def test_every_key_is_read():
         "memory.max": "64Gi",
         "cpu.max": "7500m",
         "failures.restarts": "0",
+        "failures.restarts-by-kind": "disk_full:3,crashed:0",
+        "failures.back-off": "2m",
         "failures.node-grace": "30s",
         "failures.node-avoid": "1h",
         "failures.suspend-after": "1h",
@@ -103,6 +105,8 @@ def test_every_key_is_read():
     }
     assert (found.memory.max, found.cpu.max) == (64 << 30, 7.5)
     assert found.failures.restarts == 0
+    assert found.failures.restarts_by_kind == "disk_full:3,crashed:0"
+    assert found.failures.back_off == 120
     assert found.failures.node_grace == 30.0
     assert found.hang.model_dump() == {
         "action": "report",
@@ -153,6 +157,8 @@ def test_every_key_is_read():
         ("scaling.cooldown", "soon", "duration"),
         ("memory.max", "all", "quantity"),
         ("cpu.max", "0", "quantity of cores"),
+        ("failures.restarts-by-kind", "disk:3", "kinds of failures"),
+        ("failures.back-off", "-1", "0 or more"),
         ("failures.restarts", "-1", "0 or more"),
         ("failures.restarts", "2.5", "whole number"),
     ],
