@@ -44,6 +44,7 @@ _STATUS = {
     errors.ClusterUnavailable: 503,
     errors.SidecarUnavailable: 503,
     errors.StorageFailed: 507,
+    errors.CheckpointError: 409,
     errors.MessageError: 400,
     errors.InputError: 400,
 }

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""How a sidecar's listeners end while requests are open."""
+"""How a sidecar's listeners end while requests are open, and what refusals are answered with."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.status import Acknowledged
-from rover_kf.sidecar.web import LONG_POLLS, application, reply
+from rover_kf.sidecar.web import LONG_POLLS, application, refusal, reply
 
 GRACE = 30.0
 
@@ -63,3 +64,18 @@ async def _end_of(path: str) -> str:
             async with await request as found:
                 return "answered" if found.status == web.HTTPOk.status_code else "refused"
     return "closed"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.CheckpointError("round -3 is over"), 409),
+        (errors.TornSnapshot("half of it"), 409),
+        (errors.StorageFailed("full"), 507),
+        (errors.MessageError("no JSON"), 400),
+        (errors.RoverError("anything else"), 500),
+    ],
+)
+def test_a_refusal_is_no_mistake_of_the_sidecar(error, status):
+    """Each error has a status of its own; 500 is for what nobody has thought of."""
+    assert refusal(error).status == status
