@@ -8,13 +8,17 @@ import collections
 import functools
 import itertools
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from numbered import Numbered
+from pyarrow import parquet
 from torch.utils.data import DataLoader
 
 from rover_kf import ShardedDataset, errors
 from rover_kf.api.data import Span
 from rover_kf.api.leases import Unread
+from rover_kf.readers.tables import TableRows
 from rover_kf.sharding.desk import Desk
 from rover_kf.sharding.lending import Terms
 from rover_kf.sharding.source import Slot, Spoilt
@@ -110,6 +114,25 @@ def test_only_what_is_damaged_is_set_aside(sharded, monkeypatch, caplog):
     assert data.epoch == 1
     assert "rows.parquet, row group 3" in caplog.text
     assert "rows.parquet, row group 11" in caplog.text
+
+
+def test_of_a_damaged_parquet_file_the_other_row_groups_are_trained_on(
+    sharded, monkeypatch, caplog, tmp_path
+):
+    """Bytes of a real file are wrong: the rows of that group, and no others, are set aside."""
+    path = tmp_path / "rows.parquet"
+    numbers = np.random.default_rng(1).permutation(400)
+    parquet.write_table(pa.table({"number": numbers}), path, row_group_size=20)
+    begin = parquet.read_metadata(path).row_group(3).column(0).data_page_offset
+    content = bytearray(path.read_bytes())
+    content[begin : begin + 8] = b"\xff" * 8
+    path.write_bytes(content)
+    monkeypatch.setattr(desks, "Desk", functools.partial(Desk, Terms(tries=1, retry_seconds=0.0)))
+    data = sharded(TableRows(path), shard_size=20)
+    found = [number for batch in data.loader(16) for number in batch["number"].tolist()]
+    assert sorted(found) == sorted([*numbers[:60].tolist(), *numbers[80:].tolist()])
+    assert data.epoch == 1
+    assert "rows.parquet: row group 3 of 20" in caplog.text
 
 
 def test_records_of_which_nothing_can_be_made_are_used(sharded):
