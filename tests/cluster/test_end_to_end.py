@@ -83,16 +83,13 @@ def _without_saves(job: dict) -> dict:
 
 
 def _same_bits(job: RunningJob, pod: str) -> int:
-    """The step that the pod resumed at, after showing that its state is the one it had then.
-
-    Each rank has a state of its own: BatchNorm's running figures come from its part of a batch.
-    """
+    """The step that the pod resumed at, after showing that its state is the one it saved then."""
     resumed = eventually(
         lambda: job.traces(pod, "restored")[1:], within=120, every=0.5, what="a restore"
     )
     step, digest, source = resumed[0]
     assert source == "memory"
-    had = {at: found for at, found, _ in job.traces(pod, "stepped")}
+    had = {at: found for at, found, _ in job.traces(pod, "saved")}
     assert digest == had[step], f"{pod} resumed step {step} with other bits"
     return step
 

@@ -88,7 +88,7 @@ def _durable(job: RunningJob) -> bool:
 
 
 def _digests(job: RunningJob) -> dict[int, str]:
-    return {step: digest for step, digest, _ in job.traces(f"{job.name}-worker-0", "stepped")}
+    return {step: digest for step, digest, _ in job.traces(f"{job.name}-worker-0", "saved")}
 
 
 def _manifests(server: ObjectServer) -> list[pathlib.Path]:

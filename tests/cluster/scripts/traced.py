@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a sample script unchanged and prints its state's digest at every step and restore.
+"""Runs a sample script unchanged and prints its state's digest at every save and restore.
 
-``traced.py digits.py --steps 100``: lines ``trace stepped|restored <step> <sha256 of all
-tensors>``.
+``traced.py digits.py --steps 100``: lines ``trace saved|restored <step> <sha256 of all tensors>``.
+What is saved has rank 0's running statistics, which a rank's own step has not.
 """
 
 import hashlib
@@ -40,10 +40,10 @@ class Traced(rover_kf.Checkpointer):
         print(f"trace restored {step} {digest(state)} from {self.restored_from}", flush=True)
         return step
 
-    def step(self, step, state, **known):
+    def save(self, step, state, **known):
         """Tell, then do the same."""
-        print(f"trace stepped {step} {digest(state)}", flush=True)
-        return super().step(step, state, **known)
+        print(f"trace saved {step} {digest(state)}", flush=True)
+        return super().save(step, state, **known)
 
 
 wrapped.run(Traced)
