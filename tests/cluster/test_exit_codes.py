@@ -100,6 +100,7 @@ def test_a_wrong_program_fails_the_job_at_once(submit):
         print(f"\n{policy}: failed within {seconds:.0f} s of both submits; {_why(job)}")
 
 
+@pytest.mark.at_length
 def test_a_limit_counts_containers_alone(submit, faults):
     """Processes that are killed more often than ``backoffLimit`` says cost a job under OnFailure
     nothing of it; as many containers end the job, by the operator's own word."""
@@ -125,6 +126,7 @@ def test_a_limit_counts_containers_alone(submit, faults):
     print(f"\n{_why(job)}, {time.monotonic() - at:.0f} s after the last container was killed")
 
 
+@pytest.mark.at_length
 def test_pods_that_are_replaced_are_not_counted(submit, faults, cluster):
     """Under ExitCode each killed container costs a pod, none of the ``backoffLimit``: the budget of
     the job is ours, and it goes on."""
