@@ -27,7 +27,7 @@ from measure import Course, Figures, Size, take
 from session import SYSTEMS, Failed, Session
 from table import markdown
 
-COUNTED = ("dlrover", "rover", "rover-overlap")
+COUNTED = ("dlrover", "rover", "rover-overlap", "rover-capped")
 """Systems that save to memory at any rate: what became of each save is counted."""
 
 COPIES_A_STEP = 2.5
@@ -42,7 +42,8 @@ def main() -> None:
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--warm", type=int, default=6, help="saves a pass")
-    parser.add_argument("--repeats", type=int, default=2, help="durable saves and restores a pass")
+    parser.add_argument("--repeats", type=int, default=2, help="durable saves a pass")
+    parser.add_argument("--restores", type=int, default=4, help="restores a pass")
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("build/bench/checkpoint.json")
     )
@@ -51,7 +52,7 @@ def main() -> None:
     for mebibytes in map(int, given.sizes.split(",")):
         counts: dict[str, Any] = {}
         for tensors in map(int, given.tensors.split(",")):
-            size = Size(mebibytes, tensors, given.warm, given.repeats)
+            size = Size(mebibytes, tensors, given.warm, given.repeats, given.restores)
             report = measured(size, given.systems.split(","), given.passes, given.out.parent)
             counts[str(tensors)] = report
             print(markdown(f"{mebibytes} MiB in {tensors} tensors", report), "\n", flush=True)

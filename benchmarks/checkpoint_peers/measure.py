@@ -26,6 +26,7 @@ class Size:
     tensors: int
     warm: int
     repeats: int
+    restores: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +103,7 @@ def take(session: Session, course: Course, figures: Figures) -> None:
     figures.peak_mebibytes.append(watch.mebibytes - made["mebibytes"])
     if course.counted:
         figures.facts |= session.ask("many", count=LOADS)
-    for _ in range(size.repeats):
+    for _ in range(size.restores):
         restored = session.ask("restore")
         figures.restore.append(restored["ms"])
         figures.facts["restored_views"] = restored["views"]

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""rover-kf beside a sidecar of its own; blocking, or with the argument ``overlap``."""
+"""rover-kf beside a sidecar of its own; blocking, or with the argument ``overlap``.
+
+With ``capped`` the sidecar writes to storage at CAP bytes a second at most.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.link import Link
 
+CAP = 256 << 20
 NEVER = 1e9
 FLUSH_SECONDS = 600.0
 
@@ -31,8 +35,9 @@ FLUSH_SECONDS = 600.0
 class Rover(Peer):
     """The arena in memory, as in a pod; files where the others have theirs."""
 
-    def __init__(self, *, overlap: bool) -> None:
+    def __init__(self, *, overlap: bool, bandwidth: int) -> None:
         self._asked_overlap = overlap
+        self._bandwidth = bandwidth
         self._round = 1
         self._flushing: threading.Thread | None = None
 
@@ -47,6 +52,7 @@ class Rover(Peer):
             port=checkpoint_pod.free_port(),
             checkpoint_path=folder,
             checkpoint_keep=1,
+            checkpoint_bandwidth=self._bandwidth,
             persist_seconds=NEVER,
             arena_bytes=16 << 30,
         )
@@ -130,4 +136,4 @@ class Rover(Peer):
 
 
 if __name__ == "__main__":
-    serve(Rover(overlap=sys.argv[1:] == ["overlap"]))
+    serve(Rover(overlap="overlap" in sys.argv, bandwidth=CAP if "capped" in sys.argv else 0))

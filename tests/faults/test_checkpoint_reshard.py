@@ -87,10 +87,10 @@ def worlds(server, tmp_path) -> Worlds:
     ("way", "kept", "sizes"),
     [
         ("fsdp", "memory", (2, 4, 3)),
-        ("tensor-parallel", "memory", (4, 2)),
+        ("tensor-parallel", "memory", (4, 3, 2)),
         ("ddp", "memory", (2, 3, 1)),
         ("fsdp", "storage", (4, 3, 2, 4)),
-        ("tensor-parallel", "storage", (4, 2, 4)),
+        ("tensor-parallel", "storage", (4, 3, 2, 4)),
         ("ddp", "storage", (4, 3, 2, 4)),
     ],
 )
@@ -115,6 +115,22 @@ def test_training_goes_on_at_another_size(worlds, tmp_path, way, kept, sizes):
     assert step == 2 * len(sizes)
     if storage is not None:
         assert _exported(storage / "demo", tmp_path / "state.pt") == digest
+
+
+@pytest.mark.parametrize("kept", ["memory", "storage"])
+def test_a_replicated_model_goes_on_sharded_and_back(worlds, tmp_path, kept):
+    """DDP, FSDP2 and DDP again, each in a world of another size, and from storage FSDP2 at the size
+    that DDP had, too: one and the same state."""
+    storage = tmp_path / "pvc" if kept == "storage" else None
+    ways = [("ddp", 3), ("fsdp", 2), ("ddp", 3)] + [("fsdp", 3)] * (kept == "storage")
+    digest = None
+    for round_, (way, size) in enumerate(ways, 1):
+        folder = tmp_path / ("pods" if kept == "memory" else f"pods-{round_}")
+        with checkpoint_pod.pods(folder, 3, storage=storage, persist_seconds=0.0) as some:
+            level = "durable" if kept == "storage" else "memory"
+            told = worlds.run(some, way, round_, size, level)
+        assert (told["resumed"], told["restored"]) == (2 * (round_ - 1), digest)
+        digest = told["ended"]
 
 
 def _exported(job: pathlib.Path, out: pathlib.Path) -> str:

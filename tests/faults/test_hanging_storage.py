@@ -7,72 +7,14 @@ from __future__ import annotations
 import pathlib
 import signal
 import time
-import types
-import urllib.request
 
 import pytest
-from bare_trainer import Trainer
 from hanging_folder import disk, must_be_root, silent
 from sidecar_pods import SidecarPod, job_folder
+from storage_pod import StoragePod
 from tests_support import eventually
 
-from rover_kf.api import names
-from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint import snapshot
-from rover_kf.checkpoint.directory_storage import DirectoryStorage
-
 pytestmark = pytest.mark.timeout(300)
-
-SIZE = 2 << 20
-
-
-def _state(number: int) -> bytes:
-    """A snapshot of one tensor."""
-    layout = snapshot.plan([snapshot.Entry("content", "U8", (SIZE,), 1)], {})
-    return snapshot.header(layout, {}) + bytes([number]) * SIZE
-
-
-class _Pod:
-    """A sidecar that coordinates, and the training process beside it."""
-
-    def __init__(self, folder: pathlib.Path, place: str, storage: pathlib.Path) -> None:
-        settings = {
-            names.ENV_NODES: "1",
-            names.ENV_MAX_NODES: "1",
-            names.ENV_ARENA_BYTES: str(16 << 20),
-            names.ENV_CHECKPOINT_PATH: str(storage),
-            names.ENV_PERSIST_SECONDS: "0",
-        }
-        address = f"{place}.1"
-        self.sidecar = SidecarPod(folder, 0, address, address, settings=settings).start().ready()
-        home = types.SimpleNamespace(home=self.sidecar.home)
-        self.trainer = Trainer(types.SimpleNamespace(settings=home))
-        self.stored = DirectoryStorage(storage / "train")
-
-    def save(self, step: int) -> None:
-        begun = time.monotonic()
-        self.trainer.save(step, _state(step))
-        assert self.trainer.wait(step, "memory").done
-        assert time.monotonic() - begun < 10
-
-    def hangs(self) -> str:
-        """The Event that says so."""
-        told = self.sidecar.status().events
-        return next((event.message for event in told if " hangs: no answer" in event.message), "")
-
-    def silent_seconds(self) -> float:
-        """The metric."""
-        url = f"http://{self.sidecar.address}:{names.PORT}{names.PATH_METRICS}"
-        text = urllib.request.urlopen(url, timeout=10).read().decode()
-        lines = (line for line in text.splitlines() if "storage_silent_seconds{" in line)
-        return float(next(lines).split()[-1])
-
-    def durable(self, step: int) -> None:
-        assert self.trainer.wait(step, "durable") == Acknowledged()
-        folder = next(found for found in self.stored.whole() if found.step == step)
-        (file,) = self.stored.verify(folder).files
-        pieces = self.stored.read_range(folder, file, 0, file.length)
-        assert b"".join(map(bytes, pieces)) == _state(step)
 
 
 @pytest.fixture
@@ -86,7 +28,7 @@ def test_a_disk_that_lets_no_write_return(tmp_path):
     and the metric say how long it has hung, and it is written when the disk is back. A sidecar that
     is told to end does so while it hangs, and a new one goes on."""
     with job_folder() as (folder, place), disk(tmp_path / "disk") as volume:
-        pod = _Pod(folder, place, volume.folder / "pvc")
+        pod = StoragePod(folder, place, volume.folder / "pvc")
         try:
             pod.trainer.restore(1)
             pod.save(1)
@@ -129,7 +71,7 @@ def test_a_server_that_is_gone(tmp_path):
     storage = tmp_path / "pvc"
     storage.mkdir()
     with job_folder() as (folder, place):
-        pod = _Pod(folder, place, storage)
+        pod = StoragePod(folder, place, storage)
         try:
             pod.trainer.restore(1)
             pod.save(1)

@@ -32,8 +32,8 @@ from rover_kf import Checkpointer
 
 
 def build(way: str, world_size: int) -> nn.Module:
-    """Sizes that no world of 3 or 4 divides evenly, but for tensor parallelism."""
-    width = 16 if way == "tensor-parallel" else 13
+    """Sizes that no world of 3 or 4 divides evenly, but for tensor parallelism, which has to."""
+    width = 24 if way == "tensor-parallel" else 13
     model = nn.Sequential(nn.Linear(7, width), nn.ReLU(), nn.Linear(width, 5))
     if way == "ddp":
         return nn.parallel.DistributedDataParallel(model)
