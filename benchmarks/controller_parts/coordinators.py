@@ -51,6 +51,8 @@ class Job:
     """The newest windows as they are handed out, oldest first."""
     count: int = 0
     """Windows that were made so far, with those that are not kept any more."""
+    looks: int = 0
+    looked_at: float = 0.0
 
     @property
     def length(self) -> float:
@@ -125,6 +127,7 @@ class Crowd:
         job = self._jobs.get(address) or self._begin(address, now)
         self._requests["status"] += 1
         self._asked.setdefault(address, now)
+        job.looks, job.looked_at = job.looks + 1, now
         closed = job.closed(now)
         fresh = closed - job.handed
         if fresh > 0:
@@ -148,7 +151,7 @@ class Crowd:
     def report(self) -> bytes:
         """All that was noted."""
         now = time.time()
-        late = [job for job in self._jobs.values() if job.waits(now) > LATE]
+        late = {name: job for name, job in self._jobs.items() if job.waits(now) > LATE}
         # Of jobs that are not asked any more, too.
         skipped = sum(max(job.closed(now) - job.handed - 1, 0) for job in self._jobs.values())
         found = {
@@ -159,6 +162,10 @@ class Crowd:
             "scaled_after": sorted(self._decided),
             "windows_missed": self._missed + skipped,
             "windows_late": len(late),
+            "late": [
+                f"{name}: asked {job.looks} times, {now - job.looked_at:.0f} s ago"
+                for name, job in sorted(late.items())
+            ],
             "requests": self._requests,
             "seconds": now - self._since,
         }

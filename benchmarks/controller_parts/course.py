@@ -29,6 +29,8 @@ _WEBHOOK_CALLS = 1000
 _SETTING_UP = 200.0
 """Creations a second that are tried while nothing is measured."""
 _LONGEST = 3600.0
+_EXAMPLES = 20
+"""Late jobs and complaints that are printed."""
 
 
 def run(
@@ -85,6 +87,7 @@ def _steady(plane: Plane, subject: Subject, size: int, seconds: float) -> dict[s
     """Watch the controller while nothing is created."""
     _tell("reset")
     before, began, wall = subject.usage(), time.monotonic(), time.time()
+    complaints = len(subject.complaints())
     decided, peak = subject.decisions(), before.rss
     taken = Taken.now(plane.registry)
     while time.monotonic() - began < seconds:
@@ -95,6 +98,9 @@ def _steady(plane: Plane, subject: Subject, size: int, seconds: float) -> dict[s
     heard, decided = _told(), subject.decisions().since(decided)
     asked = requests_in(plane.audit_log, wall, wall + passed)
     delays, scaled = heard["handed_out_after"], heard["scaled_after"]
+    said = subject.complaints()
+    for line in (*heard["late"][:_EXAMPLES], *said[:_EXAMPLES], *said[complaints:][:_EXAMPLES]):
+        print(f"         {line}", flush=True)
     return {
         "decision_p50_s": round(decided.quantile(0.5), 3),
         "decision_p99_s": round(decided.quantile(0.99), 3),
@@ -113,6 +119,7 @@ def _steady(plane: Plane, subject: Subject, size: int, seconds: float) -> dict[s
         "cpu_cores": round((after.cpu_seconds - before.cpu_seconds) / passed, 3),
         "missed": size - heard["asked"] + heard["windows_missed"],
         "late": heard["windows_late"],
+        "complaints": len(said) - complaints,
         "seconds": round(passed, 1),
         **shares,
     }

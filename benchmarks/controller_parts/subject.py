@@ -124,6 +124,12 @@ class Subject:
             peak=_kilobytes(status, "VmHWM") * 1024,
         )
 
+    def complaints(self) -> list[str]:
+        """What it has logged so far: warnings and errors, but for what their tracebacks say."""
+        log = self._plane.registry.logs / "controller.log"
+        lines = log.read_text(errors="replace").splitlines()
+        return [line for line in lines if line.startswith("{")]
+
     def decisions(self) -> Histogram:
         """From the close of a window to the decision made of it, as the controller says."""
         return Histogram.read(self._asked("/metrics"), "rover_kf_decision_seconds")
