@@ -27,7 +27,7 @@ from measure import Course, Figures, Size, take
 from session import SYSTEMS, Failed, Session
 from table import markdown
 
-COUNTED = ("dlrover", "rover", "rover-overlap", "rover-capped")
+COUNTED = ("dlrover", "rover", "rover-overlap")
 """Systems that save to memory at any rate: what became of each save is counted."""
 
 COPIES_A_STEP = 2.5

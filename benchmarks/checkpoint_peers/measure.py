@@ -53,6 +53,7 @@ class Figures:
     added: list[float] = dataclasses.field(default_factory=list)
     """What the step after a save took longer than the one before it."""
     durable: list[float] = dataclasses.field(default_factory=list)
+    capped: list[float] = dataclasses.field(default_factory=list)
     restore: list[float] = dataclasses.field(default_factory=list)
     sham: list[float] = dataclasses.field(default_factory=list)
     beside: list[float] = dataclasses.field(default_factory=list)
@@ -73,6 +74,7 @@ class Figures:
             "warm_over_floor": _rounded(statistics.median(ratios), 3),
             "step_added_ms": _median(self.added),
             "durable_ms": _median(self.durable),
+            **({"capped_ms": _median(self.capped)} if self.capped else {}),
             "restore_ms": _median(self.restore),
             "step_inflation": _longer(statistics.median, self.beside, self.sham),
             "step_inflation_mean": _longer(statistics.mean, self.beside, self.sham),
@@ -96,6 +98,8 @@ def take(session: Session, course: Course, figures: Figures) -> None:
     _take_warm(session, course, figures)
     for _ in range(size.repeats):
         figures.durable.append(session.ask("durable")["ms"])
+        if capped := session.ask("capped"):
+            figures.capped.append(capped["ms"])
     for _ in range(size.repeats):
         _take_persist(session, compute_ms, figures)
     with memory.Watch(session.pid) as watch:

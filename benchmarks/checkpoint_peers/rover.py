@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """rover-kf beside a sidecar of its own; blocking, or with the argument ``overlap``.
 
-With ``capped`` the sidecar writes to storage at CAP bytes a second at most.
+What a training loop persists beside its steps is held back by the policy's own cap; where somebody
+waits for the end of it (``durable``) it is not.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from workload import Loop
 
 from rover_kf.api import names
 from rover_kf.api.status import Acknowledged
+from rover_kf.injection.policy_sections import CheckpointPolicy
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.link import Link
 
-CAP = 256 << 20
 NEVER = 1e9
 FLUSH_SECONDS = 600.0
 
@@ -35,11 +36,10 @@ FLUSH_SECONDS = 600.0
 class Rover(Peer):
     """The arena in memory, as in a pod; files where the others have theirs."""
 
-    def __init__(self, *, overlap: bool, bandwidth: int) -> None:
+    def __init__(self, *, overlap: bool) -> None:
         self._asked_overlap = overlap
-        self._bandwidth = bandwidth
         self._round = 1
-        self._flushing: threading.Thread | None = None
+        self._persisting: threading.Thread | None = None
 
     def open(self, loop: Loop, folder: pathlib.Path) -> None:
         """A sidecar process, and what a training script calls first."""
@@ -52,7 +52,7 @@ class Rover(Peer):
             port=checkpoint_pod.free_port(),
             checkpoint_path=folder,
             checkpoint_keep=1,
-            checkpoint_bandwidth=self._bandwidth,
+            checkpoint_bandwidth=CheckpointPolicy().bandwidth,
             persist_seconds=NEVER,
             arena_bytes=16 << 30,
         )
@@ -73,27 +73,34 @@ class Rover(Peer):
     def settle(self) -> None:
         """Copied, and what the first seal made the sidecar persist is done."""
         self._checkpointer._saver.finish()
-        if self._flushing is not None:
-            self._flushing.join()
+        if self._persisting is not None:
+            self._persisting.join()
 
     def begin(self, step: int) -> None:
-        """In memory, and the sidecar told to persist it."""
+        """In memory, and the sidecar asked for it on storage, as by the policy."""
         self.save(step)
         saver = self._checkpointer._saver
         saver.finish()
         self._before = (saver.issued, saver.sealed)
-        self._flushing = threading.Thread(target=self._flush)
-        self._flushing.start()
+        self._persisting = threading.Thread(target=self._wait, args=(step,))
+        self._persisting.start()
 
     def is_busy(self) -> bool:
         """Until the manifest is committed."""
-        return self._flushing is not None and self._flushing.is_alive()
+        return self._persisting is not None and self._persisting.is_alive()
 
     def durable(self, step: int) -> None:
         """Files and folders are synced by the sidecar itself."""
         self.save(step)
         self._checkpointer._saver.finish()
         self._flush()
+
+    def capped(self, step: int) -> bool:
+        """The same as training persists it."""
+        self.save(step)
+        self._checkpointer._saver.finish()
+        self._wait(step)
+        return True
 
     def die(self) -> None:
         """The trainer alone: memory and sidecar stay, and the launcher tells of its end."""
@@ -128,6 +135,9 @@ class Rover(Peer):
         settings = trainer_settings.read(environment)
         return Checkpointer(settings=settings, overlap=self._asked_overlap)
 
+    def _wait(self, step: int) -> None:
+        assert Link(self._home).wait(step, "durable", timeout=FLUSH_SECONDS, patience=0.0)
+
     def _flush(self) -> None:
         reply = Link(self._home).ask(
             names.PATH_FLUSH, Acknowledged(), Acknowledged, timeout=FLUSH_SECONDS
@@ -136,4 +146,4 @@ class Rover(Peer):
 
 
 if __name__ == "__main__":
-    serve(Rover(overlap="overlap" in sys.argv, bandwidth=CAP if "capped" in sys.argv else 0))
+    serve(Rover(overlap=sys.argv[1:] == ["overlap"]))

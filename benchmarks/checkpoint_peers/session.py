@@ -31,7 +31,6 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "dlrover": ("dlrover_flash.py",),
     "rover": ("rover.py",),
     "rover-overlap": ("rover.py", "overlap"),
-    "rover-capped": ("rover.py", "overlap", "capped"),
 }
 """Script and arguments, by name; a peer of the name has packages of its own."""
 

@@ -13,6 +13,7 @@ COLUMNS = {
     "warm_over_floor": "save / floor",
     "step_added_ms": "next step longer by",
     "durable_ms": "durable",
+    "capped_ms": "durable under its cap",
     "restore_ms": "restore",
     "step_inflation": "steps slower while persisting",
     "peak_memory_mib": "extra memory, MiB",
@@ -36,11 +37,13 @@ def markdown(state: str, report: dict[str, Any]) -> str:
         if "skipped" in found:
             lines.append(_row([name, f"skipped: {found['skipped']}", *[""] * (len(COLUMNS) - 1)]))
         else:
-            lines.append(_row([name, *(_cell(key, found[key]) for key in COLUMNS)]))
+            lines.append(_row([name, *(_cell(key, found.get(key)) for key in COLUMNS)]))
     return "\n".join(lines)
 
 
-def _cell(key: str, value: float) -> str:
+def _cell(key: str, value: float | None) -> str:
+    if value is None:
+        return ""
     return f"{100 * value:+.1f} %" if key == "step_inflation" else f"{value:g}"
 
 

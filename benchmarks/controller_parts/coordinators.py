@@ -152,20 +152,22 @@ class Crowd:
         """All that was noted."""
         now = time.time()
         late = {name: job for name, job in self._jobs.items() if job.waits(now) > LATE}
-        # Of jobs that are not asked any more, too.
-        skipped = sum(max(job.closed(now) - job.handed - 1, 0) for job in self._jobs.values())
         found = {
             "jobs": len(self._jobs),
             "asked": len(self._asked),
+            "asked_at": sorted(self._asked),
             "last_first_asked": max(self._asked.values(), default=0.0) - self._since,
             "handed_out_after": sorted(self._delays),
             "scaled_after": sorted(self._decided),
-            "windows_missed": self._missed + skipped,
-            "windows_late": len(late),
-            "late": [
-                f"{name}: asked {job.looks} times, {now - job.looked_at:.0f} s ago"
+            "windows_missed": self._missed,
+            "late": {
+                name: {
+                    "missed": job.closed(now) - job.handed - 1,
+                    "looks": job.looks,
+                    "silence": round(now - job.looked_at, 1),
+                }
                 for name, job in sorted(late.items())
-            ],
+            },
             "requests": self._requests,
             "seconds": now - self._since,
         }

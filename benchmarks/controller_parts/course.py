@@ -29,8 +29,7 @@ _WEBHOOK_CALLS = 1000
 _SETTING_UP = 200.0
 """Creations a second that are tried while nothing is measured."""
 _LONGEST = 3600.0
-_EXAMPLES = 20
-"""Late jobs and complaints that are printed."""
+_ADDRESSES = "jsonpath={range .items[*]}{.status.podIP}{' '}{end}"
 
 
 def run(
@@ -98,9 +97,12 @@ def _steady(plane: Plane, subject: Subject, size: int, seconds: float) -> dict[s
     heard, decided = _told(), subject.decisions().since(decided)
     asked = requests_in(plane.audit_log, wall, wall + passed)
     delays, scaled = heard["handed_out_after"], heard["scaled_after"]
-    said = subject.complaints()
-    for line in (*heard["late"][:_EXAMPLES], *said[:_EXAMPLES], *said[complaints:][:_EXAMPLES]):
-        print(f"         {line}", flush=True)
+    said = subject.complaints()[complaints:]
+    there = _coordinators(plane)
+    late = {name: job for name, job in heard["late"].items() if name in there}
+    unasked = there.difference(heard["asked_at"])
+    for line in (*map(str, late.items()), *map("{} was not asked".format, unasked), *said):
+        print(f"         {line}"[:500], flush=True)
     return {
         "decision_p50_s": round(decided.quantile(0.5), 3),
         "decision_p99_s": round(decided.quantile(0.99), 3),
@@ -117,12 +119,21 @@ def _steady(plane: Plane, subject: Subject, size: int, seconds: float) -> dict[s
         "rss_mib": round(peak / 2**20, 1),
         "rss_at_worst_mib": round(after.peak / 2**20, 1),
         "cpu_cores": round((after.cpu_seconds - before.cpu_seconds) / passed, 3),
-        "missed": size - heard["asked"] + heard["windows_missed"],
-        "late": heard["windows_late"],
-        "complaints": len(said) - complaints,
+        "missed": heard["windows_missed"] + sum(job["missed"] for job in late.values()),
+        "unasked": size - len(there) + len(unasked),
+        "late": len(late),
+        "replaced": len(heard["late"]) - len(late),
+        "complaints": len(said),
         "seconds": round(passed, 1),
         **shares,
     }
+
+
+def _coordinators(plane: Plane) -> set[str]:
+    """Addresses of all first pods. One that was made anew has another; nobody asks at the old."""
+    chosen = "training.kubeflow.org/replica-index=0"
+    found = plane.kubectl("get", "pods", "-A", "-l", chosen, "-o", _ADDRESSES, timeout=300)
+    return set(found.split())
 
 
 def _webhook(creator: Creator, rate: float) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 
-BURST_SECONDS = 0.25
+BURST_SECONDS = 0.05
 """So much may come at once after a pause."""
 
 

@@ -62,9 +62,12 @@ class CheckpointPolicy(Section):
     )
     """What the sidecar's container alone gets in its environment."""
     bandwidth: Bytes = Field(
-        default=0, ge=0, description="bytes a second such as 100Mi, 1 or more; 0 is no cap"
+        default=512 << 20,
+        ge=0,
+        description="bytes a second such as 100Mi, 1 or more; 0 is no cap",
     )
-    """Most bytes a second that a pod persists; a flush before the pod ends is not held back."""
+    """Most bytes a second that a pod persists; a flush before the pod ends is not held back. At the
+    full speed of a local disk it slows the steps beside it by what they can feel."""
     storage_bandwidth: Bytes | None = Field(
         default=None,
         ge=1 << 20,

@@ -84,10 +84,11 @@ def test_the_sidecar_knows_which_checkpoints_to_spare():
 @pytest.mark.parametrize(
     ("rules", "caps"),
     [
-        ({}, (0, 0)),
+        ({}, (512 << 20, 0)),
+        ({"checkpoint.bandwidth": "0"}, (0, 0)),
         ({"checkpoint.bandwidth": "1Gi"}, (1 << 30, 0)),
-        ({"checkpoint.replica-bandwidth": "100Mi"}, (0, 100 << 20)),
-        ({"checkpoint.replica-bandwidth": "0"}, (0, 0)),
+        ({"checkpoint.replica-bandwidth": "100Mi"}, (512 << 20, 100 << 20)),
+        ({"checkpoint.replica-bandwidth": "0"}, (512 << 20, 0)),
     ],
 )
 def test_the_sidecar_knows_the_caps_on_its_network(rules, caps):

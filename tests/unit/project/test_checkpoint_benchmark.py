@@ -39,7 +39,7 @@ def test_a_small_run_has_every_figure(tmp_path):
                 "--restores",
                 "1",
                 "--systems",
-                "torch.save,nobody,rover,rover-capped",
+                "torch.save,nobody,rover,rover-overlap",
             ),
             *("--out", out),
         ],
@@ -55,10 +55,10 @@ def test_a_small_run_has_every_figure(tmp_path):
     for part in (report, *report["sizes"].values()):
         assert min(part[f"floor_{name}_ms"] for name in ("copy", "prefault", "persist")) > 0
         assert set(part["systems"]["nobody"]) == {"skipped"}
-        for name in ("torch.save", "rover", "rover-capped"):
+        for name in ("torch.save", "rover", "rover-overlap"):
             assert set(part["systems"][name]) >= KEYS, part["systems"][name]
-        for name in ("rover", "rover-capped"):
+        for name in ("rover", "rover-overlap"):
             saves = part["systems"][name]["saves"]
             assert saves["issued"] == saves["sealed"] + saves["raised"] > saves["replaced"] > 0
-    assert done.stdout.count("| rover-capped |") == 2
+    assert done.stdout.count("| rover-overlap |") == 2
     assert not list(tmp_path.glob("checkpoint-files"))
