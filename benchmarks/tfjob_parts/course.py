@@ -21,7 +21,7 @@ from testcluster.jobs import RunningJob
 from testcluster.objects import Object, apply
 from testcluster.pod_processes import OnMachine
 
-STEPS, FAULT_AT = 300, 105
+STEPS, FAULT_AT = 600, 105
 PATIENCE = 600.0
 _DONE = re.compile(r"^done (\d+)$", re.MULTILINE)
 _SAVED = re.compile(r"^saved (\d+)$", re.MULTILINE)

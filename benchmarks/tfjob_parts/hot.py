@@ -14,7 +14,7 @@ from testcluster.cluster import Cluster
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 
-STEPS = 800
+STEPS = 1600
 ENOUGH = "1"
 """Cores that it may have, and that a restart gives it."""
 SIDES = {

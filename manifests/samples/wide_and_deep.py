@@ -20,7 +20,7 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Keras 3 has no parameter se
 import numpy as np
 import tensorflow as tf
 
-from rover_kf.trainer.tensorflow import TensorFlowCheckpointer
+from rover_kf.trainer.tensorflow import ScheduledRecords, TensorFlowCheckpointer
 
 BINS, CROSSED, BATCH = 8, 12, 64
 
@@ -68,7 +68,7 @@ class WideAndDeep:
 
 
 def train(resolver: tf.distribute.cluster_resolver.ClusterResolver, steps: int, width: int) -> None:
-    """What the chief does: drive the workers, save, tell."""
+    """What the chief does: hand out batches of rows, save, tell."""
     scaled, labels = read_table()
     table = (cross(scaled), scaled, labels)
     shards = tf.distribute.experimental.partitioners.MinSizePartitioner(1024, 8)
@@ -77,43 +77,42 @@ def train(resolver: tf.distribute.cluster_resolver.ClusterResolver, steps: int, 
     with strategy.scope():
         model = WideAndDeep(scaled.shape[1], width)
         optimizer = tf.keras.optimizers.legacy.Adagrad(0.05)
-    state = tf.train.Checkpoint(optimizer=optimizer, **model.parts())
-    checkpointer = TensorFlowCheckpointer(state, settle=coordinator.join)  # rover-kf, 1 of 3
+        # How often each row was trained on; it goes back with a checkpoint as the weights do.
+        seen = tf.Variable(tf.zeros([len(labels)], tf.int64), name="seen")
+    epochs = -(-steps * BATCH // len(labels))
+    rows = ScheduledRecords(coordinator, len(labels), batch=BATCH, epochs=epochs)  # rover-kf, 1
+    state = tf.train.Checkpoint(optimizer=optimizer, seen=seen, **model.parts())
+    checkpointer = TensorFlowCheckpointer(state, records=rows)  # rover-kf, 2
     with strategy.scope():
-        step = checkpointer.restore()  # rover-kf, 2 of 3
+        step = checkpointer.restore()  # rover-kf, 3
     whole = tf.function(lambda: model.loss(*map(tf.constant, table)))
     source = f"{step} from {checkpointer.restored_from}"
     print(f"starts after step {source}: loss {float(whole()):.6f}", flush=True)
 
-    def batches() -> tf.data.Dataset:
-        rows = tf.data.Dataset.from_tensor_slices(table).repeat()
-        return rows.shuffle(len(labels)).batch(BATCH)
-
-    def train_on(batch: tuple[tf.Tensor, ...]) -> None:
+    def train_on(numbers: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
-            loss = model.loss(*batch)
+            loss = model.loss(*(tf.gather(column, numbers) for column in table))
         parts = [
             shard for part in model.parts().values() for shard in getattr(part, "variables", [part])
         ]
         optimizer.apply_gradients(zip(tape.gradient(loss, parts), parts, strict=True))
+        once = tf.IndexedSlices(tf.ones_like(numbers), numbers)
+        seen.scatter_add(once)
 
-    @tf.function
-    def train_once(iterator: tf.data.Iterator) -> None:
-        strategy.run(train_on, args=(next(iterator),))
+    def train_once(numbers: tf.Tensor) -> None:
+        strategy.run(train_on, args=(numbers,))
 
-    source = iter(coordinator.create_per_worker_dataset(batches))
-    workers = len(resolver.cluster_spec().job_tasks("worker"))
-    while step < steps:
+    while step < steps and (count := rows.schedule(train_once)):  # rover-kf, 4
         step += 1
-        for _ in range(workers):
-            coordinator.schedule(train_once, args=(source,))
-        coordinator.join()
-        checkpointer.step(step, samples=workers * BATCH, total_steps=steps)  # rover-kf, 3 of 3
+        checkpointer.step(step, samples=count, total_steps=steps)  # rover-kf, 5
         if step % 10 == 0:
             print(f"step {step} loss {float(whole()):.6f}", flush=True)
-    result = {"steps": step, "loss": float(whole()), "resumed": checkpointer.restored_from}
-    print(json.dumps(result), flush=True)
+    coordinator.join()
     checkpointer.close()
+    counts = tf.convert_to_tensor(seen).numpy()
+    result = {"steps": step, "loss": float(whole()), "resumed": checkpointer.restored_from}
+    result |= {"rows": int(counts.sum()), "least": int(counts.min()), "most": int(counts.max())}
+    print(json.dumps(result), flush=True)
 
 
 def main() -> None:

@@ -92,9 +92,11 @@ class Leases:
     def _await(self) -> None:
         """Until there are slots, or an answer that there are none."""
         until = time.monotonic() + PATIENCE_SECONDS
-        while not (self._holder.queue or self._holder.finished or self._holder.idle):
+        while not (self._holder.queue or self._holder.finished):
             if self._error is not None:
                 raise self._error
+            if self._holder.idle:
+                return
             if time.monotonic() > until:
                 raise errors.SidecarUnavailable(
                     f"no slots of {self._holder.plan.name!r} could be leased for "

@@ -25,8 +25,8 @@ import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
 from rover_kf import errors
-from rover_kf.api import codec
 from rover_kf.api.data import DataPlan, Progress
+from rover_kf.sharding import place_in_data
 from rover_kf.sharding.holder import Holder, Place
 from rover_kf.sharding.source import Resumable, Source
 from rover_kf.sharding.union import Union
@@ -40,7 +40,6 @@ from rover_kf.trainer.settings import TrainerSettings
 if TYPE_CHECKING:
     from rover_kf.trainer.sharded_loader import ShardedLoader
 
-_VERSION = 1
 _IDLE_SECONDS = 5.0
 """Since no rank had anything; ranks tell each other again and again, unless one of them hangs."""
 
@@ -169,11 +168,7 @@ class ShardedDataset(IterableDataset[Any]):
         if self.shared and self._desk is not None and self._settings.rank == 0:
             progress = self._desk.progress(self.name, self._settings.round)
             self.union = Union.of([progress, self.union.progress()])
-        return {
-            "version": _VERSION,
-            **self._identity(),
-            "progress": codec.encode(progress),
-        }
+        return place_in_data.kept(self._identity(), progress)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what a checkpoint's steps have not used.
@@ -181,33 +176,18 @@ class ShardedDataset(IterableDataset[Any]):
         Raises:
             CheckpointError: it is of other data, or of a newer version.
         """
-        if state["version"] != _VERSION:
-            raise errors.CheckpointError(
-                f"the state of data set {self.name!r} has version {state['version']}, this "
-                f"one reads {_VERSION}; restore with the version of rover-kf that wrote it"
-            )
-        for name, own in self._identity().items():
-            if state[name] != own:
-                raise errors.CheckpointError(
-                    f"the checkpoint has used slots of data with {name} {state[name]!r}, this data "
-                    f"set has {own!r}; train on the same data, or leave it out of the state to "
-                    "begin anew"
-                )
+        progress = place_in_data.found(self._identity(), state)
         self.close()
         if isinstance(self.source, Resumable):
             self._plan = None
-        self.union = Union(codec.decode(Progress, state["progress"]))
+        self.union = Union(progress)
 
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint's data must have in common with these."""
         stream = isinstance(self.source, Resumable)
         partitions = () if stream else self.plan.partitions
-        return {
-            "name": self.name,
-            "fingerprint": self.source.fingerprint,
-            "order": self.source.order,
-            "slots": {p.name: p.end - p.begin for p in partitions if p.bounded},
-        }
+        source = self.source
+        return place_in_data.identity(self.name, source.fingerprint, source.order, partitions)
 
     # -- leases -----------------------------------------------------------------------------------
 

@@ -37,12 +37,17 @@ from rover_kf.trainer.directory import DirectoryCheckpointer
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.reporter import Reporter
+from rover_kf.trainer.scheduled import ScheduledRecords
 from rover_kf.trainer.settings import TrainerSettings
+
+__all__ = ["ScheduledRecords", "TensorFlowCheckpointer"]
 
 _log = logging.getLogger("rover_kf")
 
 _NAME = "state"
 """What TensorFlow's files are called, in front of ``.index`` and ``.data-…``."""
+_RECORDS = "records"
+"""The text with the place in the data."""
 
 
 class TensorFlowCheckpointer:
@@ -55,7 +60,8 @@ class TensorFlowCheckpointer:
         checkpoint: a ``tf.train.Checkpoint``.
         every: steps between two saves; the job's own (``checkpoint.every``) if not given.
         settle: called before a save; waits for what is still computed. Under
-            ParameterServerStrategy give it ``ClusterCoordinator.join``.
+            ParameterServerStrategy give it ``ClusterCoordinator.join``, if there are no records.
+        records: that the chief hands out; their place is saved and restored with the state.
         settings: of the process; read from the environment if not given.
 
     Raises:
@@ -69,6 +75,7 @@ class TensorFlowCheckpointer:
         *,
         every: int | None = None,
         settle: Callable[[], object] | None = None,
+        records: ScheduledRecords | None = None,
         settings: TrainerSettings | None = None,
     ) -> None:
         known = settings or trainer_settings.read()
@@ -82,7 +89,8 @@ class TensorFlowCheckpointer:
                 "a tf.distribute.Server, and the chief saves"
             )
         device = told.files_device if told is not None else None
-        self._checkpoint, self._device, self._settle = checkpoint, device, settle
+        self._checkpoint, self._device = checkpoint, device
+        self._settle, self._records = settle, records
         self._directory = DirectoryCheckpointer(settings=known)
         home = known.home
         self._files = home / names.RUN_DIR / f"files-{known.local_rank}" if home else None
@@ -116,6 +124,7 @@ class TensorFlowCheckpointer:
         step = self._directory.restore(self._begin)
         if step:
             self._read(step)
+            self._go_on(step)
         self._last_step, self._last_step_at = step, time.monotonic()
         return step
 
@@ -197,13 +206,17 @@ class TensorFlowCheckpointer:
         """
         if self._files is None:
             return
+        kept = dict(texts or {})
         if self._settle is not None:
             self._settle()
+        if self._records is not None:
+            self._records.settle()
+            kept[_RECORDS] = self._records.to_text()
         begun, folder = time.monotonic(), self._files / "save"
         shutil.rmtree(self._files, ignore_errors=True)
         folder.mkdir(parents=True)
         self._checkpoint.write(str(folder / _NAME), options=self._options())
-        for name, text in (texts or {}).items():
+        for name, text in kept.items():
             (folder / name).write_text(text)
         self._directory.save(step, folder, metrics=metrics)
         shutil.rmtree(folder)
@@ -215,6 +228,8 @@ class TensorFlowCheckpointer:
 
     def close(self) -> None:
         """Report what is left; safe to call twice."""
+        if self._records is not None:
+            self._records.close()
         if self._reporter is not None:
             self._reporter.close()
         self._directory.close()
@@ -238,3 +253,13 @@ class TensorFlowCheckpointer:
                 "one as another job"
             ) from cause
         _log.info("rover-kf: step %d is back from %s", step, self.restored_from)
+
+    def _go_on(self, step: int) -> None:
+        """The records that the restored state was not trained on are the next."""
+        if self._records is None:
+            return
+        text = self.kept(_RECORDS)
+        if text is not None:
+            self._records.load(text)
+        else:
+            _log.warning("rover-kf: step %d has no place in the data: epoch 0 begins anew", step)

@@ -24,6 +24,8 @@ class TfConfig:
     task: str
     """This process's type."""
     index: int
+    workers: int = 0
+    """Of the cluster."""
 
     @property
     def serves(self) -> bool:
@@ -63,8 +65,9 @@ def read(environment: Mapping[str, str], world_size: int) -> TfConfig | None:
     try:
         parsed = json.loads(text)
         tasks, task = parsed["cluster"], parsed["task"]
-        return TfConfig(frozenset(map(str, tasks)), str(task["type"]), int(task["index"]))
-    except (ValueError, KeyError, TypeError) as cause:
+        workers = len(tasks.get("worker", ()))
+        return TfConfig(frozenset(map(str, tasks)), str(task["type"]), int(task["index"]), workers)
+    except (ValueError, KeyError, TypeError, AttributeError) as cause:
         raise errors.InputError(
             f"{VARIABLE} is {text[:200]!r}; JSON with cluster and task (type, index) is needed, as "
             "the Training Operator writes it"

@@ -25,9 +25,12 @@ pytestmark = [pytest.mark.timeout(1500), pytest.mark.usefixtures("controller")]
 
 PATIENCE = 300.0
 """Seconds: four processes load TensorFlow at once, on two cores."""
-HOT_STEPS = 300
-STEPS, EVERY = 800, 10
-"""To train, and between two saves."""
+HOT_STEPS = 600
+ROWS, BATCH, BATCHES = 569, 64, 9
+"""Of the sample: its table, what is handed out at once, and how often an epoch."""
+EPOCHS, EVERY = 178, 10
+"""To train, and steps between two saves."""
+STEPS = EPOCHS * BATCHES
 _ROW = (
     "import sqlite3, sys; print(sqlite3.connect('/var/lib/rover-kf/history.db').execute("
     "'select record from runs where namespace = ?', sys.argv[1:]).fetchone()[0])"
@@ -98,6 +101,8 @@ def test_every_part_of_a_tfjob_is_lost(cluster, controller, faults, start):
     result = chief.result()
     assert (result["steps"], result["resumed"]) == (STEPS, "memory")
     assert result["loss"] < 0.05  # without wide or deep part it stays above
+    assert result["least"] == EPOCHS, "a row was lost"
+    assert result["rows"] - EPOCHS * ROWS <= BATCH, "more than the lost worker's batch again"
 
     (raised,) = _told(job, names.EVENT_MEMORY_RAISED)
     assert "PS replicas 768Mi -> " in raised
@@ -144,8 +149,9 @@ def rover(cluster, tmp_path):
 @pytest.mark.at_length
 def test_workers_change_through_a_suspension(cluster, start, rover):
     """One worker becomes three and one again: each time the chief goes on from storage, steps since
-    the last save at most are done again, and all workers that TF_CONFIG names take part. A client
-    follows the job to its end, as it would a PyTorchJob."""
+    the last save at most are done again, and all workers that TF_CONFIG names take part. The model
+    that ends was trained on each row once an epoch. A client follows the job to its end, as it
+    would a PyTorchJob."""
     job = start(STEPS, workers=1, telling=True)
     chief, told = Chief(job, PATIENCE), []
     for workers in (3, 1):
@@ -165,6 +171,7 @@ def test_workers_change_through_a_suspension(cluster, start, rover):
     assert max(look.step for look in course) > told[-1][1]
     result = chief.result()
     assert (result["steps"], result["resumed"]) == (STEPS, "storage")
+    assert (result["least"], result["most"]) == (EPOCHS, EPOCHS)
     print(f"\ndone before and begun after: {told}, ended with {result}")
 
 

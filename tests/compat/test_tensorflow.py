@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from job_manifests import make_job
+from slowed import slowed
 from tensorflow_job import TensorFlowJob, TensorFlowPod
 from testcluster import tensorflow_environment
 from tests_support import eventually
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.timeout(1200)
 
 HERE = pathlib.Path(__file__).parent
 SAMPLES = HERE.parents[1] / "manifests" / "samples"
+ROWS, BATCH, BATCHES = 569, 64, 9
+"""Of the sample: its table, what is handed out at once, and how often an epoch."""
 PATIENCE = 240.0
 """Seconds: loading TensorFlow takes half a minute on a busy machine."""
 _STARTS = re.compile(r"^starts after step (\d+) from (\w+): loss ([\d.]+)$", re.MULTILINE)
@@ -47,8 +50,10 @@ def _sample(steps: int) -> dict[str, Any]:
 
 def test_a_worker_a_server_and_the_chief_are_killed(tensorflow):
     """The sample. A worker's loss costs no step; the chief goes on from memory after a server's
-    loss and after its own, with the very loss that it had at that step."""
-    with TensorFlowJob(_sample(600), tensorflow, SAMPLES) as job:
+    loss and after its own, with the very loss that it had at that step. In the model that ends
+    each row was trained on in each epoch, and of the worker's last batch perhaps twice."""
+    epochs = 134
+    with TensorFlowJob(_sample(epochs * BATCHES), tensorflow, SAMPLES) as job:
         chief = job.pods["chief-0"]
         _beyond(chief, 20)
         job.pods["worker-1"].kill()
@@ -60,7 +65,9 @@ def test_a_worker_a_server_and_the_chief_are_killed(tensorflow):
         result = json.loads(chief.text().strip().splitlines()[-1])
         stored = sorted(path.name for path in (job.folder / "storage").glob("*/*/manifest.json"))
     print(f"goes on from {starts}, ends with {result}, {len(stored)} manifests on storage")
-    assert (result["steps"], result["resumed"]) == (600, "memory")
+    assert (result["steps"], result["resumed"]) == (epochs * BATCHES, "memory")
+    assert result["least"] == epochs
+    assert result["rows"] - epochs * ROWS <= BATCH
     assert result["loss"] < 0.05  # without wide or deep part it stays above
 
 
@@ -79,6 +86,30 @@ def test_all_pods_end_at_once(tensorflow):
     assert codes == [names.EXIT_DRAINED] * 4
     assert "Traceback" not in text
     assert stored >= int(_STEP.findall(text)[-1][0])
+
+
+def test_slow_workers_take_fewer(tensorflow):
+    """One of two workers runs a fifth of the time: it takes far fewer batches of an epoch, and each
+    row is handed out once an epoch."""
+    rows, batch, epochs = 2000, 16, 2
+    manifest = _sample(1)
+    for spec in manifest["spec"]["tfReplicaSpecs"].values():
+        words = ["python", "scheduled_rows.py", str(rows), str(batch), str(epochs)]
+        spec["template"]["spec"]["containers"][0]["command"] = words
+    with TensorFlowJob(manifest, tensorflow, HERE / "scripts") as job:
+        chief, workers = job.pods["chief-0"], [job.pods[f"worker-{index}"] for index in (0, 1)]
+        eventually(lambda: "step 10\n" in chief.text(), within=PATIENCE, what="ten steps")
+        before = [worker.text().count("took ") for worker in workers]
+        with slowed(workers[1].training_process(), 0.2):
+            assert chief.trainer is not None
+            assert chief.trainer.wait(PATIENCE) == 0
+        took = [worker.text().count("took ") for worker in workers]
+        text = chief.text().rpartition("{")[2].partition("}")[0]
+    result = json.loads("{" + text + "}")
+    print(f"batches taken: {before} before one was slow, {took} in the end; {result}")
+    assert result == {"steps": epochs * 125, "least": 1, "most": 1, "rows": epochs * rows}
+    since = [after - first for after, first in zip(took, before, strict=True)]
+    assert since[0] > 2 * since[1]
 
 
 def _goes_on(chief: TensorFlowPod, killed: TensorFlowPod) -> tuple[str, str, str]:

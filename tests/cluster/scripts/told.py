@@ -3,7 +3,8 @@
 """Runs wide_and_deep.py and tells each step; where rover-kf is not, with TensorFlow's own files.
 
 ``told.py SCRIPT …``: the script's three lines stay. Without rover-kf they are answered by
-tf.train.CheckpointManager, which saves at the same steps to shared storage, through the chief.
+tf.train.CheckpointManager, which saves at the same steps to shared storage, through the chief, and
+by rows in an order that each program begins anew.
 """
 
 import importlib.util
@@ -19,14 +20,38 @@ def tell(step: int) -> None:
     print(f"done {step}", flush=True)
 
 
+class Rows:
+    """What a user without rover-kf has: one epoch after the other, from the first one on."""
+
+    def __init__(self, coordinator, samples, *, batch, epochs):
+        import tensorflow as tf  # noqa: PLC0415 - only here, and only by the chief
+
+        self.coordinator, self._function = coordinator, None
+        numbers = tf.data.Dataset.range(samples).shuffle(samples).batch(batch)
+        self._batches = iter(numbers.repeat(epochs))
+
+    def schedule(self, function):
+        """Hand out the next ones."""
+        import tensorflow as tf  # noqa: PLC0415 - only here, and only by the chief
+
+        if self._function is None:
+            signature = [tf.TensorSpec([None], tf.int64)]
+            self._function = tf.function(function, input_signature=signature)
+        numbers = next(self._batches, None)
+        if numbers is None:
+            return 0
+        self.coordinator.schedule(self._function, args=(numbers,))
+        return len(numbers)
+
+
 class Files:
     """What a user without rover-kf has: the newest files of shared storage."""
 
-    def __init__(self, checkpoint, *, settle):
+    def __init__(self, checkpoint, *, records):
         import tensorflow as tf  # noqa: PLC0415 - only here, and only by the chief
 
         self.restored_from = "none"
-        self._settle = settle
+        self._settle = records.coordinator.join
         device = "/job:chief/replica:0/task:0/device:CPU:0"
         self._options = tf.train.CheckpointOptions(experimental_io_device=device)
         self._manager = tf.train.CheckpointManager(checkpoint, PLACE, max_to_keep=2)
@@ -69,7 +94,7 @@ def with_rover() -> None:
 def without() -> None:
     """Answer the import of the script's lines."""
     module = types.ModuleType("rover_kf.trainer.tensorflow")
-    module.TensorFlowCheckpointer = Files
+    module.TensorFlowCheckpointer, module.ScheduledRecords = Files, Rows
     for name in ("rover_kf", "rover_kf.trainer"):
         sys.modules[name] = types.ModuleType(name)
     sys.modules[module.__name__] = module

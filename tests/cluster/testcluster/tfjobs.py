@@ -56,7 +56,8 @@ def hot(namespace: str, steps: int, policy: Mapping[str, str]) -> Object:
         steps: to train.
         policy: annotations without the prefix, beside the sample's.
     """
-    job = telling(wide_and_deep(namespace, steps, {"scaling.window": HOT_WINDOW, **policy}))
+    told = {"scaling.window": HOT_WINDOW, "checkpoint.every": "20", **policy}
+    job = telling(wide_and_deep(namespace, steps, told))
     specs = job["spec"]["tfReplicaSpecs"]
     specs["Chief"]["template"]["spec"]["containers"][0]["command"] += ["--width", str(HOT_WIDTH)]
     (server,) = specs["PS"]["template"]["spec"]["containers"]
