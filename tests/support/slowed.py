@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 
-_PERIOD = 0.2
+_PERIOD = 1.0
 
 
 @contextlib.contextmanager
