@@ -74,6 +74,8 @@ class Commits:
     ) -> None:
         self._settings, self._story, self._storage = settings, story, storage
         self._ledger = commit.Ledger()
+        self._has_looked = False
+        """Whether the ledger knows what storage had when this coordinator began."""
         self._seals = SealAccount()
         self._rate = StorageRate()
         self._naming = Naming(settings.persist_seconds, time.time_ns(), settings.persist_steps)
@@ -117,6 +119,7 @@ class Commits:
             found = await first_look.look(self._storage)
             if found.wrong:
                 self._warn(found.wrong)
+            self._has_looked = not found.wrong
             self._ledger = commit.Ledger(committed=found.committed)
             generation = found.generation
         await self._common.recall()
@@ -246,7 +249,8 @@ class Commits:
 
     async def _choose(self, requests: Sequence[ResolveRequest]) -> Mapping[int, ResolveReply]:
         absent = await self._replication.absent(requests)
-        asked = (self._storage, requests, absent, self._warn)
+        known = (self.durable_step or 0) if self._has_looked else None
+        asked = (self._storage, requests, absent, self._warn, known)
         replies = await asyncio.to_thread(newest_stored.choose, *asked)
         step = replies[0].step
         self._seals.restart(step)

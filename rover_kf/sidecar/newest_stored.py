@@ -18,6 +18,7 @@ def choose(
     requests: Sequence[ResolveRequest],
     absent: Sequence[Holding],
     warn: Callable[[str], None],
+    known: int | None = None,
 ) -> Mapping[int, ResolveReply]:
     """Each rank's answer (checkpoint.resolve). Blocks: call it in a thread.
 
@@ -26,6 +27,9 @@ def choose(
         requests: one of each rank of the round.
         absent: slots of pods that take no part any more but still serve them.
         warn: is told of each checkpoint on storage that is damaged.
+        known: newest step that is committed there, as far as who commits has seen; 0: none; None:
+            storage has not been looked at. Storage is not asked where memory is as new: a restart
+            in place need not wait for it.
 
     Raises:
         StorageFailed: storage cannot be read, and memory can restore nothing either.
@@ -33,6 +37,8 @@ def choose(
             or there is state, but of another world size than this one can restore.
     """
     above = newest_in_memory(requests, absent)
+    if known is not None and above and known <= above:
+        return resolve(requests, None, absent)
     return resolve(requests, _stored(storage, above, len(requests), warn), absent)
 
 

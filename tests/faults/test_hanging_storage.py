@@ -60,7 +60,7 @@ def test_a_disk_that_lets_no_write_return(tmp_path):
         finally:
             pod.sidecar.kill()
     print(f"recovered in {recovered:.1f} s, ended in {ended:.1f} s while it hung")
-    assert recovered < 20
+    assert recovered < 5  # what is as new in memory is taken without a question
     assert ended < 30
 
 
@@ -91,7 +91,7 @@ def test_a_server_that_is_gone(tmp_path):
         finally:
             pod.sidecar.kill()
     print(f"recovered in {recovered:.1f} s while nobody could look at the folder")
-    assert recovered < 30
+    assert recovered < 5
 
 
 def _writers_held(sidecar: SidecarPod) -> bool:
