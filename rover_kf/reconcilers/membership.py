@@ -8,12 +8,10 @@ import dataclasses
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Pod
-from rover_kf.api.samples import Throughput
 from rover_kf.reconcilers import surroundings
 from rover_kf.reconcilers.plan import Observed
 from rover_kf.reconcilers.status import JobStatus
-from rover_kf.scaling.case import UNKNOWN_WORK_SECONDS
-from rover_kf.scaling.competition import Member
+from rover_kf.scaling.competition import Member, gains, work_left
 
 _ENDED = ("Succeeded", "Failed")
 _LEAST_SECONDS = 1.0
@@ -68,26 +66,15 @@ def _lacking(workers: list[Pod], now: float) -> float:
 def _with_rates(found: Member, seen: Observed, known: Member | None) -> Member:
     """With what sizes bring it; learned anew only where a window was measured since."""
     status = seen.status
-    if status is None or not status.windows:
+    if status is None or not status.windows or seen.outlook is None:
         return found
-    newest = status.windows[-1]
-    restart = status.restart_seconds or found.restart_seconds
-    found = dataclasses.replace(found, restart_seconds=restart, known_until=newest.ended_at)
-    work = _work(newest, status.step, status.total_steps)
+    here, newest = seen.outlook.here, status.windows[-1]
+    found = dataclasses.replace(
+        found,
+        restart_seconds=status.restart_seconds or found.restart_seconds,
+        known_until=newest.ended_at,
+        work=work_left(here),
+    )
     if known is not None and (known.known_until, known.asked) == (newest.ended_at, found.asked):
-        return dataclasses.replace(found, rates=known.rates, work=work)
-    model = seen.outlook.here.model if seen.outlook else None
-    if model is None:
-        return found
-    others = seen.job.nodes - seen.job.replicas["worker"]
-    each = max(1, newest.world_size // max(1, newest.nodes))
-    near = [size for size in seen.policy.allowed() if size <= 2 * found.asked]
-    rates = tuple((size, model.rate((size + others) * each)) for size in near)
-    return dataclasses.replace(found, rates=rates, work=work)
-
-
-def _work(newest: Throughput, step: int, total: int | None) -> float:
-    """Samples left."""
-    if total is None:
-        return UNKNOWN_WORK_SECONDS * newest.samples_per_second
-    return max(0, total - step) * newest.global_batch
+        return dataclasses.replace(found, rates=known.rates)
+    return dataclasses.replace(found, rates=gains(here, seen.policy, found.asked))

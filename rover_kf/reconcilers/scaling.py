@@ -2,15 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a job's size is ours to change, what is decided on it, and what bounds that; pure.
 
-How a change is made is in ``moves``. Where the cluster has less room than a decision wants, the
-same decision is made again with what there is: so it is either a smaller step that pays by itself,
-or to stay, with an Event that names what it ended at.
+How a change is made is in ``moves``; what is decided with what is around the job, in
+``rover_kf.scaling.verdict``, which the simulation calls, too. A change that there is no room for
+gets an Event that names what it ended at.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
@@ -19,10 +18,10 @@ from rover_kf.reconcilers import moves
 from rover_kf.reconcilers.outlook import Outlook
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
 from rover_kf.scaling import policy as policies
-from rover_kf.scaling import room
-from rover_kf.scaling.decide import NOTHING_NEW, decide
-from rover_kf.scaling.giving_way import give_way
+from rover_kf.scaling.case import STAY
+from rover_kf.scaling.decide import NOTHING_NEW
 from rover_kf.scaling.state import ScalingState
+from rover_kf.scaling.verdict import Look, judge
 
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 OPERATOR = "kubeflow.org/training-operator"
@@ -71,7 +70,7 @@ def is_ours(seen: Observed) -> bool:
 def wanted(seen: Observed) -> int | None:
     """The size that a job of ours would go to now, whatever there is room for; None: it stays."""
     decision = seen.outlook.decision if seen.outlook else None
-    if decision is None or decision.action == "stay" or not is_ours(seen):
+    if decision is None or decision.action == STAY or not is_ours(seen):
         return None
     return decision.target
 
@@ -105,41 +104,23 @@ def _decide(plan: Plan, seen: Observed, outlook: Outlook, now: float, mode: str)
     decision, state = outlook.decision, outlook.state
     if decision is None:
         return moves.follow(plan, seen)
-    if mode == policies.AUTO and seen.view is not None:
-        given = give_way(here, seen.policy, memory, seen.view.share, now=now)
-        if given is not None:
-            return moves.begin(dataclasses.replace(plan, wants=0), seen, *given, now)
-    if decision.action == "stay":
-        return _stay(plan, seen, decision, state, now)
-    if mode == policies.RECOMMEND:
+    if mode != policies.AUTO:
+        plan = dataclasses.replace(plan, wants=0)
+        if decision.action == STAY:
+            return _stay(plan, seen, decision, state, now)
         decision = dataclasses.replace(decision, bound=autoscaled(seen))
         return _recommend(moves.follow(plan, seen), decision, state, now)
-    most, why, bound = _most(seen, here.replicas)
-    if decision.target <= max(most, here.replicas):
-        return moves.begin(dataclasses.replace(plan, wants=0), seen, decision, state, now)
-    # What other jobs might give, they shall know of.
-    wants = 0 if seen.refused else decision.target
-    plan = dataclasses.replace(plan, wants=wants, bound=bound)
-    bounded = dataclasses.replace(seen.policy, max=int(max(most, here.replicas)))
-    less, state = decide(here, bounded, memory, now=now)
-    less = dataclasses.replace(less, bound=why)
-    if less.action != "stay":
-        return moves.begin(plan, seen, less, state, now)
-    reason = f"{decision.target} replicas would pay, and {why}; {decision.reason}"
-    plan = _stay(plan, seen, dataclasses.replace(less, reason=reason), state, now)
-    event = _refused(f"{decision.target} would pay, and {why}", now)
-    return moves.tell_once(plan, f"bound:{here.replicas}:{why[:28]}", event)
-
-
-def _most(seen: Observed, replicas: int) -> tuple[float, str, str]:
-    """How many replicas there is room for now, what that ends at, and that in a word."""
-    if seen.refused:
-        return replicas, f"the API server would not take it: {seen.refused}", ""
-    if seen.view is None:
-        return math.inf, "", ""
-    left, share = room.more_pods(seen.view.need, seen.view.around), seen.view.share
-    room_now = (replicas + left.count, left.why, left.bound)
-    return room_now if room_now[0] <= share.most else (share.most, share.why, "")
+    look = Look(here, seen.policy, memory, seen.view, seen.refused)
+    verdict = judge(look, decision, state, now=now)
+    if verdict.wants is not None:
+        plan = dataclasses.replace(plan, wants=verdict.wants, bound=verdict.bound)
+    if verdict.decision.action != STAY:
+        return moves.begin(plan, seen, verdict.decision, verdict.state, now)
+    plan = _stay(plan, seen, verdict.decision, verdict.state, now)
+    if not verdict.refusal:
+        return plan
+    key = f"bound:{here.replicas}:{verdict.ends_at[:28]}"
+    return moves.tell_once(plan, key, _refused(verdict.refusal, now))
 
 
 def _without_coordinator(plan: Plan, seen: Observed, now: float) -> Plan:
@@ -161,7 +142,6 @@ def _stay(
 ) -> Plan:
     if decision.reason == NOTHING_NEW:
         return moves.follow(plan, seen)
-    plan = plan if plan.wants else dataclasses.replace(plan, wants=0, bound="")
     verified = plan.status.scaling.move
     plan = moves.decided(moves.follow(plan, seen), decision, state)
     if verified is None or state.move is not None or seen.job.replicas["worker"] != verified.target:

@@ -21,6 +21,8 @@ from rover_kf.api.surroundings import NodeRoom, PodNeed, QuotaRoom, Surroundings
 from rover_kf.scaling import room
 from rover_kf.scaling.case import UNKNOWN_WORK_SECONDS
 from rover_kf.scaling.fleet import Claim, allocate
+from rover_kf.scaling.policy import WatchPolicy
+from rover_kf.scaling.state import Observation
 
 GIVES_UP_SECONDS = 600.0
 """A pod that has found no node for so long will find none by others giving way."""
@@ -93,6 +95,34 @@ class View:
     need: PodNeed
     """Of one more of its pods."""
     share: Share = ALL
+
+
+def gains(here: Observation, policy: WatchPolicy, asked: int) -> tuple[tuple[int, float], ...]:
+    """What each size that is within reach brings: replicas with samples a second, ascending.
+
+    Args:
+        here: the job now.
+        policy: with its allowed sizes.
+        asked: replicas that it asks for, or will once the change under way is made.
+
+    Returns:
+        Nothing while no window was measured.
+    """
+    if here.model is None:
+        return ()
+    each, masters, model = here.processes_per_node, here.masters, here.model
+    near = (size for size in policy.allowed() if size <= 2 * asked)
+    return tuple((size, model.rate((size + masters) * each)) for size in near)
+
+
+def work_left(here: Observation) -> float:
+    """Samples that the job has still to train on; an hour's where it does not say."""
+    if not here.windows:
+        return 0.0
+    newest = here.windows[-1]
+    if here.total_steps is None:
+        return UNKNOWN_WORK_SECONDS * newest.samples_per_second
+    return max(0, here.total_steps - here.step) * newest.global_batch
 
 
 def shares(members: Sequence[Member], around: Surroundings) -> dict[str, Share]:
