@@ -38,6 +38,14 @@ class CpuUse:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PodCpu:
+    """The same of a pod that trains with others."""
+
+    pod: str
+    use: CpuUse
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class CpuGrowth:
     """What was done so far about one replica type's pods that are throttled."""
 
@@ -48,3 +56,7 @@ class CpuGrowth:
     """When the limit was raised last; Unix seconds of who raised it."""
     rate: float = 0.0
     """Steps a second that the job made before that."""
+    nodes: int = 0
+    """Pods that trained then: at another size, steps a second tell nothing of it."""
+    why: str = ""
+    """What for, in a sentence."""

@@ -110,7 +110,7 @@ class WatchRequest:
     leaving: bool = False
     """The pod is ending (SIGTERM): let the world drain, then go on without it."""
     cpu: CpuCount | None = None
-    """Of a server's container, where its cores are limited."""
+    """Of its container, where its cores are limited."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -54,6 +54,19 @@ class Look:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ServerSetup:
+    """A TFJob's workers and parameter servers, and the cores of each, from a moment on."""
+
+    since: float
+    """Unix seconds, by the coordinator's clock; 0: from the run's begin on."""
+    workers: int
+    servers: int
+    worker_cores: float
+    """Limit, else request; 1 where neither is stated."""
+    server_cores: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class RunRecord(Shown):
     """One run of one job, written while it runs and completed when it ends."""
 
@@ -102,6 +115,8 @@ class RunRecord(Shown):
     """Bytes a second that it took of the slowest pod, measured last; 0: not measured."""
     looks: tuple[Look, ...] = ()
     """Evenly over the run, oldest first; at most 128."""
+    servers: tuple[ServerSetup, ...] = ()
+    """Of a job with parameter servers, oldest first; the newest 32."""
 
     def _html_title(self) -> str:
         return f"run of {self.signature.namespace}/{self.signature.name}: {self.outcome}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.cpu import CpuUse
+from rover_kf.api.cpu import CpuUse, PodCpu
 from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event
 from rover_kf.api.leases import DataStatus
@@ -102,7 +102,10 @@ class CoordinatorStatus:
     cpu_peak: float = 0.0
     """Cores that it kept busy over a few seconds, at most."""
     cpu: CpuUse | None = None
-    """Of a pod that is a world of its own, over one window; None: no limit, or not seen so long."""
+    """Of the pod that its limit holds back most, over one window; None: no limit, or not seen so
+    long."""
+    cpus: tuple[PodCpu, ...] = ()
+    """The same of pods, those held back most first, at most 8."""
     slow: tuple[SlowPod, ...] = ()
     """Pods that the others wait for, at most 8."""
     window_closes: float = 0.0

@@ -39,6 +39,7 @@ FORMATS = ("table", "json", "yaml")
 @click.option("--accelerator-memory", help="Of one device, such as 16Gi.")
 @click.option("--network", help="Bytes a second between two nodes, such as 10G.")
 @click.option("--parameters", help="Of the model, such as 7G, where nothing else tells.")
+@click.option("--trained", help="Of these parameters, those that are trained (LoRA), such as 20M.")
 @click.option("--value-of-time", default=2.0, show_default=True, help="2 minds cost, 8 a deadline.")
 @click.pass_obj
 def recommend(place: Place, /, file: pathlib.Path, **given: Any) -> None:
@@ -62,6 +63,7 @@ def recommend(place: Place, /, file: pathlib.Path, **given: Any) -> None:
             constraints=limits,
             prices=prices,
             parameters=_amount("--parameters", given["parameters"]),
+            trained=_amount("--trained", given["trained"]),
         )
     _print(found, "json" if given["as_json"] else given["output"])
 

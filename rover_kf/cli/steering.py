@@ -13,9 +13,9 @@ from rich.text import Text
 from rover_kf.cli.jobs import NAME, NAMESPACE
 from rover_kf.cli.output import FORMAT, tell
 from rover_kf.cli.place import Place
-from rover_kf.client.explaining import Explained, Explanation, RaisedMemory
+from rover_kf.client.explaining import Explained, Explanation, RaisedCpu, RaisedMemory
 from rover_kf.client.job_name import key_of
-from rover_kf.injection.quantities import format_bytes
+from rover_kf.injection.quantities import format_bytes, format_millicores
 
 
 @click.command()
@@ -77,6 +77,13 @@ def lines(found: Explanation, last: int) -> Iterator[str]:
         yield f"not tried until {_clock(until)}: {size} replicas"
     for raised in found.memory:
         yield _memory(raised)
+    for cores in found.cpu:
+        yield _cpu(cores)
+    for effect in found.servers:
+        yield (
+            f"{effect.what}: {effect.steps_per_second:.3g} ({effect.lower:.3g}-{effect.upper:.3g}) "
+            f"steps/s expected, {effect.gain:.2f} times"
+        )
     if not found.decisions:
         yield "no decision yet"
     for one in found.decisions[-last:]:
@@ -90,6 +97,12 @@ def _memory(raised: RaisedMemory) -> str:
     when = f"{_clock(raised.at)} " if raised.at else ""
     why = raised.why or "by what the run before needed"
     return f"{when}memory limit of {raised.replicas} replicas {limits}: {why}"
+
+
+def _cpu(raised: RaisedCpu) -> str:
+    limits = f"{format_millicores(raised.stated)} -> {format_millicores(raised.limit)}"
+    when = f"{_clock(raised.at)} " if raised.at else ""
+    return f"{when}CPU limit of {raised.replicas} replicas {limits}: {raised.why}"
 
 
 def _decision(one: Explained) -> Iterator[str]:

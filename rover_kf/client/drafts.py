@@ -49,6 +49,7 @@ class Drafts(Abode):
         constraints: Constraints | None = None,
         prices: PriceTable | None = None,
         parameters: float | None = None,
+        trained: float | None = None,
     ) -> Recommendation:
         """Sizes for a job from the history of its like, a dry run, else from its manifest.
 
@@ -58,6 +59,7 @@ class Drafts(Abode):
             constraints: what may be had at most, beside quotas and nodes, which are looked up.
             prices: what an hour of each costs.
             parameters: of the model, where neither history nor dry run tell of it.
+            trained: of them, those that are trained; None: all (fewer is LoRA or the like).
 
         Raises:
             InputError: the manifest cannot be used, or its script made no step.
@@ -71,6 +73,7 @@ class Drafts(Abode):
             constraints=bounds.bounded(self.cluster, namespace, constraints),
             prices=prices,
             parameters=parameters,
+            trained=trained,
             source=source.name,
         )
 

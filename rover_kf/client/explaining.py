@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.cpu import CpuGrowth
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.api.memory import MemoryGrowth
@@ -16,6 +18,9 @@ from rover_kf.client import outcome
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.protocol import HistoryStore
 from rover_kf.injection import memory_limit
+from rover_kf.injection.cpu_limit import CPU
+from rover_kf.recommender import facts, servers
+from rover_kf.recommender.servers import Effect
 from rover_kf.reconcilers import policies, scaling, status
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.policy import AUTO
@@ -56,6 +61,23 @@ class RaisedMemory:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RaisedCpu:
+    """A CPU limit that is not what the job's owner stated."""
+
+    replicas: str
+    """Their type, as in the job's spec."""
+    stated: int
+    """Thousandths of a core; by the owner."""
+    limit: int
+    """Thousandths of a core; now."""
+    raises: int
+    at: float
+    """When it was raised last; Unix seconds."""
+    why: str
+    """What for."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Explanation(Shown):
     """A job's size and how it came about."""
 
@@ -74,6 +96,11 @@ class Explanation(Shown):
     """Sizes that disappointed, and until when they are not tried (Unix seconds)."""
     memory: tuple[RaisedMemory, ...]
     """Of replica types whose memory limit was raised."""
+    cpu: tuple[RaisedCpu, ...]
+    """The same of their CPU limit."""
+    servers: tuple[Effect, ...]
+    """What other workers and parameter servers of a TFJob are expected to bring, by the setups that
+    its runs have had; empty where these tell nothing."""
     decisions: tuple[Explained, ...]
     """Oldest first."""
     source: str
@@ -128,6 +155,8 @@ def explain(cluster: Cluster, history: HistoryStore, key: JobKey) -> Explanation
         under_way=under_way,
         banned=tuple((ban.size, ban.until) for ban in memory.scaling.bans),
         memory=tuple(_raised(job, memory)),
+        cpu=tuple(_raised_cpu(job, memory)),
+        servers=_servers(history, job),
         decisions=with_effects(decisions),
         source=source,
     )
@@ -152,6 +181,27 @@ def _raised(job: ObservedJob, memory: JobStatus) -> Iterator[RaisedMemory]:
     for replicas, one in memory_limit.raised(job.manifest).items():
         growth = known.get(replicas.lower(), MemoryGrowth(replicas.lower()))
         yield RaisedMemory(replicas, one.stated, one.limit, growth.raises, growth.at, growth.why)
+
+
+def _raised_cpu(job: ObservedJob, memory: JobStatus) -> Iterator[RaisedCpu]:
+    known = {growth.replica_type: growth for growth in memory.cpu}
+    for replicas, one in CPU.raised(job.manifest).items():
+        growth = known.get(replicas.lower(), CpuGrowth(replicas.lower()))
+        yield RaisedCpu(replicas, one.stated, one.limit, growth.raises, growth.at, growth.why)
+
+
+def _servers(history: HistoryStore, job: ObservedJob) -> tuple[Effect, ...]:
+    if job.key.kind != names.TFJOB:
+        return ()
+    try:
+        read = facts.of(job.manifest, source=str(job.key))
+        if read.setup is None:
+            return ()
+        found = history.similar(read.signature)
+    except (errors.HistoryUnavailable, errors.InputError):  # nothing is known of its servers
+        return ()
+    law = servers.model(run for run in found if run.signature.command == read.signature.command)
+    return () if law is None else servers.effects(law, read.setup)
 
 
 def _recorded(history: HistoryStore, job: ObservedJob) -> tuple[ScaleDecision, ...]:

@@ -19,7 +19,7 @@ from rover_kf.api.hangs import Hang
 from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.api.leases import DataStatus
 from rover_kf.api.preflight import Preflight
-from rover_kf.api.records import JobSignature, Look, RunRecord
+from rover_kf.api.records import JobSignature, Look, RunRecord, ServerSetup
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.history import packing
@@ -32,6 +32,8 @@ MAX_CHECKS = 4
 """Of nodes; the newest."""
 MAX_HANGS = 8
 """The newest; each may hold many stacks."""
+MAX_SETUPS = 32
+"""Of workers and parameter servers; the newest."""
 MAX_DATA, MAX_POISON = 64, 64
 """Data sets, and what was set aside of each; the newest."""
 MAX_WINDOWS, MAX_EVENTS, MAX_DECISIONS = 256, 1024, 256
@@ -84,6 +86,7 @@ def advance(
     events: Iterable[Event] = (),
     memory_raised: float = 0.0,
     memory_limit: float = 0.0,
+    servers: ServerSetup | None = None,
 ) -> RunRecord:
     """The record with what one look at the job adds; equal to it if that is nothing.
 
@@ -95,9 +98,11 @@ def advance(
         events: our own (the coordinator's are in status).
         memory_raised: bytes that the trainer's memory limit was raised to; 0: it never was.
         memory_limit: bytes that a trainer may use now; 0: no limit, or not known.
+        servers: workers and parameter servers as the job states them now, if it has any.
     """
     if status is not None:
         record = _with_status(record, status)
+        record = _with_setup(record, servers, status.now)
         looks = _with_look(record.looks, status, memory_limit)
         record = dataclasses.replace(record, looks=looks)
     new = (*(status.events if status is not None else ()), *events)
@@ -168,6 +173,17 @@ def _with_look(
         return kept
     whole = (*kept, look)
     return whole if len(whole) <= MAX_LOOKS else whole[::2]
+
+
+def _with_setup(record: RunRecord, setup: ServerSetup | None, now: float) -> RunRecord:
+    """The record with one more setup, if it is another one than the last."""
+    if setup is None:
+        return record
+    last = record.servers[-1] if record.servers else None
+    if last is not None and dataclasses.replace(setup, since=last.since) == last:
+        return record
+    new = dataclasses.replace(setup, since=now if last is not None else 0.0)
+    return dataclasses.replace(record, servers=(*record.servers, new)[-MAX_SETUPS:])
 
 
 def _with_peak(kept: dict[str, float], status: CoordinatorStatus) -> dict[str, float]:

@@ -177,15 +177,15 @@ class MemoryPolicy(Section):
 
 
 class CpuPolicy(Section):
-    """How far a parameter server's CPU may be raised."""
+    """How far CPU may be raised where it holds training back."""
 
     max: Cores | None = Field(
         default=None,
         ge=0.001,
         description="a quantity of cores such as 8 or 500m; without it no limit is raised",
     )
-    """Most cores that the CPU limit of a TFJob's PS is raised to where it holds one back, with
-    scaling.mode auto; None: it is never raised."""
+    """Most cores that the CPU limit of a TFJob's PS, or of a PyTorchJob's pods, is raised to where
+    it holds one back, with scaling.mode auto; None: it is never raised."""
 
 
 class FailurePolicy(Section):

@@ -228,7 +228,7 @@ class Session:
             self.drain_at,
             world,
             leaving,
-            cpu_counts.read() if self.serves else None,
+            cpu_counts.read(),
         )
         self._retry_at = None
         self._watch = self.errands.start(names.PATH_WATCH, request, WatchReply)

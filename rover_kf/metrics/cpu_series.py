@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 import collections
+import heapq
 
-from rover_kf.api.cpu import CpuCount, CpuUse
+from rover_kf.api.cpu import CpuCount, CpuUse, PodCpu
 
 MOST = 60
 """Counts that are kept, spread over the time that is told of."""
+MOST_PODS = 8
+"""That are told of."""
 
 
 class CpuSeries:
@@ -52,3 +55,32 @@ class CpuSeries:
         throttled = (last.throttled - first.throttled) * last.period / spent
         cores = (last.used - first.used) / spent
         return CpuUse(cores, last.limit, min(throttled, 1.0), spent)
+
+
+class CpuOfPods:
+    """The same of all pods of a world.
+
+    Args:
+        seconds: that are told of.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._pods: dict[str, CpuSeries] = {}
+
+    def begin(self) -> None:
+        """A round begins: its processes are new."""
+        self._pods.clear()
+
+    def add(self, pod: str, count: CpuCount | None) -> None:
+        """Take a pod's count; None: it has no limit."""
+        if count is None:
+            self._pods.pop(pod, None)
+            return
+        self._pods.setdefault(pod, CpuSeries(self._seconds)).add(count)
+
+    def uses(self) -> tuple[PodCpu, ...]:
+        """Those held back most first."""
+        told = ((pod, series.use()) for pod, series in sorted(self._pods.items()))
+        found = [PodCpu(pod, use) for pod, use in told if use is not None]
+        return tuple(heapq.nlargest(MOST_PODS, found, key=lambda one: one.use.throttled))

@@ -81,9 +81,15 @@ def memory(sources: Sources) -> Quantity | None:
     parameters = sources.facts.signature.parameters
     if not parameters:
         return None
-    state = parallel.of_parameters(parameters)
+    trained = sources.facts.trained
+    state = parallel.of_parameters(parameters, trained=trained)
     held = FRAGMENTS * parallel.states(state, Way(), sources.world) + CONTEXT
     why = f"16 bytes for each of {parameters:g} parameters (Adam, fp32); activations not known"
+    if trained is not None and trained < parameters:
+        why = (
+            f"2 bytes for each of {parameters:g} parameters, and 16 for each of {trained:g} that "
+            "are trained (Adam, fp32); activations not known"
+        )
     bounds = (held, 2.5 * held)
     return single("accelerator_memory", FORMULA_MARGIN * held, bounds, "formula", why)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api.jobs import Manifest
-from rover_kf.api.records import JobSignature
+from rover_kf.api.records import JobSignature, ServerSetup
 from rover_kf.injection import adapters, command, quantities, sizing, storage, structure
 from rover_kf.injection.policy import RoverPolicy
 
@@ -39,6 +39,10 @@ class JobFacts:
     """Least time between two persists; at least 1."""
     storage: str = ""
     """Which storage checkpoints go to; empty: none."""
+    setup: ServerSetup | None = None
+    """Workers and parameter servers; None where it has none."""
+    trained: float | None = None
+    """Parameters that are trained, where that is known and is not all of them."""
 
 
 def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
@@ -82,7 +86,29 @@ def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
         storage=storage.identity(
             policy.checkpoint.path, trainer, leader.spec["template"]["spec"], signature.namespace
         ),
+        setup=servers(manifest),
     )
+
+
+def servers(manifest: Manifest) -> ServerSetup | None:
+    """Workers and parameter servers of a TFJob that has both; None of another job.
+
+    Raises:
+        InputError: an amount of cores is no quantity.
+    """
+    adapter = adapters.adapter_for(manifest)
+    found = {item.kind: item for item in adapter.replicas(manifest)}
+    worker, server = found.get("worker"), found.get("ps")
+    if worker is None or server is None:
+        return None
+    cores = [_cores(adapter.trainer(item), item.path) for item in (worker, server)]
+    return ServerSetup(0.0, worker.replicas, server.replicas, *cores)
+
+
+def _cores(trainer: Mapping[str, Any], path: str) -> float:
+    resources = trainer.get("resources") or {}
+    stated = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return _amount("cpu", stated["cpu"], path) or 1.0 if "cpu" in stated else 1.0
 
 
 def _resources(trainer: Mapping[str, Any], source: str) -> dict[str, float]:

@@ -71,7 +71,8 @@ def cost(sources: Sources, sizes: Mapping[str, Quantity], table: PriceTable) -> 
 
     Args:
         sources: what is known.
-        sizes: ``replicas``, ``cpu``, ``memory`` and ``arena``, as recommended.
+        sizes: ``replicas``, ``cpu``, ``memory`` and ``arena``, as recommended; of a job with
+            parameter servers ``servers`` and ``server_cpu``, too.
         table: of the user.
     """
     masters, devices = sources.facts.masters, sources.facts.signature.accelerators
@@ -80,7 +81,12 @@ def cost(sources: Sources, sizes: Mapping[str, Quantity], table: PriceTable) -> 
         number = {name: float(getattr(size, bound)) for name, size in sizes.items()}
         memory = number["memory"] + number["arena"]
         each = table.hour(cpu=number["cpu"], memory=memory, accelerators=devices)
-        return (number["replicas"] + masters) * each
+        whole = (number["replicas"] + masters) * each
+        if "servers" not in sizes:
+            return whole
+        held = number.get("server_memory", number["memory"])
+        server = table.hour(cpu=number["server_cpu"], memory=held, accelerators=0)
+        return whole + number["servers"] * server
 
     lengths = neighbours.samples(
         sources.succeeded(), lambda run: (run.updated_at - run.started_at) / 3600.0
@@ -88,6 +94,8 @@ def cost(sources: Sources, sizes: Mapping[str, Quantity], table: PriceTable) -> 
     hours = neighbours.quantile(lengths, 0.5) if lengths else None
     pods = sizes["replicas"].target + masters
     why = f"{pods:g} pods with cores, memory, arena and {devices} accelerators each"
+    if "servers" in sizes:
+        why += f", {sizes['servers'].target:g} PS"
     if hours is None:
         why += "; no run alike has shown how long it takes"
     else:

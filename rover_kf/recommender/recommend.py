@@ -29,6 +29,7 @@ from rover_kf.recommender import (
     processor,
     replicas,
     saving,
+    servers,
     strategy,
 )
 from rover_kf.recommender import facts as reading
@@ -54,6 +55,7 @@ def recommend(
     constraints: Constraints | None = None,
     prices: PriceTable | None = None,
     parameters: float | None = None,
+    trained: float | None = None,
     source: str = "manifest",
 ) -> Recommendation:
     """Recommend sizes for a manifest.
@@ -65,6 +67,7 @@ def recommend(
         constraints: what may be had at most.
         prices: what an hour of each costs.
         parameters: of the model, where nothing else tells of it.
+        trained: of them, those that are trained; None: all (fewer is LoRA or the like).
         source: file or object named in errors.
 
     Raises:
@@ -73,7 +76,7 @@ def recommend(
     facts = reading.of(manifest, source=source)
     if parameters is not None:
         signature = dataclasses.replace(facts.signature, parameters=parameters)
-        facts = dataclasses.replace(facts, signature=signature)
+        facts = dataclasses.replace(facts, signature=signature, trained=trained)
     records: tuple[RunRecord, ...] = ()
     notes: tuple[str, ...] = ()
     try:
@@ -139,9 +142,11 @@ def _sizes(sources: Sources, limits: Constraints) -> tuple[tuple[Quantity, ...],
     pod = constraints.need(cpu, memory, snapshots, facts.signature.accelerators)
     room = limits.replicas(pod) - facts.masters
     policy = _policy(facts, limits, room)
-    wanted = within(replicas.replicas(sources, policy), float(policy.max))
+    wanted = servers.sizes(sources, policy) or (
+        within(replicas.replicas(sources, policy), float(policy.max)),
+    )
     found = (
-        wanted,
+        *wanted,
         processor.processes(sources),
         cpu,
         memory,

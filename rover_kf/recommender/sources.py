@@ -22,6 +22,9 @@ SLOTS = 2
 """A rank's own snapshots in the arena at one time."""
 UNITS = {
     "replicas": "replicas",
+    "servers": "replicas",
+    "server_cpu": "cores",
+    "server_memory": "bytes",
     "processes": "processes",
     "cpu": "cores",
     "memory": "bytes",

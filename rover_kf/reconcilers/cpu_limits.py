@@ -1,28 +1,32 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Parameter servers that the kernel holds back: their CPU limit raised while they run; pure.
+"""Pods that the kernel holds back: their CPU limit raised while they run; pure.
 
-As with memory, what the template states is what all pods of the type shall have, and a pod that
-has less is resized in place. No pod of a TFJob is replaced: where Kubernetes cannot resize, the
-template alone is changed, and the Event says how its pods get it.
+Parameter servers of a TFJob, and the pods of a PyTorchJob. As with memory, what the template states
+is what all pods of the type shall have, and a pod that has less is resized in place. No pod is
+replaced for it: where Kubernetes cannot resize, the template alone is changed, and the Event says
+how pods get it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Iterator, Sequence
 
 from rover_kf.api import names
 from rover_kf.api.cpu import CpuGrowth, CpuUse
 from rover_kf.api.jobs import Event, Pod
-from rover_kf.elastic.cpu_growth import Bounds, Growth, decide
+from rover_kf.api.samples import Throughput
+from rover_kf.elastic.cpu_growth import Bounds, Growth, Pace, decide
 from rover_kf.injection import quantities
-from rover_kf.injection.adapters import TENSORFLOW, Replica
+from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica, adapter_for
 from rover_kf.injection.cpu_limit import CPU
 from rover_kf.injection.resource_limit import Raise
+from rover_kf.reconcilers import cpu_events
 from rover_kf.reconcilers.plan import Enlarge, Observed, Plan, RaiseLimit, Tell
 from rover_kf.reconcilers.status import JobStatus
-from rover_kf.scaling.policy import AUTO, OFF
+from rover_kf.scaling.policy import OFF
 
 SERVER = "ps"
 WINDOWS = 2
@@ -31,11 +35,15 @@ SETTLE_SECONDS = 5.0
 """That a raise takes to reach the kernel: windows that begin sooner do not count."""
 DEFERRED_SECONDS = 30.0
 """How long a node may put a resize off for want of room before that is told."""
+MOST_WINDOWS = 5
+"""For so many windows a raise is waited for before more replicas are reckoned with, at most."""
+MAX_WHY = 160
+"""Of why a limit was raised, as the annotation keeps it."""
 
 
 def extend(made: Plan, seen: Observed, now: float) -> Plan:
     """The plan with limits raised, and with pods brought to their limits."""
-    for replica in _servers(seen):
+    for replica in _replicas(seen):
         growth = _growth(replica, seen, made.status, now)
         if growth is not None:
             made = _carry_out(made, replica, growth, seen, now)
@@ -46,41 +54,66 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
 
 def asks(seen: Observed, memory: JobStatus, now: float) -> bool:
     """Whether it matters what the nodes have, and whether pods can be resized."""
-    for replica in _servers(seen):
-        growth = None if _refusal(seen) else _growth(replica, seen, memory, now)
+    for replica in _replicas(seen):
+        growth = None if cpu_events.refusal(seen) else _growth(replica, seen, memory, now)
         if (growth is not None and growth.limit) or any(_behind(replica, seen)):
             return True
     return False
 
 
-def _servers(seen: Observed) -> tuple[Replica, ...]:
+def settling(seen: Observed, memory: JobStatus, now: float) -> float | None:
+    """Seconds since a raise whose effect is not seen yet; None if there is none.
+
+    More cores come before more replicas: what they bring is measured first.
+    """
+    raised = max((one.at for one in memory.cpu), default=0.0)
+    late = now - raised > SETTLE_SECONDS + MOST_WINDOWS * seen.policy.window_seconds
+    if not raised or late or len(_whole(seen, raised + SETTLE_SECONDS, now)) >= WINDOWS:
+        return None
+    return now - raised
+
+
+def _replicas(seen: Observed) -> tuple[Replica, ...]:
     """Replica types that are looked after: none while the job does not train."""
     job = seen.job
-    if SERVER not in seen.alone or job.finished or job.suspended or job.deleting:
+    if job.finished or job.suspended or job.deleting:
         return ()
-    found = TENSORFLOW.replicas(job.manifest)
-    return tuple(one for one in found if one.kind == SERVER)
+    adapter = adapter_for(job.manifest)
+    found = adapter.replicas(job.manifest)
+    if adapter is not TENSORFLOW:
+        return found
+    return tuple(one for one in found if one.kind == SERVER and one.kind in seen.alone)
 
 
 def _growth(replica: Replica, seen: Observed, memory: JobStatus, now: float) -> Growth | None:
-    """What follows from what servers take; None while there is nothing to tell it from."""
-    limit = CPU.of(TENSORFLOW.trainer(replica))
-    uses, state = _uses(replica, seen), _state(replica, memory)
-    rate = _rate(seen, state.at + SETTLE_SECONDS if state.at else 0.0, now)
-    if limit is None or seen.policy.mode == OFF or rate is None or not uses:
+    """What follows from what pods take; None while there is nothing to tell it from."""
+    adapter = adapter_for(seen.job.manifest)
+    limit = CPU.of(adapter.trainer(replica))
+    if limit is None or seen.policy.mode == OFF:
+        return None
+    uses, state = _uses(replica, seen, adapter), _state(replica, memory)
+    pace = _pace(seen, state.at + SETTLE_SECONDS if state.at else 0.0, now)
+    if pace is None or not uses:
         return None
     node = max(map(quantities.parse_millicores, seen.node_cpu), default=None)
     if node is not None:
-        node = max(node - CPU.beside(replica, TENSORFLOW), 0)
+        node = max(node - CPU.beside(replica, adapter), 0)
     bounds = Bounds(seen.policy.most_cpu or None, node)
-    return decide(uses, state, limit, bounds, rate=rate, now=now)
+    return decide(uses, state, limit, bounds, pace=pace, now=now)
 
 
-def _uses(replica: Replica, seen: Observed) -> dict[str, CpuUse]:
-    """Of its pods, as their own sidecars tell."""
-    pods = {pod.name for pod in seen.pods if pod.replica_type == replica.kind}
-    told = ((name, status.cpu) for name, status in sorted(seen.servers.items()) if name in pods)
-    return {name: use for name, use in told if use is not None}
+def _uses(replica: Replica, seen: Observed, adapter: JobAdapter) -> dict[str, CpuUse]:
+    """Of its pods whose limit the kernel knows, as their sidecars tell."""
+    pods = {
+        pod.name
+        for pod in seen.pods
+        if pod.replica_type == replica.kind and _has(pod, adapter) and not pod.deleting
+    }
+    if replica.kind in seen.alone:
+        servers = ((name, status.cpu) for name, status in sorted(seen.servers.items()))
+        return {name: use for name, use in servers if use is not None and name in pods}
+    told = seen.status.cpus if seen.status else ()
+    return {one.pod: one.use for one in told if one.pod in pods}
 
 
 def _state(replica: Replica, memory: JobStatus) -> CpuGrowth:
@@ -88,37 +121,54 @@ def _state(replica: Replica, memory: JobStatus) -> CpuGrowth:
     return known.get(replica.kind, CpuGrowth(replica.kind))
 
 
-def _rate(seen: Observed, since: float, now: float) -> float | None:
-    """Steps a second that the chief has made lately; None while it has not settled since then."""
-    status = seen.status
-    if status is None or status.phase != "training":
-        return None
-    skew = now - status.now
-    whole = [window for window in status.windows if window.started_at + skew >= since][-WINDOWS:]
+def _pace(seen: Observed, since: float, now: float) -> Pace | None:
+    """How the job has trained lately; None while it has not settled since then."""
+    whole = _whole(seen, since, now)[-WINDOWS:]
     spent = sum(window.ended_at - window.started_at for window in whole)
     if len(whole) < WINDOWS or spent <= 0:
         return None
-    return sum(window.steps for window in whole) / spent
+    rate = sum(window.steps for window in whole) / spent
+    waits = statistics.median(window.wait_fraction for window in whole)
+    return Pace(rate, whole[-1].nodes, waits)
+
+
+def _whole(seen: Observed, since: float, now: float) -> Sequence[Throughput]:
+    """Windows of the world that trains now, begun since then."""
+    status = seen.status
+    if status is None or status.phase != "training":
+        return ()
+    world, skew = (status.nodes, status.world_size), now - status.now
+    found: list[Throughput] = []
+    for window in reversed(status.windows):
+        if (window.nodes, window.world_size) != world or window.started_at + skew < since:
+            break
+        found.append(window)
+    return found[::-1]
 
 
 def _carry_out(made: Plan, replica: Replica, growth: Growth, seen: Observed, now: float) -> Plan:
-    limit = CPU.of(TENSORFLOW.trainer(replica)) or 0
+    adapter = adapter_for(seen.job.manifest)
+    limit = CPU.of(adapter.trainer(replica)) or 0
     if not growth.short:
         return made
-    refusal = growth.refusal or _refusal(seen)
+    waits = (_pace(seen, 0.0, now) or Pace(0.0)).waits
+    why = cpu_events.why(replica, growth.short, waits)
+    refusal = growth.refusal or cpu_events.refusal(seen)
     if growth.limit is None or refusal:
-        event = _left(replica, (limit, growth.limit), refusal, growth.short, seen=seen, now=now)
+        limits = (limit, growth.limit)
+        event = cpu_events.left(replica, limits, refusal, why, seen=seen, now=now)
         key = f"cpu:{replica.kind}:{limit}:{event.reason[:4]}"
         if made.status.has_told(key):
             return made
         return made.then(Tell(event), status=made.status.with_told(key))
+    state = dataclasses.replace(growth.state, why=why[:MAX_WHY])
     others = (one for one in made.status.cpu if one.replica_type != replica.kind)
-    memory = dataclasses.replace(made.status, cpu=(*others, growth.state))
+    memory = dataclasses.replace(made.status, cpu=(*others, state))
     known = CPU.raised(seen.job.manifest)
-    stated = CPU.stated(seen.job.manifest, replica.key, TENSORFLOW.trainer(replica)) or limit
+    stated = CPU.stated(seen.job.manifest, replica.key, adapter.trainer(replica)) or limit
     text = CPU.annotation({**known, replica.key: Raise(stated, growth.limit)})
-    patch = CPU.patch(replica, TENSORFLOW, growth.limit)
-    event = _raised(replica, (limit, growth.limit), growth, seen, now)
+    patch = CPU.patch(replica, adapter, growth.limit)
+    event = cpu_events.raised(replica, (limit, growth.limit), state, seen, now)
     raising = RaiseLimit(patch, text, memory, names.CPU_RAISED_ANNOTATION)
     return made.then(raising, Tell(event), status=memory)
 
@@ -127,30 +177,37 @@ def _bring_up(replica: Replica, seen: Observed) -> Iterator[Enlarge]:
     """What gives pods their limits."""
     if not seen.resizes:
         return
-    resources = CPU.resize(TENSORFLOW.trainer(replica)) if any(_behind(replica, seen)) else {}
+    adapter = adapter_for(seen.job.manifest)
+    resources = CPU.resize(adapter.trainer(replica)) if any(_behind(replica, seen)) else {}
     for pod in _behind(replica, seen):
         yield Enlarge(
-            pod, TENSORFLOW.container, resources, "CPU", refused_as=names.EVENT_CPU_NOT_RAISED
+            pod, adapter.container, resources, "CPU", refused_as=names.EVENT_CPU_NOT_RAISED
         )
 
 
 def _behind(replica: Replica, seen: Observed) -> Iterator[Pod]:
     """Pods that have less than their raised template states."""
-    trainer = TENSORFLOW.trainer(replica)
+    adapter = adapter_for(seen.job.manifest)
+    trainer = adapter.trainer(replica)
     if CPU.stated(seen.job.manifest, replica.key, trainer) is None:
         return
     for pod in seen.pods:
         if pod.replica_type != replica.kind or pod.deleting or pod.phase != "Running":
             continue
-        trainers = (one for one in pod.containers if one.name == TENSORFLOW.container)
-        has = next((one.cpu_limit for one in trainers), "")
+        has = _has(pod, adapter)
         if has and quantities.parse_millicores(has) < (CPU.of(trainer) or 0):
             yield pod
 
 
+def _has(pod: Pod, adapter: JobAdapter) -> str:
+    """The limit that the pod's trainer states; empty if none, or where none is enforced."""
+    trainers = (one for one in pod.containers if one.name == adapter.container)
+    return next((one.cpu_limit for one in trainers), "")
+
+
 def _tell_stuck(made: Plan, replica: Replica, seen: Observed, now: float) -> Plan:
     """Of pods whose nodes have no room for what they shall have."""
-    trainer = TENSORFLOW.trainer(replica)
+    trainer = adapter_for(seen.job.manifest).trainer(replica)
     if CPU.stated(seen.job.manifest, replica.key, trainer) is None:
         return made
     for pod in seen.pods:
@@ -161,63 +218,9 @@ def _tell_stuck(made: Plan, replica: Replica, seen: Observed, now: float) -> Pla
             continue
         message = (
             f"{pod.name} does not get the CPU that its template states: {pod.node} has no room for "
-            "it; give the job's PS another node (suspend, nodeSelector, resume), or make room there"
+            f"it; give the job's {replica.key} replicas another node (suspend, nodeSelector, "
+            "resume), or make room there"
         )
         event = Event(names.EVENT_CPU_NOT_RAISED, message, warning=True, at=now)
         made = made.then(Tell(event), status=made.status.with_told(key))
     return made
-
-
-def _refusal(seen: Observed) -> str:
-    """Why the policy lets nothing be raised; empty where it does."""
-    if seen.policy.mode == AUTO and not seen.policy.most_cpu:
-        return f"annotation {names.PREFIX}cpu.max is not there: set the most that it may be, as 8"
-    return "" if seen.policy.mode == AUTO else "advice"
-
-
-def _raised(
-    replica: Replica, limits: tuple[int, int], growth: Growth, seen: Observed, now: float
-) -> Event:
-    old, new = map(quantities.format_millicores, limits)
-    how = "in place" if seen.resizes else (
-        "for pods that are made anew: this Kubernetes cannot resize a pod that runs, and a TFJob "
-        "may fail with a pod that is deleted; suspend and resume the job to give it to all"
-    )  # fmt: skip
-    most = quantities.format_millicores(seen.policy.most_cpu)
-    message = (
-        f"CPU limit of {replica.key} replicas {old} -> {new}, {how}: "
-        f"{_why(growth.short, seen)}, at {growth.state.rate:.3g} steps/s (cpu.max is {most})"
-    )
-    return Event(names.EVENT_CPU_RAISED, message, at=now)
-
-
-def _left(
-    replica: Replica,
-    limits: tuple[int, int | None],
-    refusal: str,
-    short: Mapping[str, CpuUse],
-    *,
-    seen: Observed,
-    now: float,
-) -> Event:
-    had, wanted = limits
-    old, why = quantities.format_millicores(had), _why(short, seen)
-    if seen.policy.mode != AUTO and wanted is not None:
-        new = quantities.format_millicores(wanted)
-        message = (
-            f"{why}: steps wait for it. scaling.mode auto with cpu.max would give {replica.key} "
-            f"replicas {new} in place of {old}"
-        )
-        return Event(names.EVENT_SERVER_SHORT, message, warning=True, at=now)
-    message = f"CPU limit of {replica.key} replicas stays {old}, though {why}: {refusal}"
-    return Event(names.EVENT_CPU_NOT_RAISED, message, warning=True, at=now)
-
-
-def _why(short: Mapping[str, CpuUse], seen: Observed) -> str:
-    worst, use = max(short.items(), key=lambda item: item[1].throttled)
-    count = sum(pod.replica_type == SERVER for pod in seen.pods)
-    among = f" ({len(short)} of {count} PS)" if count > 1 else ""
-    return (
-        f"{worst}{among} had used up its {quantities.format_millicores(round(use.limit * 1000))} "
-        f"in {use.throttled:.0%} of the last {use.seconds:.0f} s"
-    )

@@ -16,7 +16,7 @@ from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.preflight import Preflight
-from rover_kf.api.records import RunRecord
+from rover_kf.api.records import RunRecord, ServerSetup
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.elastic.preflight import fleet
 from rover_kf.elastic.preflight.fleet import Fleet
@@ -104,6 +104,7 @@ class RunHistory:
             events=events,
             memory_raised=max(raised, default=0),
             memory_limit=memory_limit.most(job.manifest),
+            servers=_servers(job),
         )
         self._records[job.key] = record
         written = self._written.get(job.key)
@@ -196,6 +197,14 @@ class RunHistory:
     def _drop(self, key: JobKey) -> None:
         self._records.pop(key, None)
         self._written.pop(key, None)
+
+
+def _servers(job: ObservedJob) -> ServerSetup | None:
+    try:
+        return facts.servers(job.manifest)
+    except errors.InputError as error:
+        LOG.warning("%s: its parameter servers are not recorded: %s", job.key, error)
+        return None
 
 
 def _same(one: RunRecord, other: RunRecord) -> bool:

@@ -26,6 +26,7 @@ from rover_kf.reconcilers import (
     absentees,
     avoidance,
     cpu_limits,
+    cpu_spare,
     endings,
     launches,
     membership,
@@ -244,7 +245,8 @@ def plan(seen: Observed, memory: JobStatus, now: float, rate: Pace) -> Plan:
     made = servers.extend(story.extend(Plan((), memory), seen, now), seen)
     made = nodes.extend(made, seen, now)
     made = memory_limits.extend(absentees.extend(made, seen, now), seen, now)
-    made = slow_pods.extend(cpu_limits.extend(made, seen, now), seen, now)
+    made = cpu_spare.extend(cpu_limits.extend(made, seen, now), seen, now)
+    made = slow_pods.extend(made, seen, now)
     made = endings.extend(avoidance.extend(made, seen, now), seen, now)
     made = suspension.extend(scaling.extend(made, seen, now), seen, now)
     made = launches.extend(made, seen, now)

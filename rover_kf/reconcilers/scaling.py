@@ -14,7 +14,7 @@ import dataclasses
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob
-from rover_kf.reconcilers import moves
+from rover_kf.reconcilers import cpu_limits, moves
 from rover_kf.reconcilers.outlook import Outlook
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
 from rover_kf.scaling import policy as policies
@@ -104,6 +104,9 @@ def _decide(plan: Plan, seen: Observed, outlook: Outlook, now: float, mode: str)
     decision, state = outlook.decision, outlook.state
     if decision is None:
         return moves.follow(plan, seen)
+    since = cpu_limits.settling(seen, plan.status, now)
+    if since is not None and decision.target > decision.current:
+        return _stay(plan, seen, _after_cores(decision, since), memory, now)
     if mode != policies.AUTO:
         plan = dataclasses.replace(plan, wants=0)
         if decision.action == STAY:
@@ -121,6 +124,16 @@ def _decide(plan: Plan, seen: Observed, outlook: Outlook, now: float, mode: str)
         return plan
     key = f"bound:{here.replicas}:{verdict.ends_at[:28]}"
     return moves.tell_once(plan, key, _refused(verdict.refusal, now))
+
+
+def _after_cores(decision: ScaleDecision, since: float) -> ScaleDecision:
+    reason = (
+        f"the CPU limit was raised {since:.0f} s ago: what that brings is measured before "
+        f"{decision.target} replicas are gone to; {decision.reason}"
+    )
+    return dataclasses.replace(
+        decision, action=STAY, target=decision.current, predicted=decision.measured, reason=reason
+    )
 
 
 def _without_coordinator(plan: Plan, seen: Observed, now: float) -> Plan:

@@ -82,7 +82,7 @@ class JobStatus:
     memory: tuple[MemoryGrowth, ...] = ()
     """What was done about kills for memory, of replica types that had one."""
     cpu: tuple[CpuGrowth, ...] = ()
-    """What was done about servers that the kernel holds back, of replica types that had one."""
+    """What was done about pods that the kernel holds back, of replica types that had one."""
     story: float = 0.0
     """When the coordinator began the story whose events were copied."""
     last_event: int = 0

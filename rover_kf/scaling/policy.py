@@ -52,7 +52,7 @@ class WatchPolicy:
     most_memory: int = 0
     """Bytes that a trainer's memory limit may be raised to; 0: it is never raised."""
     most_cpu: int = 0
-    """Thousandths of a core that a server's CPU limit may be raised to; 0: it is never raised."""
+    """Thousandths of a core that a pod's CPU limit may be raised to; 0: it is never raised."""
     suspend_after_seconds: float = 0.0
     """How long fewer than ``min`` may be able to train before the job is suspended; 0: for ever."""
     replace_slow_after_seconds: float | None = None

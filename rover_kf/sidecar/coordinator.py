@@ -38,7 +38,7 @@ from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.elastic import memory
 from rover_kf.elastic.effects import Answer, Broken, Closed, Effect, Formed, Tell
 from rover_kf.elastic.rendezvous import Rendezvous
-from rover_kf.metrics.cpu_series import CpuSeries
+from rover_kf.metrics.cpu_series import CpuOfPods
 from rover_kf.sidecar.cluster_time import ClusterTime
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.hangs import Hangs
@@ -99,7 +99,7 @@ class Coordinator:
             settings.preflight, settings.preflight_seconds, chronicle, self._unfit
         )
         self._memory_kills = MemoryKills()
-        self._cpu = CpuSeries(settings.window_seconds)
+        self._cpu = CpuOfPods(settings.window_seconds)
         self._leases = Leases(chronicle)
         self._succession = Succession(settings, self._capture, self._absorb)
 
@@ -170,7 +170,8 @@ class Coordinator:
         kills = self._memory_kills.all()
         data = (*self._leases.status(), *self._telemetry.places.status(self._clock.now()))
         told = dataclasses.replace(told, data=data, memory_kills=kills, slow=slow)
-        told = dataclasses.replace(told, cpu=self._cpu.use())
+        cpus = self._cpu.uses()
+        told = dataclasses.replace(told, cpu=cpus[0].use if cpus else None, cpus=cpus)
         return dataclasses.replace(told, events=events, hangs=hangs)
 
     # -- requests -----------------------------------------------------------------------------
@@ -182,7 +183,7 @@ class Coordinator:
 
     async def _on_watch(self, request: web.Request) -> web.Response:
         message = await read(request, WatchRequest)
-        self._cpu.add(message.cpu)
+        self._cpu.add(message.pod, message.cpu)
         job = self._rendezvous
         return await self._ask(request, lambda *at: job.watch(message, *at))
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""CPU limits of servers: raised only where one is held back, never lowered, never above bounds."""
+"""CPU limits: raised only where one is held back, never lowered, never above bounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api.cpu import CpuGrowth, CpuUse
-from rover_kf.elastic.cpu_growth import LEAST_GAIN, THROTTLED, Bounds, decide
+from rover_kf.elastic.cpu_growth import (
+    LEAST_GAIN,
+    STARVED,
+    STARVING,
+    THROTTLED,
+    Bounds,
+    Pace,
+    decide,
+)
 
 modest = settings(max_examples=100, deadline=None)
 limits = st.integers(1, 64_000)
@@ -18,16 +26,20 @@ uses = st.dictionaries(
     st.sampled_from("abc"),
     st.builds(CpuUse, st.floats(0, 64), st.floats(0.001, 64), shares, st.just(60.0)),
 )
-states = st.builds(CpuGrowth, st.just("ps"), st.integers(0, 5), st.floats(0, 1e6), rates)
+states = st.builds(
+    CpuGrowth, st.just("ps"), st.integers(0, 5), st.floats(0, 1e6), rates, st.integers(0, 2)
+)
+paces = st.builds(Pace, rates, st.integers(0, 2), shares)
 bounds = st.builds(Bounds, st.none() | limits, st.none() | limits)
 
 
 @modest
-@given(uses, states, limits, bounds, rates)
-def test_a_limit_only_grows_and_within_bounds(seen, state, limit, most, rate):
+@given(uses, states, limits, bounds, paces)
+def test_a_limit_only_grows_and_within_bounds(seen, state, limit, most, pace):
     """Whatever is told: a new limit is higher and may be had, and somebody was held back at it."""
-    growth = decide(seen, state, limit, most, rate=rate, now=5.0)
-    assert all(use.throttled >= THROTTLED for use in growth.short.values())
+    growth = decide(seen, state, limit, most, pace=pace, now=5.0)
+    least = STARVING if pace.waits > STARVED else THROTTLED
+    assert all(use.throttled >= least for use in growth.short.values())
     if growth.limit is None:
         assert growth.state == state
         assert bool(growth.refusal) == bool(growth.short)
@@ -35,25 +47,27 @@ def test_a_limit_only_grows_and_within_bounds(seen, state, limit, most, rate):
     assert growth.short
     assert not growth.refusal
     assert limit < growth.limit <= most.most
-    assert (growth.state.raises, growth.state.rate) == (state.raises + 1, rate)
-    assert not state.raises or rate >= state.rate * (1 + LEAST_GAIN)
+    assert (growth.state.raises, growth.state.rate) == (state.raises + 1, pace.rate)
+    same = state.raises and state.nodes == pace.nodes
+    assert not same or pace.rate >= state.rate * (1 + LEAST_GAIN)
 
 
 @modest
-@given(limits, states, shares, rates)
-def test_what_was_seen_at_an_earlier_limit_counts_for_nothing(limit, state, share, rate):
+@given(limits, states, shares, paces)
+def test_what_was_seen_at_an_earlier_limit_counts_for_nothing(limit, state, share, pace):
     """A resize takes a moment, and a window before it has another limit."""
     old = {"a": CpuUse(limit / 1000, limit / 2000, share, 60.0)}
-    assert decide(old, state, limit, Bounds(), rate=rate, now=5.0).short == {}
+    assert decide(old, state, limit, Bounds(), pace=pace, now=5.0).short == {}
 
 
 def test_how_far_goes_by_how_long_it_was_held_back():
     """Twice, four times where it was most of the time; limits are of whole hundredths."""
     state = CpuGrowth("ps")
 
-    def wanted(throttled, limit=100):
+    def wanted(throttled, limit=100, waits=0.0):
         use = {"a": CpuUse(limit / 1000, limit / 1000, throttled, 60.0)}
-        return decide(use, state, limit, Bounds(), rate=1.0, now=5.0).limit
+        return decide(use, state, limit, Bounds(), pace=Pace(1.0, waits=waits), now=5.0).limit
 
     assert [wanted(share) for share in (0.2, 0.3, 0.7, 0.8)] == [None, 200, 200, 400]
     assert wanted(0.3, 33) == 70
+    assert [wanted(share, waits=0.5) for share in (0.09, 0.1)] == [None, 200]

@@ -10,7 +10,7 @@ import pytest
 
 from rover_kf.api.cpu import CpuCount
 from rover_kf.launcher import cpu_counts
-from rover_kf.metrics.cpu_series import MOST, CpuSeries
+from rover_kf.metrics.cpu_series import MOST, MOST_PODS, CpuOfPods, CpuSeries
 
 FIRST = CpuCount(at=100.0, used=50.0, throttled=7, period=0.1, limit=0.5)
 
@@ -56,6 +56,20 @@ def test_another_limit_or_container_begins_anew():
     assert told(dataclasses.replace(count(8.0, limit=1.0), used=0.1)) is None
     assert told(dataclasses.replace(count(10.0, limit=1.0), used=0.2)) is not None
     assert told(None) is None
+
+
+def test_of_a_world_those_held_back_most_are_told():
+    """Each pod by its own counts; those without a limit not at all; none after a new round."""
+    world = CpuOfPods(10.0)
+    for second in range(11):
+        for index in range(MOST_PODS + 2):
+            world.add(f"w-{index}", count(float(second), per_second=index))
+        world.add("free", None)
+    told = world.uses()
+    assert [one.pod for one in told] == [f"w-{index}" for index in range(MOST_PODS + 1, 1, -1)]
+    assert told[0].use.throttled == pytest.approx(0.9)
+    world.begin()
+    assert world.uses() == ()
 
 
 def test_so_many_counts_are_kept_of_any_window():

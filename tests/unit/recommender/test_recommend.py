@@ -136,6 +136,17 @@ def test_replicas_by_the_same_model_as_scaling():
     assert "measured" in found.why
 
 
+def test_what_is_not_trained_takes_two_bytes():
+    """LoRA on a large model, by the formula: no gradients, no moments, no copy in fp32."""
+    limits = Constraints(accelerator_memory=80.0 * GIB)
+    whole = recommend(manifest(), constraints=limits, parameters=7e9)
+    some = recommend(manifest(), constraints=limits, parameters=7e9, trained=2e7)
+    held = [one.get("accelerator_memory").lower for one in (whole, some)]
+    saved = 20 * 7e9 - (2 * (7e9 - 2e7) + 20 * 2e7)  # with buckets: two replicas
+    assert held[0] - held[1] == pytest.approx(1.08 * saved)
+    assert "16 for each of 2e+07 that are trained" in some.get("accelerator_memory").why
+
+
 def test_other_scripts_do_not_count():
     """A run of another command under another name says nothing."""
     other = dataclasses.replace(FACTS.signature, command="python other.py", name="other")

@@ -13,6 +13,8 @@ from tensorflow_cluster import OURS, TensorFlowCluster
 
 from rover_kf.api import names
 from rover_kf.api.cpu import CpuUse
+from rover_kf.cli.steering import lines
+from rover_kf.client.explaining import explain
 from rover_kf.injection import quantities
 from rover_kf.reconcilers.job import Reconcilers
 
@@ -66,6 +68,23 @@ def test_a_hot_server_is_given_more_until_it_is_hot_no_more(clock, history):
     assert "stays 1," in full
     assert "cpu.max is reached" in full
     assert not any(reason.startswith("Scale") for reason in cluster.reasons())
+
+
+def test_explain_says_what_other_servers_would_bring(clock, history):
+    """By the setups that the job itself has had: before the raise, and after it."""
+    cluster = HotServer(clock, **{"cpu.max": "16"})
+    cluster.least = 1.0
+    cluster.look(history, 2)
+    assert explain(cluster, history, OURS).servers == ()
+    cluster.look(history, 6)
+    found = explain(cluster, history, OURS)
+    told = {effect.what: effect for effect in found.servers}
+    assert told["PS of 1.6 cores"].gain > 1
+    assert any("PS of 1.6 cores: " in line for line in lines(found, 20))
+    (raised,) = found.cpu
+    assert (raised.replicas, raised.stated, raised.limit) == ("PS", 200, 800)
+    (record,) = history.list(name=OURS.name)
+    assert [setup.server_cores for setup in record.servers] == [0.2, 0.8]
 
 
 def test_a_server_that_has_enough_is_left_alone(clock, history):

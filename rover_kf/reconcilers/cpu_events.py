@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is told of pods that their CPU limit holds back, or that have more than they use; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rover_kf.api import names
+from rover_kf.api.cpu import CpuGrowth, CpuUse
+from rover_kf.api.jobs import Event
+from rover_kf.elastic.cpu_growth import STARVED
+from rover_kf.injection import quantities
+from rover_kf.injection.adapters import Replica
+from rover_kf.reconcilers.plan import Observed
+from rover_kf.scaling.policy import AUTO
+
+
+def refusal(seen: Observed) -> str:
+    """Why the policy lets nothing be raised; empty where it does."""
+    if seen.policy.mode == AUTO and not seen.policy.most_cpu:
+        return f"annotation {names.PREFIX}cpu.max is not there: set the most that it may be, as 8"
+    return "" if seen.policy.mode == AUTO else "advice"
+
+
+def raised(
+    replica: Replica, limits: tuple[int, int], state: CpuGrowth, seen: Observed, now: float
+) -> Event:
+    """Of a limit that is raised now.
+
+    Args:
+        replica: the type.
+        limits: before and after, in thousandths of a core.
+        state: with why, and the steps a second before.
+        seen: the job.
+        now: Unix seconds.
+    """
+    old, new = map(quantities.format_millicores, limits)
+    most = quantities.format_millicores(seen.policy.most_cpu)
+    message = (
+        f"CPU limit of {replica.key} replicas {old} -> {new}, {_how(seen)}: "
+        f"{state.why}, at {state.rate:.3g} steps/s (cpu.max is {most})"
+    )
+    return Event(names.EVENT_CPU_RAISED, message, at=now)
+
+
+def left(
+    replica: Replica,
+    limits: tuple[int, int | None],
+    refused: str,
+    short: str,
+    *,
+    seen: Observed,
+    now: float,
+) -> Event:
+    """Of a limit that stays as it is, though pods are short."""
+    had, wanted = limits
+    old = quantities.format_millicores(had)
+    if seen.policy.mode != AUTO and wanted is not None:
+        new = quantities.format_millicores(wanted)
+        message = (
+            f"{short}: steps wait for it. scaling.mode auto with cpu.max would give {replica.key} "
+            f"replicas {new} in place of {old}"
+        )
+        reason = (
+            names.EVENT_SERVER_SHORT if replica.kind in seen.alone else names.EVENT_WORKER_SHORT
+        )
+        return Event(reason, message, warning=True, at=now)
+    message = f"CPU limit of {replica.key} replicas stays {old}, though {short}: {refused}"
+    return Event(names.EVENT_CPU_NOT_RAISED, message, warning=True, at=now)
+
+
+def why(replica: Replica, short: Mapping[str, CpuUse], waits: float) -> str:
+    """What is seen of the pods that are short, in a sentence.
+
+    Args:
+        replica: their type.
+        short: by pod; at least one.
+        waits: share of a step that is spent waiting for data.
+    """
+    worst, use = max(short.items(), key=lambda item: item[1].throttled)
+    among = f" ({len(short)} of {replica.replicas} {replica.key})" if replica.replicas > 1 else ""
+    starves = f", and {waits:.0%} of a step waits for data" if waits > STARVED else ""
+    return (
+        f"{worst}{among} had used up its {quantities.format_millicores(round(use.limit * 1000))} "
+        f"in {use.throttled:.0%} of the last {use.seconds:.0f} s{starves}"
+    )
+
+
+def spare(replica: Replica, cores: tuple[float, float, float], minutes: float, now: float) -> Event:
+    """Of cores that are asked for and hardly used.
+
+    Args:
+        replica: the type.
+        cores: asked for, the most that a pod kept busy, and what would do.
+        minutes: of training in which that was seen.
+        now: Unix seconds.
+    """
+    asked, busy, enough = (quantities.format_millicores(round(1000 * one)) for one in cores)
+    message = (
+        f"{replica.key} replicas ask for {asked} of CPU each, and none kept more than {busy} busy "
+        f"in {minutes:.0f} min: {enough} would do. What a job has is not lowered while it runs; "
+        "set it in the manifest (`rover-kf recommend` reckons with it, too)"
+    )
+    return Event(names.EVENT_CPU_SPARE, message, at=now)
+
+
+def _how(seen: Observed) -> str:
+    if seen.resizes:
+        return "in place"
+    if not seen.replaceable:
+        return (
+            "for pods that are made anew: this Kubernetes cannot resize a pod that runs, and a "
+            "TFJob may fail with a pod that is deleted; suspend and resume the job to give it to "
+            "all"
+        )
+    return (
+        "for pods that are made anew: this Kubernetes cannot resize a pod that runs; suspend and "
+        "resume the job to give it to all"
+    )
