@@ -20,7 +20,8 @@ from rover_kf.api.status import Acknowledged, ScaleRequest
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 PLAIN = """
-import os, sys, time
+import gc, os, sys, time
+print("garbage", gc.isenabled(), gc.get_stats()[2]["collections"], gc.get_freeze_count() > 100_000)
 import torch, torch.distributed as dist
 print("ready", *sorted({"torch._dynamo", "rover_kf.trainer.checkpointer"} & sys.modules.keys()))
 dist.init_process_group("gloo")
@@ -290,6 +291,8 @@ def test_script_without_rover():
         job.stepping(0, 1, world=4, after=killed_at + 0.05)
         # What a script would wait for at its first checkpoint and DDP is loaded once a pod.
         assert "ready rover_kf.trainer.checkpointer torch._dynamo\n" in job.pods[0].text()
+        # Nobody looked for garbage among what was loaded, nor will; the script's own is looked for.
+        assert "garbage True 0 True\n" in job.pods[0].text()
         job.add(2, *command)
         job.stepping(0, 1, 2, world=6)
 
