@@ -4,12 +4,16 @@
 
 A node without power closes nothing: whoever waits for an answer from it would wait for ever. The
 kernel asks the other one while nothing comes, and gives up after some silence. A network that is
-back within that time costs no connection.
+back within that time costs no connection. Nor does an address say that its pod is gone: whoever is
+still being connected to it waits for seconds, unless somebody says where the pod is now.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import weakref
+from collections.abc import Collection
 from typing import Any
 
 IDLE_SECONDS, BETWEEN_SECONDS, ASKED = 4, 2, 3
@@ -17,12 +21,39 @@ SILENCE_SECONDS = IDLE_SECONDS + BETWEEN_SECONDS * ASKED
 """After which a connection is given up, whether an answer is awaited or bytes are on their way."""
 
 
-def made(info: tuple[Any, ...]) -> socket.socket:
-    """A socket for an address, as aiohttp's connector wants it.
+class Sockets:
+    """All of one client."""
 
-    Args:
-        info: as of ``socket.getaddrinfo``.
-    """
+    def __init__(self) -> None:
+        self._made: weakref.WeakKeyDictionary[socket.socket, str] = weakref.WeakKeyDictionary()
+
+    def make(self, info: tuple[Any, ...]) -> socket.socket:
+        """One for an address, as aiohttp's connector wants it.
+
+        Args:
+            info: as of ``socket.getaddrinfo``.
+        """
+        one = _made(info)
+        self._made[one] = info[4][0]
+        return one
+
+    def give_up(self, addresses: Collection[str]) -> None:
+        """Wait no longer for connections that are still being made to these."""
+        for one, address in list(self._made.items()):
+            if address in addresses and not _is_connected(one):
+                with contextlib.suppress(OSError):  # closed, or not even begun
+                    one.shutdown(socket.SHUT_RDWR)
+
+
+def _is_connected(one: socket.socket) -> bool:
+    try:
+        one.getpeername()
+    except OSError:
+        return False
+    return True
+
+
+def _made(info: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol, _, _ = info
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

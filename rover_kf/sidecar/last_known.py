@@ -43,10 +43,19 @@ class LastKnown(AbstractResolver):
         """From now on names may be asked for."""
         self._free.set()
 
-    def prefer(self, host: str, address: str) -> None:
-        """Try this address first for a name: its owner says so itself."""
+    def prefer(self, host: str, address: str) -> frozenset[str]:
+        """Try this address first for a name: its owner says so itself.
+
+        Returns:
+            Others that the name led to so far.
+        """
+        answers = (found for key, found in self._found.items() if key[0] == host)
+        former = {one["host"] for found in answers for one in found}
+        if host in self._told:
+            former.add(self._told[host])
         self._told[host] = address
         self.free()
+        return frozenset(former - {address})
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET

@@ -22,7 +22,7 @@ import aiohttp
 from rover_kf import errors
 from rover_kf.api import codec, names, refusals
 from rover_kf.api.coordinator_state import CoordinatorState
-from rover_kf.sidecar import connection
+from rover_kf.sidecar.connection import Sockets
 from rover_kf.sidecar.last_known import LastKnown
 from rover_kf.sidecar.seams import Stream
 from rover_kf.sidecar.settings import SidecarSettings
@@ -68,6 +68,7 @@ class SidecarPeers:
         self._host = settings.address if settings.is_coordinator else settings.coordinator_host
         self._coordinator = f"http://{_bracketed(self._host)}:{settings.port}"
         self._names: LastKnown | None = None
+        self._sockets = Sockets()
         self._asks_early = settings.is_coordinator
         self._token = Token(settings.token_home / "token")
         self._session: aiohttp.ClientSession | None = None
@@ -83,7 +84,7 @@ class SidecarPeers:
         if not self._asks_early:
             self._names.hold(HOLD_SECONDS)
         connector = aiohttp.TCPConnector(
-            limit=0, use_dns_cache=False, resolver=self._names, socket_factory=connection.made
+            limit=0, use_dns_cache=False, resolver=self._names, socket_factory=self._sockets.make
         )
         self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
 
@@ -138,13 +139,12 @@ class SidecarPeers:
 
     def told(self, address: str) -> None:
         """The coordinator says where it is."""
-        if self._names is not None:
-            self._names.prefer(self._host, address)
+        self.locate(self._host, address)
 
     def locate(self, host: str, address: str) -> None:
-        """Somebody who knows says where a pod is."""
+        """Somebody who knows says where a pod is: nobody is awaited where it was before."""
         if self._names is not None:
-            self._names.prefer(host, address)
+            self._sockets.give_up(self._names.prefer(host, address))
 
     async def tell(self, host: str, path: str, message: object, reply: type[T]) -> T:
         """POST to the sidecar at host:port, once.
