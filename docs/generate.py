@@ -11,6 +11,7 @@ import collections
 import json
 import pathlib
 import signal
+import sys
 from typing import Any
 
 import click
@@ -31,8 +32,14 @@ from rover_kf.metrics import exporter
 from rover_kf.reconcilers.decision_times import DecisionTimes
 
 HERE = pathlib.Path(__file__).parent
+sys.path.append(str(HERE.parent / "tests" / "support"))
+
+import brought_about  # noqa: E402 - where the tests declare it
+from brought_about import Way  # noqa: E402 - likewise
+
 CATALOGUE = (
-    "<!-- From here on made by docs/generate.py of rover_kf/elastic/failures and chaos.json. -->\n"
+    "<!-- From here on made by docs/generate.py of rover_kf/elastic/failures, tests/support/"
+    "brought_about.py and chaos.json. -->\n"
 )
 NOTE = "<!-- Made by docs/generate.py; edit the source instead. -->\n"
 
@@ -130,15 +137,18 @@ def failures() -> str:
     """Catalogue and matrix of failures, below what is written by hand in the page itself."""
     page = HERE / "failures.md"
     parts = [page.read_text().partition(CATALOGUE)[0], CATALOGUE]
-    for title, rules in (("Processes", processes.RULES), ("Pods", pods.RULES)):
-        parts += [f"\n## {title}\n\n", *_catalogue(rules)]
+    for title, rules, declared in (
+        ("Processes", processes.RULES, brought_about.OF_PROCESSES),
+        ("Pods", pods.RULES, brought_about.PODS),
+    ):
+        parts += [f"\n## {title}\n\n", *_catalogue(rules, declared)]
     parts += ["\n## Matrix\n\n", *_matrix(json.loads((HERE / "chaos.json").read_text()))]
     return "".join(parts)
 
 
-def _catalogue(rules: tuple[Rule, ...]) -> list[str]:
+def _catalogue(rules: tuple[Rule, ...], declared: tuple[Way, ...]) -> list[str]:
     lines = [
-        "| kind | known by | scope | action | what it is | source |\n",
+        "| kind | known by | scope | action | what it is | brought about by |\n",
         "|---|---|---|---|---|---|\n",
     ]
     for one in rules:
@@ -151,10 +161,21 @@ def _catalogue(rules: tuple[Rule, ...]) -> list[str]:
             one.scope,
             one.action + marks,
             one.says,
-            one.source,
+            _brought_about(one, declared),
         )
         lines.append(f"| {' | '.join(cells)} |\n")
     return lines
+
+
+def _brought_about(rule: Rule, declared: tuple[Way, ...]) -> str:
+    """How tests bring a row about, as they declare it, or what that would take."""
+    tests: dict[str, list[str]] = {}
+    for way in brought_about.ways(rule.kind, rule.variant, declared):
+        tests.setdefault(way.test, []).append(way.how)
+    parts = [f"{', '.join(dict.fromkeys(hows))} ({test})" for test, hows in tests.items()]
+    parts += [f"not here: it takes {rule.lacks}"] * bool(rule.lacks)
+    parts += [f"words of {rule.source}"] * bool(rule.source)
+    return "; ".join(parts)
 
 
 def _matrix(found: dict[str, Any]) -> list[str]:

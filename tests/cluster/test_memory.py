@@ -8,6 +8,7 @@ import json
 import re
 
 import pytest
+from brought_about import LIMIT_REACHED
 from testcluster import jobs, objects
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
@@ -115,7 +116,8 @@ def test_a_limit_that_is_too_low_is_raised_in_place(cluster, controller, hungry,
         assert [one["restartCount"] for one in now["status"]["containerStatuses"]] == [0]
         assert _beside(now) == _beside(pod), "the sidecar has what it had"
         assert f"ends with {2 * STEPS}" in job.log(name), "no step was lost or made twice"
-    assert any("out_of_memory" in line for line in _told(job, "TrainingProcessFailed"))
+    killed = f": {LIMIT_REACHED.kind}: ended by SIGKILL"
+    assert any(killed in line for line in _told(job, "TrainingProcessFailed"))
     eventually(lambda: _told(job, "RunRecorded"), within=60, what="the history's row")
     read = ("exec", "deploy/rover-kf-controller", "--", "python3", "-c", _ROW, job.namespace)
     record = json.loads(cluster.kubectl("-n", controller, *read))

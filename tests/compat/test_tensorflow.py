@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import pathlib
 import re
@@ -12,13 +13,15 @@ from typing import Any
 
 import pytest
 import yaml
+from brought_about import SERVER_LOST
 from job_manifests import make_job
 from slowed import slowed
 from tensorflow_job import TensorFlowJob, TensorFlowPod
 from testcluster import tensorflow_environment
 from tests_support import eventually
 
-from rover_kf.api import names
+from rover_kf.api import codec, names
+from rover_kf.api.status import CoordinatorStatus
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -59,16 +62,29 @@ def test_a_worker_a_server_and_the_chief_are_killed(tensorflow):
         job.pods["worker-1"].kill()
         _beyond(chief, 100)
         assert len(_STARTS.findall(chief.text())) == 1
-        starts = [_goes_on(chief, job.pods["ps-0"]), _goes_on(chief, chief)]
+        starts = [_goes_on(chief, job.pods[SERVER_LOST.name])]
+        told = _failures(chief)
+        starts.append(_goes_on(chief, chief))
         assert chief.trainer is not None
         assert chief.trainer.wait(PATIENCE) == 0
         result = json.loads(chief.text().strip().splitlines()[-1])
         stored = sorted(path.name for path in (job.folder / "storage").glob("*/*/manifest.json"))
+    print(*told, sep="\n")
     print(f"goes on from {starts}, ends with {result}, {len(stored)} manifests on storage")
+    assert [line for line in told if f": {SERVER_LOST.kind}: a parameter server" in line]
     assert (result["steps"], result["resumed"]) == (epochs * BATCHES, "memory")
     assert result["least"] == epochs
     assert result["rows"] - epochs * ROWS <= BATCH
     assert result["loss"] < 0.05  # without wide or deep part it stays above
+
+
+def _failures(chief: TensorFlowPod) -> list[str]:
+    """What its coordinator has told of processes that ended."""
+    connection = http.client.HTTPConnection(chief.address, names.PORT, timeout=10)
+    connection.request("GET", names.PATH_STATUS)
+    status = codec.loads(CoordinatorStatus, connection.getresponse().read())
+    connection.close()
+    return [one.message for one in status.events if one.reason == names.EVENT_PROCESS_FAILED]
 
 
 def test_all_pods_end_at_once(tensorflow):

@@ -10,11 +10,11 @@ from rover_kf.elastic.failures.rule import (
     PROCESS,
     REPLACE_NODE,
     REPLACE_POD,
-    REPRODUCED,
     RESTART,
     Rule,
 )
 
+_GPU = "a GPU"
 _XIDS = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 _PLUGIN = "https://github.com/NVIDIA/k8s-device-plugin (applicationErrorXids)"
 _CUDA = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
@@ -26,7 +26,8 @@ RULES = (
         RESTART,
         "the GPU refused what the program did and is healthy otherwise; if it comes again at the "
         "same place, run with CUDA_LAUNCH_BLOCKING=1 to see where",
-        _PLUGIN,
+        source=_PLUGIN,
+        lacks=_GPU,
         text=r"NVRM: Xid \([^)]*\): (?:13|31|43|45|68)\b",
     ),
     Rule(
@@ -34,7 +35,8 @@ RULES = (
         NODE,
         REPLACE_NODE,
         "the GPU or its memory is damaged or has left the bus; the node needs a reset or a repair",
-        f"{_XIDS}; https://github.com/vllm-project/vllm/issues/5222",
+        source=f"{_XIDS}; https://github.com/vllm-project/vllm/issues/5222",
+        lacks=_GPU,
         text=r"NVRM: Xid|fallen off the bus|uncorrectable (?:ECC|NVLink) error"
         r"|hardware stack error",
     ),
@@ -43,7 +45,7 @@ RULES = (
         POD,
         REPLACE_POD,
         "the container sees no usable GPU; its node's driver or device plugin has lost it",
-        f"{REPRODUCED} (no driver); {_CUDA}",
+        source=_CUDA,
         text=r"no CUDA-capable device is detected|CUDA-capable device\(s\) is/are busy or unavail"
         r"|Found no NVIDIA driver|CUDA driver initialization failed|No CUDA GPUs are available",
     ),
@@ -52,7 +54,8 @@ RULES = (
         PROCESS,
         RESTART,
         "the GPU's memory is full; a smaller batch, activation checkpointing or sharding helps",
-        "https://github.com/pytorch/pytorch/issues/16417",
+        source="https://github.com/pytorch/pytorch/issues/16417",
+        lacks=_GPU,
         text=r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
         permanent_if_repeated=True,
     ),
@@ -61,7 +64,8 @@ RULES = (
         PROCESS,
         RESTART,
         "a check inside a kernel failed: often an index or a label out of range in the data",
-        _CUDA,
+        source=_CUDA,
+        lacks=_GPU,
         text=r"device-side assert",
         permanent_if_repeated=True,
     ),

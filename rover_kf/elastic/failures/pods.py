@@ -15,7 +15,6 @@ from rover_kf.elastic.failures.rule import (
     Rule,
 )
 
-_SEEN = "tests/cluster/test_pod_ends.py"
 _KUBERNETES = "https://kubernetes.io/docs/concepts"
 _SHUTDOWN = f"{_KUBERNETES}/cluster-administration/node-shutdown/"
 
@@ -25,7 +24,6 @@ RULES = (
         CONTAINER,
         RAISE_MEMORY,
         "was killed for memory; raise its memory limit",
-        _SEEN,
         reasons=frozenset({"OOMKilled"}),
     ),
     Rule(
@@ -33,7 +31,6 @@ RULES = (
         POD,
         REPLACE_POD,
         "made room for a pod of higher priority; a PriorityClass for the job would keep it",
-        _SEEN,
         reasons=frozenset({"PreemptionByScheduler", "Preempting"}),
         counts=False,
     ),
@@ -42,7 +39,6 @@ RULES = (
         NODE,
         REPLACE_NODE,
         "is on a node that does not answer, or was taken from one by its taint",
-        _SEEN,
         reasons=frozenset({"NodeLost", "DeletionByTaintManager", "DeletionByPodGC"}),
         counts=False,
     ),
@@ -51,7 +47,8 @@ RULES = (
         NODE,
         REPLACE_NODE,
         "is on a node that is shutting down",
-        _SHUTDOWN,
+        source=_SHUTDOWN,
+        lacks="systemd-logind, of which the kubelet hears by D-Bus",
         reasons=frozenset({"Terminated", "NodeShutdown"}),
         counts=False,
     ),
@@ -60,7 +57,6 @@ RULES = (
         NODE,
         REPLACE_NODE,
         "was evicted through the API, as `kubectl drain` does",
-        _SEEN,
         reasons=frozenset({"EvictionByEvictionAPI"}),
         counts=False,
     ),
@@ -70,7 +66,6 @@ RULES = (
         REPLACE_POD,
         "wrote more than its own limit of local storage and was evicted for it; raise that limit "
         "(a volume's sizeLimit, a container's ephemeral-storage), or write elsewhere",
-        _SEEN,
         text=r"exceed(?:s|ed) (?:the limit|the total limit of containers|its local ephemeral)",
         reasons=frozenset({"Evicted", "TerminationByKubelet"}),
     ),
@@ -80,7 +75,6 @@ RULES = (
         REPLACE_NODE,
         "was evicted by its node, which is short of memory, disk or process numbers; raise what "
         "the pod requests to what it uses",
-        _SEEN,
         reasons=frozenset({"Evicted", "TerminationByKubelet"}),
     ),
     Rule(
@@ -88,7 +82,6 @@ RULES = (
         POD,
         REPLACE_POD,
         "ran for longer than its activeDeadlineSeconds",
-        _SEEN,
         reasons=frozenset({"DeadlineExceeded"}),
     ),
     Rule(
@@ -96,7 +89,6 @@ RULES = (
         NODE,
         REPLACE_NODE,
         "was refused by its node, which no longer has the devices or resources it was placed for",
-        _SEEN,
         reasons=frozenset(
             {"UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods", "NodeAffinity"}
         ),
@@ -106,7 +98,6 @@ RULES = (
         CONTAINER,
         RESTART_CONTAINER,
         "cannot be started: its image, its command or what it mounts is not there",
-        _SEEN,
         reasons=frozenset(
             {
                 "ContainerCannotRun",

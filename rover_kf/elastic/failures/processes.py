@@ -13,7 +13,6 @@ from rover_kf.elastic.failures.rule import (
     POD,
     PROCESS,
     RAISE_MEMORY,
-    REPRODUCED,
     RESTART,
     Rule,
 )
@@ -29,7 +28,7 @@ _PEER = (
     r"|ncclRemoteError|remote process exited|connection closed by remote peer"
 )
 
-_KILLED = "tests/cluster/test_memory.py"
+_TWO_GPUS = "two GPUs and NCCL"
 _LOADER = r"DataLoader worker .*(?:killed by signal|exited unexpectedly)"
 _REFUSED = (
     "the machine refused so much memory at once, or a ulimit did: ask for less (a container's "
@@ -42,7 +41,7 @@ KILLS = (
         PROCESS,
         RAISE_MEMORY,
         "the kernel killed it: the container's memory limit was reached; raise the limit",
-        _KILLED,
+        variant="killed",
         codes=frozenset({-signal.SIGKILL}),
         memory_kill=True,
     ),
@@ -51,7 +50,6 @@ KILLS = (
         PROCESS,
         RESTART,
         "somebody sent it a signal that ends; what it wrote before says nothing about it",
-        REPRODUCED,
         codes=_KILLS,
     ),
 )
@@ -62,7 +60,6 @@ RESOURCES = (
         POD,
         RESTART,
         "a host name had no address; if it comes again, look at the cluster's DNS and at the name",
-        REPRODUCED,
         text=r"Name or service not known|Temporary failure in name resolution|gaierror"
         r"|No address associated with hostname|nodename nor servname",
     ),
@@ -71,7 +68,7 @@ RESOURCES = (
         POD,
         RESTART,
         "the address of a rank or a store could not be found; see whether the cluster's DNS works",
-        REPRODUCED,
+        variant="logged by torch",
         errors=frozenset({"DistNetworkError"}),
         logged=r"gai error",
     ),
@@ -80,7 +77,6 @@ RESOURCES = (
         POD,
         RESTART,
         "shared memory is full: fewer data loader workers, or a larger memory volume on /dev/shm",
-        REPRODUCED,
         text=r"out of shared memory|unable to (?:open|write to|mmap) \S* ?(?:shared memory|file <)"
         r"|/dev/shm.*No space left|No space left.*/dev/shm|/torch_\S*.*No space left",
     ),
@@ -89,7 +85,6 @@ RESOURCES = (
         POD,
         RESTART,
         "a volume is full: make room on the one that the line names, or give it more",
-        REPRODUCED,
         text=r"No space left on device|Disk quota exceeded|PytorchStreamWriter failed writing",
     ),
     Rule(
@@ -97,7 +92,6 @@ RESOURCES = (
         PROCESS,
         RESTART,
         "the limit of open files is reached: something leaks them, or `ulimit -n` is too low",
-        REPRODUCED,
         text=r"Too many open files",
     ),
     Rule(
@@ -105,7 +99,7 @@ RESOURCES = (
         PROCESS,
         RESTART,
         _REFUSED,
-        REPRODUCED,
+        variant="refused to Python",
         errors=frozenset({"MemoryError"}),
     ),
     Rule(
@@ -113,7 +107,7 @@ RESOURCES = (
         PROCESS,
         RESTART,
         _REFUSED,
-        REPRODUCED,
+        variant="refused to others",
         text=r"DefaultCPUAllocator|Cannot allocate memory|std::bad_alloc",
     ),
     Rule(
@@ -122,7 +116,7 @@ RESOURCES = (
         RAISE_MEMORY,
         "the kernel killed a data loader's worker: the container's memory limit was reached; fewer "
         "workers, or a higher limit",
-        REPRODUCED,
+        variant="for memory",
         text=_LOADER,
         memory_kill=True,
     ),
@@ -131,7 +125,6 @@ RESOURCES = (
         PROCESS,
         RESTART,
         "a data loader's worker was killed, mostly for memory: fewer workers, or a higher limit",
-        REPRODUCED,
         text=_LOADER,
     ),
 )
@@ -142,7 +135,7 @@ PEERS = (
         PROCESS,
         RESTART,
         "a collective was not joined by all ranks in time: one hung, or went another way",
-        f"{REPRODUCED} (Gloo); https://github.com/pytorch/pytorch/issues/118369 (NCCL)",
+        source="https://github.com/pytorch/pytorch/issues/118369 (NCCL)",
         text=r"Watchdog caught collective operation timeout|milliseconds before timing out"
         r"|Timed out waiting \d+ ?ms for (?:recv|send) operation",
         consequence=True,
@@ -152,7 +145,7 @@ PEERS = (
         PROCESS,
         RESTART,
         "another rank went away; its own end is the cause",
-        REPRODUCED,
+        variant="in a collective",
         causes=frozenset({"RuntimeError"}),
         text=_PEER,
         counts=False,
@@ -163,7 +156,9 @@ PEERS = (
         PROCESS,
         RESTART,
         "another rank went away, and a library ended the process for it",
-        "https://github.com/NVIDIA/nccl/issues/795",
+        variant="by a library",
+        source="https://github.com/NVIDIA/nccl/issues/795",
+        lacks=_TWO_GPUS,
         codes=_CRASHES,
         text=rf"what\(\):.*(?:{_PEER})",
         counts=False,
@@ -174,7 +169,7 @@ PEERS = (
         PROCESS,
         RESTART,
         "a parameter server or another worker of TensorFlow's went away; its own end is the cause",
-        "tests/compat/test_tensorflow.py",
+        variant="TensorFlow's",
         errors=frozenset({"UnavailableError", "AbortedError", "CancelledError"}),
         causes=frozenset({"OpError"}),
         consequence=True,
@@ -184,7 +179,7 @@ PEERS = (
         PROCESS,
         RESTART,
         "NCCL failed and does not blame a peer; NCCL_DEBUG=INFO tells more",
-        "https://github.com/pytorch/pytorch/issues/111187",
+        source="https://github.com/pytorch/pytorch/issues/111187",
         text=r"\bNCCL (?:error|WARN)|nccl\w*Error",
     ),
     Rule(
@@ -192,7 +187,7 @@ PEERS = (
         PROCESS,
         RESTART,
         "another rank, or the store of the round, went away",
-        REPRODUCED,
+        variant="or the store",
         causes=frozenset({"DistNetworkError", "DistStoreError", "DistBackendError"}),
         counts=False,
         consequence=True,
@@ -205,7 +200,6 @@ PROGRAM = (
         JOB,
         FAIL_JOB,
         "the program cannot run as it is; correct it, or the image that it runs in",
-        REPRODUCED,
         errors=frozenset(
             {
                 "ImportError",
@@ -224,7 +218,6 @@ PROGRAM = (
         JOB,
         FAIL_JOB,
         "the program refused its arguments; correct the job's command",
-        REPRODUCED,
         codes=frozenset({2}),
         text=r"^\S.*: error: |^Error: ",
         permanent_if_repeated=True,
@@ -234,7 +227,6 @@ PROGRAM = (
         PROCESS,
         RESTART,
         "a file, a network or another service failed; it may be there again the next time",
-        REPRODUCED,
         causes=frozenset({"OSError", "RoverError"}),
     ),
     Rule(
@@ -242,7 +234,6 @@ PROGRAM = (
         PROCESS,
         RESTART,
         "the program raised an exception: an assertion, a wrong value, data that it does not take",
-        REPRODUCED,
         errors=frozenset({"BaseException"}),
         permanent_if_repeated=True,
     ),
@@ -251,7 +242,6 @@ PROGRAM = (
         PROCESS,
         RESTART,
         "native code broke (a library, an extension, a bus error of a full memory volume)",
-        REPRODUCED,
         codes=_CRASHES,
     ),
     Rule(
@@ -259,7 +249,6 @@ PROGRAM = (
         PROCESS,
         RESTART,
         "no exception tells why; its log may",
-        REPRODUCED,
     ),
 )
 

@@ -26,9 +26,6 @@ BEYOND_CONTAINER = frozenset({RESTART_CONTAINER, REPLACE_POD, REPLACE_NODE})
 FAIL_JOB = "fail_job"
 """No restart can help."""
 
-REPRODUCED = "tests/faults/test_failures.py"
-"""Source of a rule whose failure a test brings about for real."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
@@ -39,8 +36,12 @@ class Rule:
     action: str
     says: str
     """One sentence for people: what happened, and what to do if it comes again."""
-    source: str
-    """The test that reproduces it, or the page that its text was taken from."""
+    variant: str = ""
+    """Which it is of several rules of its kind."""
+    source: str = ""
+    """The page that its text was taken from, where not all of it was seen."""
+    lacks: str = ""
+    """What would be needed to bring it about in a test; empty: a test does."""
     codes: frozenset[int] = frozenset()
     """Exit codes; negative: the signal's number."""
     errors: frozenset[str] = frozenset()
