@@ -130,6 +130,7 @@ class Agent:
         store = self.crew.take_store(self.errands, identity.address)
         if identity.preflight:
             self._preflight(CheckRequest(member, identity.address, store.port))
+        self.crew.nearly_ready(self.errands)
         reply = self._join(JoinRequest(member, identity.address, store.port, self.last_round))
         if reply.round is None:
             return self._closed(reply)

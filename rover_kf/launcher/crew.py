@@ -10,14 +10,26 @@ import time
 from collections.abc import Mapping, Sequence
 
 from rover_kf import errors
+from rover_kf.launcher import preload
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.environment import Place
 from rover_kf.launcher.errands import Errands
-from rover_kf.launcher.nursery import Counted, Exited, Nursery, Ready, ServiceEnded, StoreOpened
+from rover_kf.launcher.nursery import (
+    Counted,
+    Exited,
+    Loading,
+    Nursery,
+    Ready,
+    ServiceEnded,
+    StoreOpened,
+)
 from rover_kf.launcher.stderr_tail import StderrTail, is_terminal
 
 KILL_PATIENCE = 30.0
 """Seconds that the kernel has to end a process after SIGKILL."""
+AHEAD_SECONDS = 0.8
+"""How much earlier than its processes can be forked a pod joins: the others train on for a second
+then (elastic/limits.py, drain_notice)."""
 MOST_STARTS = 5
 """Of the process that loads torch; then the container begins anew, and the kubelet backs off."""
 
@@ -36,6 +48,8 @@ class Crew:
         self._tails: dict[int, StderrTail] = {}
         self._starts = 0
         """Of zygotes of which none has been ready yet."""
+        self._ready_at: float | None = None
+        """When training processes can be forked, as far as is known; None: torch is not there."""
 
     def start(self) -> None:
         """Start the zygote; after its death, anew.
@@ -51,7 +65,7 @@ class Crew:
         self._starts += 1
         self.nursery.stop()
         self.live.clear()
-        self._store, self._opening = None, False
+        self._store, self._opening, self._ready_at = None, False, None
         self.nursery.start(self.inherited)
 
     def note(self, event: object) -> None:
@@ -66,8 +80,10 @@ class Crew:
             self._on_service_end(event)
         elif isinstance(event, Counted):
             self._counted = event
+        elif isinstance(event, Loading):
+            self._ready_at = time.monotonic() + preload.rest_seconds(event.seconds)
         elif isinstance(event, Ready):
-            self._starts = 0
+            self._starts, self._ready_at = 0, time.monotonic()
 
     def _on_service_end(self, event: ServiceEnded) -> None:
         if self._store is not None and self._store.pid == event.pid:
@@ -111,6 +127,15 @@ class Crew:
             errands.next_event()
         store, self._store = self._store, None
         return store
+
+    def nearly_ready(self, errands: Errands) -> None:
+        """Wait until training processes can be forked, or will be AHEAD_SECONDS from now."""
+        while True:
+            ready_at = self._ready_at
+            left = None if ready_at is None else ready_at - AHEAD_SECONDS - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            errands.next_event(left)
 
     def count_processes(self, errands: Errands, wanted: str) -> int:
         """How many processes ``--nproc-per-node`` means on this machine.

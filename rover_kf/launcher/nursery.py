@@ -70,8 +70,16 @@ class Checked:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Loading:
+    """torch is there; the rest is being loaded."""
+
+    seconds: float
+    """That torch took."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Ready:
-    """torch is loaded."""
+    """All is loaded."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -190,5 +198,7 @@ def _event(message: dict[str, Any]) -> object:
             return Counted(message["gpu"], message["cpu"])
         case "checked":
             return Checked(message)
+        case "loading":
+            return Loading(message["seconds"])
         case _:
             return Ready()

@@ -23,6 +23,8 @@ _LATE = ("torch._dynamo", "rover_kf.trainer.checkpointer")
 """What a script loads after its first lines, so that every restarted process would pay for it.
 DistributedDataParallel loads the first when it is made, which takes as long as torch itself. None
 of them starts a thread."""
+REST_SHARE = 0.75
+"""Of torch's own time, what the rest of it was seen to take: 0.55 to 0.75."""
 _BARE = ("rover_kf.trainer.tensorflow",)
 
 
@@ -35,8 +37,8 @@ def has_torch(environment: Mapping[str, str]) -> bool:
     return TF_CONFIG not in environment and importlib.util.find_spec("torch") is not None
 
 
-def load(environment: Mapping[str, str]) -> None:
-    """Load it.
+def load_first(environment: Mapping[str, str]) -> None:
+    """Load what a store needs, too.
 
     Args:
         environment: that training processes inherit.
@@ -44,11 +46,24 @@ def load(environment: Mapping[str, str]) -> None:
     Raises:
         ImportError: torch is there and cannot be loaded.
     """
+    if environment.get(names.ENV_PRELOAD) != "off" and has_torch(environment):
+        for name in _TORCH:
+            importlib.import_module(name)
+
+
+def load_rest(environment: Mapping[str, str]) -> None:
+    """Load what training processes alone need.
+
+    Args:
+        environment: that they inherit.
+    """
     if environment.get(names.ENV_PRELOAD) == "off":
         return
-    torch = has_torch(environment)
-    for name in _TORCH if torch else ():
-        importlib.import_module(name)
-    for name in _LATE if torch else _BARE:
+    for name in _LATE if has_torch(environment) else _BARE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+
+
+def rest_seconds(first_seconds: float) -> float:
+    """How long the rest will take, by what the first took a moment ago on the same machine."""
+    return REST_SHARE * first_seconds

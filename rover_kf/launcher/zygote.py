@@ -12,13 +12,15 @@ CUDA: each has a child of its own. Every child, and this process itself, dies wi
                      {"do": "stacks", "files": {"0": "…"}}
                      {"do": "store", "host": "…"}  {"do": "count"}   {"do": "drop", "pid": 7}
                      {"do": "check", "task": {…}}   {"do": "end checks"}
-    zygote → agent   {"event": "ready"}            {"event": "store", "pid": 7, "port": 4711}
+    zygote → agent   {"event": "loading", "seconds": 1.5}    (torch is there, after so long)
+                     {"event": "ready"}            {"event": "store", "pid": 7, "port": 4711}
                      {"event": "ended", "pid": 7, "code": 1}    (a store or a count)
                      {"event": "count", "gpu": 0, "cpu": 2}
                      {"event": "exited", "local_rank": 0, "code": -9}
                      {"event": "checked", "local_rank": 0, …}       (measure.py)
 
-A descriptor that comes with "spawn" becomes the training process's stderr.
+A descriptor that comes with "spawn" becomes the training process's stderr. A store that was asked
+for while torch was loaded opens before the rest is.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import functools
 import gc
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -64,6 +67,7 @@ class Zygote:
         write_end.setblocking(False)  # noqa: FBT003 - the socket's own API
         signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._reap()  # what ended before
         with selectors.DefaultSelector() as selector:
             selector.register(self.control, selectors.EVENT_READ)
             selector.register(read_end, selectors.EVENT_READ)
@@ -73,19 +77,30 @@ class Zygote:
                         read_end.recv(4096)
                         self._reap()
                         continue
-                    message, descriptors, _, _ = socket.recv_fds(
-                        self.control, LONGEST_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
-                    )
-                    if not message:
-                        return lambda: None
-                    work = self._obey(json.loads(message), descriptors)
-                    for descriptor in descriptors:
-                        os.close(descriptor)
+                    work = self._take_order()
                     if work:
                         signal.set_wakeup_fd(-1)
                         read_end.close()
                         write_end.close()
                         return work
+
+    def obey_waiting(self) -> Callable[[], None] | None:
+        """Obey what was ordered so far; a function is a child's work, as of ``serve``."""
+        while select.select([self.control], [], [], 0.0)[0]:
+            if work := self._take_order():
+                return work
+        return None
+
+    def _take_order(self) -> Callable[[], None] | None:
+        message, descriptors, _, _ = socket.recv_fds(
+            self.control, LONGEST_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
+        )
+        if not message:
+            return lambda: None
+        work = self._obey(json.loads(message), descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return work
 
     def _obey(self, order: dict[str, Any], descriptors: Sequence[int]) -> Callable[[], None] | None:
         if order["do"] == "spawn":
@@ -197,16 +212,22 @@ def count_processes(control: socket.socket) -> None:
 
 def main(control_fd: int) -> None:
     """Load what is slow, then serve; called in a process of its own by nursery.py."""
+    begun = time.monotonic()
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     control = socket.socket(fileno=control_fd)
+    zygote = Zygote(control, libc)
     # Looks for garbage take a quarter of the time, and find next to nothing: modules stay.
     gc.disable()
-    preload.load(os.environ)
-    gc.freeze()
-    gc.enable()
-    _send(control, {"event": "ready"})
-    work = Zygote(control, libc).serve()
+    preload.load_first(os.environ)
+    _send(control, {"event": "loading", "seconds": time.monotonic() - begun})
+    work = zygote.obey_waiting()
+    if work is None:
+        preload.load_rest(os.environ)
+        gc.freeze()
+        gc.enable()
+        _send(control, {"event": "ready"})
+        work = zygote.serve()
     work()
 
 

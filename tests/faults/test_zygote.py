@@ -1,0 +1,41 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The process that loads torch, with nobody but its launcher's part that starts it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import queue
+from typing import Any
+
+import pytest
+
+from rover_kf.launcher.crew import Crew
+from rover_kf.launcher.errands import Errands
+from rover_kf.launcher.nursery import Nursery
+from rover_kf.launcher.sidecar_client import SidecarClient
+
+pytestmark = pytest.mark.torch
+
+
+def test_a_store_opens_before_all_is_loaded():
+    """A pod needs no more than a store to join; what DDP loads comes after."""
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    seen: list[str] = []
+
+    def note(event: object) -> None:
+        seen.append(type(event).__name__)
+        crew.note(event)
+
+    crew = Crew(Nursery(events), dict(os.environ))
+    errands = Errands(SidecarClient(pathlib.Path("nowhere")), events, note)
+    crew.start()
+    try:
+        store = crew.take_store(errands, "127.0.0.1")
+        assert store.port
+        while "Ready" not in seen:
+            errands.next_event(60)
+    finally:
+        crew.nursery.stop()
+    assert seen == ["Loading", "StoreOpened", "Ready"]

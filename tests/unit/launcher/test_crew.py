@@ -1,0 +1,42 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A pod joins a little before training processes can be forked, never before torch is there."""
+
+from __future__ import annotations
+
+import pathlib
+import queue
+from typing import Any
+
+import pytest
+
+from rover_kf.launcher.crew import AHEAD_SECONDS, Crew
+from rover_kf.launcher.errands import Errands
+from rover_kf.launcher.nursery import Loading, Nursery, Ready
+from rover_kf.launcher.preload import rest_seconds
+from rover_kf.launcher.sidecar_client import SidecarClient
+
+SHORT, LONG = Loading(0.1), Loading(100.0)
+
+
+@pytest.mark.parametrize(
+    ("known", "to_come", "taken"),
+    [
+        ([], [SHORT, Ready()], 1),
+        ([], [LONG, Ready(), Ready()], 2),
+        ([SHORT], [Ready()], 0),
+        ([LONG, Ready()], [Ready()], 0),
+        ([LONG], [Ready(), Ready()], 1),
+    ],
+)
+def test_a_pod_joins_when_it_is_nearly_ready(known, to_come, taken):
+    """It waits for torch, and for the rest too where that takes longer than it may be early."""
+    assert rest_seconds(SHORT.seconds) < AHEAD_SECONDS < rest_seconds(LONG.seconds)
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    crew = Crew(Nursery(events), {})
+    for event in known:
+        crew.note(event)
+    for event in to_come:
+        events.put(event)
+    crew.nearly_ready(Errands(SidecarClient(pathlib.Path("nowhere")), events, crew.note))
+    assert events.qsize() == len(to_come) - taken
