@@ -23,6 +23,7 @@ from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaRequest, RestoreReply, RestoreRequest, Sealed, WaitRequest
 from rover_kf.api.replica_checks import SealTaken
 from rover_kf.api.status import Acknowledged
+from rover_kf.checkpoint.control import SLOTS
 from rover_kf.sidecar import background
 from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.examination import Examination
@@ -172,7 +173,20 @@ class Checkpoints:
             await self._news.wait()
             self._news.clear()
             while self._seals:
-                await self._tell(self._seals.popleft())
+                sealed = self._seals.popleft()
+                if not self._is_behind(sealed):
+                    await self._tell(sealed)
+
+    def _is_behind(self, sealed: Sealed) -> bool:
+        """Whether no slot holds it any more, and the coordinator is told of newer ones next.
+
+        After it was away there are hundreds of such, and a new world's requests wait for them.
+        """
+        newer = sum(waiting.local_rank == sealed.local_rank for waiting in self._seals)
+        if newer < len(SLOTS) or sealed.restored:
+            return False
+        held = self._slots.arena(sealed.local_rank).sealed()
+        return bool(held) and all(seal.step > sealed.step for seal in held)
 
     async def _tell(self, sealed: Sealed) -> None:
         try:

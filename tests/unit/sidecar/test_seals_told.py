@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which seals a coordinator is told of that was away for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+
+import checkpoint_pod
+from aiohttp.test_utils import TestClient, TestServer
+from tests_support import eventually
+
+from rover_kf.api import codec, names
+from rover_kf.api.checkpoints import Sealed
+from rover_kf.checkpoint import allocation
+from rover_kf.checkpoint.arena import Arena
+from rover_kf.sidecar.checkpoints import Checkpoints
+from rover_kf.sidecar.web import application
+
+SIZE = 64
+
+
+class Away:
+    """A coordinator that answers nothing until it is back, and of seals alone then."""
+
+    def __init__(self) -> None:
+        self.back = asyncio.Event()
+        self.told: list[int] = []
+
+    async def ask_coordinator(self, path, message, reply):
+        if path != names.PATH_COMMIT_SEALED:
+            await asyncio.Event().wait()
+        self.told.append(message.step)
+        await self.back.wait()
+        return reply(check=False)
+
+    @contextlib.asynccontextmanager
+    async def get(self, address, path, *, offset, end):
+        raise AssertionError(f"{address}{path} from {offset} to {end}")
+        yield
+
+
+def _save(arena: Arena, step: int) -> Sealed:
+    with arena.fill(patience_seconds=0.0) as filling:
+        seal = filling.seal(step=step, length=SIZE, rank=0, world_size=1, round_=1, replicated=True)
+    return Sealed(0, 0, 1, 1, step, seal.slot, SIZE, replicated=True)
+
+
+def test_a_coordinator_that_is_back_is_told_of_what_is_still_there(tmp_path):
+    """Steps whose slots hold newer ones would keep it from the requests of a new world."""
+
+    async def scenario() -> list[int]:
+        coordinator = Away()
+        settings = checkpoint_pod.settings_of(tmp_path)
+        allocation.allocate(tmp_path / names.ARENA_DIR, 0, SIZE, most_bytes=1 << 20)
+        arena = Arena(tmp_path / names.ARENA_DIR / "0")
+        checkpoints = Checkpoints(settings, coordinator, checkpoint_pod.Told(), None)
+        await checkpoints.start()
+        server = TestServer(application(checkpoints.local_routes(), None))
+        async with TestClient(server) as client:
+            for step in range(1, 41):
+                sealed = codec.dumps(_save(arena, step))
+                assert (await client.post(names.PATH_SEALED, data=sealed)).status == 200
+                if step == 1:
+                    first = functools.partial(eventually, lambda: coordinator.told)
+                    await asyncio.to_thread(first)
+            coordinator.back.set()
+            last = functools.partial(eventually, lambda: coordinator.told[-1] == 40)
+            await asyncio.to_thread(last)
+        await checkpoints.stop()
+        return coordinator.told
+
+    assert asyncio.run(scenario()) == [1, 39, 40]
