@@ -174,7 +174,7 @@ async def _received(request: web.Request) -> None:
     except asyncio.TimeoutError as cause:
         message = f"the body did not come within {BODY_SECONDS:g} s"
         raise errors.MessageError(message) from cause
-    except web.RequestPayloadError as cause:
+    except (web.RequestPayloadError, ConnectionError) as cause:
         raise errors.MessageError(f"the body cannot be read: {cause}") from cause
 
 

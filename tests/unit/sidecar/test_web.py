@@ -79,3 +79,36 @@ async def _end_of(path: str) -> str:
 def test_a_refusal_is_no_mistake_of_the_sidecar(error, status):
     """Each error has a status of its own; 500 is for what nobody has thought of."""
     assert refusal(error).status == status
+
+
+def test_whoever_goes_in_the_middle_of_a_request_is_no_mistake(caplog):
+    """A launcher that is told to end withdraws what it has just begun to send."""
+
+    async def scenario() -> None:
+        gone = asyncio.Event()
+
+        async def answer(_: web.Request) -> web.Response:
+            raise AssertionError("nothing is done for half a message")
+
+        @web.middleware
+        async def seen(request: web.Request, handler) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            finally:
+                gone.set()
+
+        made = application([web.post(names.PATH_WATCH, answer)], None)
+        made.middlewares.insert(0, seen)
+        runner = web.AppRunner(made)  # what it has begun it ends, as if cancelled too late
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        _, writer = await asyncio.open_connection(*runner.addresses[0][:2])
+        head = f"POST {names.PATH_WATCH} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+        writer.write(head.encode() + b"half")
+        await writer.drain()
+        writer.transport.abort()
+        await asyncio.wait_for(gone.wait(), GRACE)
+        await runner.cleanup()
+
+    asyncio.run(scenario())
+    assert [record.message for record in caplog.records if "mistake" in record.message] == []
