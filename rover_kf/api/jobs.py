@@ -84,6 +84,8 @@ class Pod:
     """Why the scheduler finds no node for it; empty if it has one, or will have one soon."""
     unplaced_since: float = 0.0
     """Unix seconds."""
+    encrypts: bool = False
+    """Its sidecar speaks TLS."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

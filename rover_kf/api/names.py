@@ -68,6 +68,9 @@ TOKEN_VOLUME = "rover-token"  # noqa: S105 - a volume's name, not a secret
 KEY_VOLUME = "rover-key"
 """The Secret that ``checkpoint.secret`` names; never mounted into the trainer."""
 
+TLS_VOLUME = "rover-tls"
+"""The Secret that ``tls.secret`` names; never mounted into the trainer."""
+
 HOME = "/rover"
 """Mount path of VOLUME; holds ``runtime/``, ``run/`` and ``arena/``."""
 
@@ -77,6 +80,15 @@ TOKEN_HOME = "/var/run/rover"  # noqa: S105
 
 KEY_HOME = "/var/run/rover-key"
 """Mount path of KEY_VOLUME in the sidecar: a file for each key of the Secret."""
+
+TLS_HOME = "/var/run/rover-tls"
+"""Mount path of TLS_VOLUME in the sidecar."""
+TLS_CERTIFICATE, TLS_KEY, TLS_AUTHORITIES = "tls.crt", "tls.key", "ca.crt"
+"""Keys of that Secret, as cert-manager writes them; the files have the same names."""
+TLS_MORE_AUTHORITIES = "more-ca.crt"
+"""File of the authorities that ``tls.authorities`` names, beside them."""
+CONTROLLER_AUTHORITIES = "sidecar-ca.crt"
+"""File beside the controller's token: whose certificates it takes of jobs' sidecars."""
 
 RUNTIME_DIR, RUN_DIR, ARENA_DIR = "runtime", "run", "arena"
 """Folders below the volume's mount path."""
@@ -89,6 +101,9 @@ DRAIN_FILE = "run/drain-at"
 
 PORT = 7411
 """The sidecar's one TCP port: peers, coordinator, metrics, probes."""
+
+PORT_NAME, TLS_PORT_NAME = "rover", "rover-tls"
+"""What the port is called in the sidecar's container: who asks it knows by that how to speak."""
 
 AUDIENCE = "rover-kf"
 """Audience of the projected token that sidecars show each other."""
@@ -170,6 +185,8 @@ ENV_TOKEN_HOME = "ROVER_TOKEN_HOME"  # noqa: S105
 """Folder of the tokens; see TOKEN_HOME."""
 ENV_KEY_HOME = "ROVER_KEY_HOME"
 """Folder of the object store's credentials; see KEY_HOME. Not set: the environment alone."""
+ENV_TLS_HOME = "ROVER_TLS_HOME"
+"""Folder of certificate, key and authorities; see TLS_HOME. Not set: sidecars speak plain HTTP."""
 ENV_WATCH_NAMESPACE = "ROVER_WATCH_NAMESPACE"
 """Of the controller: the one namespace that it looks after."""
 ENV_LOG_FORMAT = "ROVER_LOG_FORMAT"
@@ -298,6 +315,7 @@ EVENT_SUSPENDED, EVENT_NOT_SUSPENDED = "JobSuspended", "NotSuspended"
 EVENT_LAUNCHER_SILENT, EVENT_LAUNCH_ENDED = "LauncherSilent", "LaunchEnded"
 EVENT_NOT_DELETED = "NotDeleted"
 EVENT_RESUMED = "JobResumed"
+EVENT_CERTIFICATE = "CertificateUnfit"
 EVENT_SCALE_DECISION = "ScaleDecision"
 EVENT_SCALED = "Scaled"
 EVENT_SCALE_VERIFIED = "ScaleVerified"

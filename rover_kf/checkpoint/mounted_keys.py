@@ -10,12 +10,11 @@ each use. What else a store needs (its endpoint, its region) is in the environme
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
 from collections.abc import Mapping, MutableMapping
 
 from rover_kf import errors
-from rover_kf.api import names
+from rover_kf.api import mounted_files, names
 
 NAMES = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
@@ -23,9 +22,6 @@ NAMES = {
     "az": ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_CLIENT_SECRET"),
 }
 """Files that are read for a URL of that scheme: the names that the variables have."""
-_CURRENT = "..data"
-"""The link that the kubelet turns to a folder of new files."""
-_ATTEMPTS = 5
 
 
 def read(url: str, environment: Mapping[str, str]) -> Mapping[str, str]:
@@ -44,15 +40,13 @@ def read(url: str, environment: Mapping[str, str]) -> Mapping[str, str]:
         return {}
     folder = pathlib.Path(stated)
     try:
-        for _ in range(_ATTEMPTS):
-            current = _current(folder)
-            found = {name: _content(current / name) for name in wanted}
-            if current == _current(folder):
-                # None of it of the former Secret and some of the next one.
-                return {name: value for name, value in found.items() if value}
+        found = {
+            name: content.decode().rstrip("\n")
+            for name, content in mounted_files.read(folder, wanted).items()
+        }
     except (OSError, UnicodeError) as cause:
         raise errors.StorageFailed(f"the Secret mounted at {folder} cannot be read") from cause
-    raise errors.StorageFailed(f"the Secret mounted at {folder} changes all the time")
+    return {name: value for name, value in found.items() if value}
 
 
 def take_over(environment: MutableMapping[str, str]) -> None:
@@ -69,15 +63,3 @@ def take_over(environment: MutableMapping[str, str]) -> None:
             if read(f"{scheme}://", environment):
                 for name in wanted:
                     environment.pop(name, None)
-
-
-def _current(folder: pathlib.Path) -> pathlib.Path:
-    data = folder / _CURRENT
-    return pathlib.Path(os.path.realpath(data if data.is_symlink() else folder))
-
-
-def _content(path: pathlib.Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").rstrip("\n")
-    except FileNotFoundError:
-        return ""

@@ -98,6 +98,17 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
         placed_at=_placed_at(status),
         unplaced=unplaced,
         unplaced_since=since,
+        encrypts=_encrypts(item.get("spec") or {}),
+    )
+
+
+def _encrypts(spec: Mapping[str, Any]) -> bool:
+    """Whether the sidecar's port is one of TLS."""
+    return any(
+        port.get("name") == names.TLS_PORT_NAME
+        for container in spec.get("initContainers") or ()
+        if container.get("name") == names.SIDECAR_CONTAINER
+        for port in container.get("ports") or ()
     )
 
 

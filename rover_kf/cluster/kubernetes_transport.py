@@ -35,11 +35,13 @@ class PodNetwork:
 
     Args:
         token_file: projected service-account token with audience rover-kf; read for each
-            request, since the kubelet renews it.
+            request, since the kubelet renews it. Beside it lies, where jobs' sidecars encrypt, a
+            file with the certificates of their authorities.
     """
 
     def __init__(self, token_file: pathlib.Path) -> None:
         self._token_file = token_file
+        self._authorities = token_file.with_name(names.CONTROLLER_AUTHORITIES)
 
     def request(self, key: JobKey, pod: Pod, method: str, path: str, body: bytes | None) -> bytes:
         """Send it to the pod's address."""
@@ -57,7 +59,9 @@ class PodNetwork:
             except OSError as cause:
                 message = f"the token for coordinators cannot be read: {cause}"
                 raise errors.ClusterUnavailable(message) from cause
-        return sidecar_request.send(key, pod, method, path, body, token=token)
+        return sidecar_request.send(
+            key, pod, method, path, body, token=token, authorities=self._authorities
+        )
 
 
 class ApiProxy:
@@ -87,9 +91,9 @@ class ApiProxy:
             )
             raise errors.OutOfReach(message)
         inner, _, text = path.partition("?")
-        target = (
-            f"/api/v1/namespaces/{key.namespace}/pods/http:{pod.name}:{names.PORT}/proxy{inner}"
-        )
+        scheme = "https" if pod.encrypts else "http"
+        pods = f"/api/v1/namespaces/{key.namespace}/pods"
+        target = f"{pods}/{scheme}:{pod.name}:{names.PORT}/proxy{inner}"
         query = dict(item.partition("=")[::2] for item in text.split("&") if item)
         try:
             what = f"the coordinator of {key}"

@@ -4,17 +4,27 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
+import pathlib
+import ssl
 
 from rover_kf import errors
-from rover_kf.api import names
+from rover_kf.api import names, tls
 from rover_kf.api.jobs import JobKey, Pod
 
 ANSWER_SECONDS = 10.0
 
 
 def send(
-    key: JobKey, pod: Pod, method: str, path: str, body: bytes | None, *, token: str | None
+    key: JobKey,
+    pod: Pod,
+    method: str,
+    path: str,
+    body: bytes | None,
+    *,
+    token: str | None,
+    authorities: pathlib.Path | None = None,
 ) -> bytes:
     """Send it and return the reply's body.
 
@@ -25,6 +35,8 @@ def send(
         path: with its query.
         body: JSON, if any.
         token: that the sidecar takes; None: the request is open to all.
+        authorities: file of those whose certificates are taken of a sidecar that encrypts. A token
+            is sent to none that is not verified; what is open to all is asked of any.
 
     Raises:
         ClusterUnavailable: it cannot be reached, or refused.
@@ -34,10 +46,17 @@ def send(
         headers["Authorization"] = f"Bearer {token}"
     # Each job is asked a few times a minute: a pool of connections would keep none of use.
     connection = http.client.HTTPConnection(pod.address, names.PORT, timeout=ANSWER_SECONDS)
+    if pod.encrypts:
+        context = _context(key, authorities, needed=token is not None)
+        connection = _Encrypted(pod.address, context, tls.server_name(key.namespace))
     try:
         connection.request(method, path, body=body, headers=headers)
         reply = connection.getresponse()
         found = reply.read()
+    except ssl.SSLCertVerificationError as cause:
+        refused = f"the certificate of {key}'s coordinator is refused ({cause.verify_message})"
+        message = f"{refused}: see rover-kf doctor, docs/security.md"
+        raise errors.ClusterUnavailable(message) from cause
     except (OSError, http.client.HTTPException) as cause:
         message = f"the coordinator of {key} ({pod.name}) does not answer: {cause!r}"
         raise errors.ClusterUnavailable(message) from cause
@@ -48,3 +67,37 @@ def send(
         message = f"the coordinator of {key} refused {method} {path}: {reply.status} {said}"
         raise errors.ClusterUnavailable(message)
     return found
+
+
+class _Encrypted(http.client.HTTPConnection):
+    """TLS to an address whose certificate has to bear another name."""
+
+    def __init__(self, address: str, context: ssl.SSLContext, name: str) -> None:
+        super().__init__(address, names.PORT, timeout=ANSWER_SECONDS)
+        self._context, self._name = context, name
+
+    def connect(self) -> None:
+        super().connect()
+        self.sock = self._context.wrap_socket(self.sock, server_hostname=self._name)
+
+
+def _context(key: JobKey, authorities: pathlib.Path | None, *, needed: bool) -> ssl.SSLContext:
+    try:
+        if authorities is not None:
+            return _verifying(authorities.read_text())
+    except FileNotFoundError:
+        pass  # told below, where it is needed
+    except (OSError, ssl.SSLError, ValueError) as cause:
+        message = f"{authorities} holds no certificates of authorities: {cause}"
+        raise errors.ClusterUnavailable(message) from cause
+    if needed:
+        raise errors.ClusterUnavailable(
+            f"the sidecars of {key} encrypt, and {authorities} is not there: tell the controller "
+            "whose certificates to take (docs/security.md)"
+        )
+    return tls.unverifying()
+
+
+@functools.lru_cache(maxsize=4)
+def _verifying(authorities: str) -> ssl.SSLContext:
+    return tls.verifying(authorities)

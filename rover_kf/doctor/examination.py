@@ -15,6 +15,7 @@ from rover_kf.doctor import (
     admission,
     claims,
     controller,
+    encryption,
     images,
     namespaced,
     pods,
@@ -27,6 +28,7 @@ from rover_kf.doctor.admission import Admission
 from rover_kf.doctor.answer import Answer, Api, ask, try_out
 from rover_kf.doctor.claims import Claims
 from rover_kf.doctor.controller import Controller
+from rover_kf.doctor.encryption import Encryption
 from rover_kf.doctor.finding import Finding
 from rover_kf.doctor.images import Images
 from rover_kf.doctor.pods import Pods
@@ -54,6 +56,7 @@ class Facts:
     pods: Pods
     claims: Claims
     images: Images
+    encryption: Encryption
     place: Answer
     """The namespace."""
     trusted: str = ""
@@ -123,6 +126,7 @@ def look(
     asked = admission.look(api, place, labelled)
     admitted = labelled.found is not None and images.sidecar_of(labelled.found)
     whole = labelled.found if labelled.found is not None and admitted else patched
+    ours = controller.look(api, namespace, asked.namespace)
     return Facts(
         namespace,
         now,
@@ -130,11 +134,12 @@ def look(
         seen,
         training_operator.look(api, namespace, by_hand),
         asked,
-        controller.look(api, namespace, asked.namespace),
+        ours,
         rights.of_caller(api, namespace),
         pods.look(api, namespace, trials.pods(whole, namespace), seen.nodes),
         claims.look(api, namespace, plain),
         images.look(api, namespace, seen.nodes, whole),
+        encryption.look(api, namespace, ours.namespace, whole),
         place,
         settings.controller_account,
     )
@@ -158,3 +163,4 @@ def judge(facts: Facts) -> Iterator[Finding]:
         yield from pods.judge(facts.pods, own=facts.own)
         yield from claims.judge(facts.claims)
         yield from images.judge(facts.images)
+        yield from encryption.judge(facts.encryption, facts.now)

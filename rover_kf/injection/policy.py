@@ -27,6 +27,7 @@ from rover_kf.injection.policy_sections import (
     ScalingPolicy,
     Section,
     StragglerPolicy,
+    TlsPolicy,
 )
 
 
@@ -47,6 +48,7 @@ class RoverPolicy(Section):
     preflight: PreflightPolicy = PreflightPolicy()
     straggler: StragglerPolicy = StragglerPolicy()
     nodes: NodesPolicy = NodesPolicy()
+    tls: TlsPolicy = TlsPolicy()
     launch: LaunchPolicy = LaunchPolicy()
 
     @classmethod

@@ -18,6 +18,8 @@ from rover_kf.injection import quantities
 
 Bytes = Annotated[int, BeforeValidator(quantities.parse_bytes)]
 Cores = Annotated[float, BeforeValidator(quantities.parse_cores)]
+_OBJECT_NAME = r"^[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?$"
+"""Of a Secret or a ConfigMap."""
 Seconds = Annotated[float, BeforeValidator(quantities.parse_seconds)]
 
 
@@ -57,7 +59,7 @@ class CheckpointPolicy(Section):
     """Folder on shared storage or in a bucket; None keeps checkpoints in memory only."""
     secret: str | None = Field(
         default=None,
-        pattern=r"^[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?$",
+        pattern=_OBJECT_NAME,
         description="the name of a Secret whose keys are variables, such as AWS_ACCESS_KEY_ID",
     )
     """What the sidecar's container alone gets in its environment."""
@@ -280,6 +282,32 @@ class LaunchPolicy(Section):
     )
     """``suspend`` ends its pods and keeps the job, which the step adopts and resumes when it is
     started again; ``delete`` needs a right that the controller has by a component alone."""
+
+
+class TlsPolicy(Section):
+    """Whether sidecars encrypt what they say to each other, and with whose certificates."""
+
+    secret: str | None = Field(
+        default=None,
+        pattern=_OBJECT_NAME,
+        description="the name of a Secret of type kubernetes.io/tls, with ca.crt beside",
+    )
+    """In the job's namespace, its certificate for ``rover-kf.NAMESPACE.svc``; None: plain HTTP."""
+    authorities: str | None = Field(
+        default=None,
+        pattern=_OBJECT_NAME,
+        description="the name of a ConfigMap whose key ca.crt has certificates of authorities",
+    )
+    """Whose certificates are taken besides those of the Secret's own authority; what changes the
+    authority puts the next one there first."""
+
+    @pydantic.model_validator(mode="after")
+    def _with_secret(self) -> TlsPolicy:
+        if self.authorities is not None and self.secret is None:
+            allowed = f"nothing without {names.PREFIX}tls.secret, which has the pods' certificate"
+            key = names.PREFIX + "tls.authorities"
+            raise errors.PolicyError(key, self.authorities, allowed=allowed)
+        return self
 
 
 class NodesPolicy(Section):

@@ -28,6 +28,9 @@ def container(plan: ReplicaPlan) -> dict[str, Any]:
         mounts.append(dict(plan.storage_mount))
     if plan.key_secret is not None:
         mounts.append(volumes.KEY_MOUNT)
+    encrypts = plan.policy.tls.secret is not None
+    if encrypts:
+        mounts.append(volumes.TLS_MOUNT)
     secret = plan.policy.checkpoint.secret
     return {
         "name": names.SIDECAR_CONTAINER,
@@ -38,7 +41,13 @@ def container(plan: ReplicaPlan) -> dict[str, Any]:
         "env": environment(plan),
         **({"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}),
         # Declared so that the scheduler keeps two pods with hostNetwork off one node.
-        "ports": [{"name": "rover", "containerPort": names.PORT, "protocol": "TCP"}],
+        "ports": [
+            {
+                "name": names.TLS_PORT_NAME if encrypts else names.PORT_NAME,
+                "containerPort": names.PORT,
+                "protocol": "TCP",
+            }
+        ],
         "resources": resources.sidecar(plan),
         "securityContext": security.container_context(plan),
         "volumeMounts": mounts,
@@ -81,6 +90,7 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
         names.ENV_AUTH: "serviceaccount",
         names.ENV_TOKEN_HOME: names.TOKEN_HOME,
         names.ENV_KEY_HOME: names.KEY_HOME if plan.key_secret else "",
+        names.ENV_TLS_HOME: names.TLS_HOME if policy.tls.secret else "",
         names.ENV_CONTROLLER_ACCOUNT: plan.settings.controller_account,
     }
     return [

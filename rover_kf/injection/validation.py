@@ -122,8 +122,7 @@ def _check_reserved(replica: Replica, trainer: Mapping[str, Any], source: str) -
     found += [
         (f"{path}.volumes", item["name"])
         for item in pod.get("volumes") or ()
-        if item["name"] in (names.VOLUME, names.TOKEN_VOLUME, names.KEY_VOLUME)
-        and not volumes.is_ours(item)
+        if item["name"] in volumes.NAMES and not volumes.is_ours(item)
     ]
     found += [
         (f"{path}.containers[{trainer['name']}].volumeMounts", mount["mountPath"])

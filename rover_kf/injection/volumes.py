@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pod's volumes: ``rover`` is in memory and shared, the others are the sidecar's alone.
 
-They are ``rover-token`` and, where checkpoints go to a bucket with a Secret, ``rover-key``.
+They are ``rover-token``, ``rover-key`` where checkpoints go to a bucket with a Secret, and
+``rover-tls`` where sidecars encrypt.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Any
 from rover_kf.api import names
 from rover_kf.injection import items, quantities, sizing
 from rover_kf.injection.plan import ReplicaPlan
+from rover_kf.injection.policy_sections import TlsPolicy
+
+NAMES = (names.VOLUME, names.TOKEN_VOLUME, names.KEY_VOLUME, names.TLS_VOLUME)
 
 TOKEN_SECONDS = 3600
 """Life of a projected token; the kubelet renews it in time."""
@@ -22,6 +26,15 @@ MOUNT = {"name": names.VOLUME, "mountPath": names.HOME}
 TOKEN_MOUNT = {"name": names.TOKEN_VOLUME, "mountPath": names.TOKEN_HOME, "readOnly": True}
 
 KEY_MOUNT = {"name": names.KEY_VOLUME, "mountPath": names.KEY_HOME, "readOnly": True}
+
+TLS_MOUNT = {"name": names.TLS_VOLUME, "mountPath": names.TLS_HOME, "readOnly": True}
+
+
+def _item(key: str, path: str) -> dict[str, str]:
+    return {"key": key, "path": path}
+
+
+_PAIR = [_item(name, name) for name in (names.TLS_CERTIFICATE, names.TLS_KEY)]
 
 
 def is_ours(volume: items.Item) -> bool:
@@ -34,6 +47,10 @@ def is_ours(volume: items.Item) -> bool:
         return any(token.get("audience") == names.AUDIENCE for token in tokens)
     if volume.get("name") == names.KEY_VOLUME:
         return (volume.get("secret") or {}).get("optional") is True
+    if volume.get("name") == names.TLS_VOLUME:
+        sources = (volume.get("projected") or {}).get("sources") or ()
+        parts = [(source.get("secret") or {}).get("items") for source in sources]
+        return _PAIR in parts
     return False
 
 
@@ -47,8 +64,9 @@ def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
     limit = quantities.format_bytes(plan.arena_bytes + plan.scratch_bytes + sizing.VOLUME_MARGIN)
     shared = {"name": names.VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
     keys = (_keys(plan.key_secret),) if plan.key_secret else ()
+    tls = (_certificates(plan.policy.tls),) if plan.policy.tls.secret else ()
     return items.replaced(
-        items.extended(pod, "volumes", last=(shared, _tokens(), *keys)),
+        items.extended(pod, "volumes", last=(shared, _tokens(), *keys, *tls)),
         "containers",
         plan.container,
         lambda trainer: items.extended(trainer, "volumeMounts", last=(MOUNT,)),
@@ -69,6 +87,20 @@ def _keys(secret: str) -> dict[str, Any]:
     # Where there is no such Secret, the container's environment lacks it too: that is told at
     # once, a volume that cannot be mounted only by the pod's Events.
     return {"name": names.KEY_VOLUME, "secret": {"secretName": secret, "optional": True}}
+
+
+def _certificates(policy: TlsPolicy) -> dict[str, Any]:
+    # A pod whose certificate is not there does not start, and its Events say so: what else could it
+    # do but wait. Not every issuer gives an authority's certificate, hence the second source.
+    authority = [_item(names.TLS_AUTHORITIES, names.TLS_AUTHORITIES)]
+    sources: list[dict[str, Any]] = [
+        {"secret": {"name": policy.secret, "items": _PAIR}},
+        {"secret": {"name": policy.secret, "items": authority, "optional": True}},
+    ]
+    if policy.authorities:
+        more = [_item(names.TLS_AUTHORITIES, names.TLS_MORE_AUTHORITIES)]
+        sources.append({"configMap": {"name": policy.authorities, "items": more}})
+    return {"name": names.TLS_VOLUME, "projected": {"sources": sources}}
 
 
 def _tokens() -> dict[str, Any]:

@@ -72,6 +72,7 @@ def render(
     told: Mapping[str, int] | None = None,
     storage: bool = False,
     silent_seconds: float = 0.0,
+    certificate_ends: float = 0.0,
 ) -> bytes:
     """The text for GET /metrics.
 
@@ -82,6 +83,7 @@ def render(
         told: how often the coordinator has told each Event.
         storage: whether checkpoints go to storage at all.
         silent_seconds: how long storage has not answered this sidecar; 0: it does.
+        certificate_ends: when the certificate that it shows ends, Unix seconds; 0: it shows none.
     """
     registry = CollectorRegistry()
     info = Gauge("rover_kf_sidecar_up", "A sidecar that runs.", ["job", "pod"], registry=registry)
@@ -93,6 +95,13 @@ def render(
         registry=registry,
     )
     silent.labels(job, pod).set(silent_seconds)
+    ends = Gauge(
+        "rover_kf_certificate_end_seconds",
+        "When the certificate that this sidecar shows ends, Unix time; 0: sidecars do not encrypt.",
+        ["job", "pod"],
+        registry=registry,
+    )
+    ends.labels(job, pod).set(certificate_ends)
     if status is None:
         return generate_latest(registry)
     values = {name: getattr(status, name) for name in (*_GAUGES, *_COUNTERS)}

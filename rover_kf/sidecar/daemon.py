@@ -29,6 +29,7 @@ from rover_kf.sidecar.herald import Herald
 from rover_kf.sidecar.identity import make_gate
 from rover_kf.sidecar.peers import SidecarPeers
 from rover_kf.sidecar.place import place_of
+from rover_kf.sidecar.secured import secured
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.story import Chronicle, Messenger
 from rover_kf.sidecar.web import IDLE_SECONDS, LINGER_SECONDS, application, read, reply
@@ -60,8 +61,9 @@ class Daemon:
 
     def __init__(self, settings: SidecarSettings) -> None:
         self._settings = settings
-        self._peers = SidecarPeers(settings)
         self._chronicle = Chronicle(settings.pod)
+        self._tls = secured(settings, self._tell_of_certificate)
+        self._peers = SidecarPeers(settings, self._tls)
         self._messenger = Messenger(settings.pod, self._peers)
         story = self._chronicle if settings.is_coordinator else self._messenger
         self._place = place = place_of(settings)
@@ -84,6 +86,8 @@ class Daemon:
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        if self._tls is not None and not await self._tls.start(stopped):
+            return
         await self.start()
         await stopped.wait()
         await self.stop()
@@ -114,6 +118,15 @@ class Daemon:
             await asyncio.to_thread(self._place.close)
         await asyncio.gather(*(runner.cleanup() for runner in self._runners))
         await self._peers.stop()
+        if self._tls is not None:
+            await self._tls.stop()
+
+    def _tell_of_certificate(self, message: str) -> None:
+        # All pods have the same one: one of them tells it of the job.
+        if self._settings.is_coordinator:
+            self._chronicle.record(names.EVENT_CERTIFICATE, message, warning=True)
+        else:
+            _log.warning("%s", message)
 
     def _address(self) -> tuple[str, int]:
         return self._settings.address, self._settings.port
@@ -134,7 +147,13 @@ class Daemon:
             await self._open_socket(runner)
             return
         while True:
-            site = web.TCPSite(runner, *self._address(), reuse_address=True, backlog=BACKLOG)
+            site = web.TCPSite(
+                runner,
+                *self._address(),
+                reuse_address=True,
+                backlog=BACKLOG,
+                ssl_context=self._tls.listening if self._tls else None,
+            )
             try:
                 await site.start()
             except OSError as error:
@@ -233,6 +252,7 @@ class Daemon:
             told=self._chronicle.counts,
             storage=settings.checkpoint_path is not None,
             silent_seconds=self._place.silent_seconds if self._place else 0.0,
+            certificate_ends=self._tls.ends if self._tls else 0.0,
         )
         return web.Response(body=body, headers={"Content-Type": exporter.CONTENT_TYPE})
 

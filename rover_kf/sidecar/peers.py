@@ -15,16 +15,18 @@ import logging
 import pathlib
 import time
 from collections.abc import AsyncIterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 
 from rover_kf import errors
 from rover_kf.api import codec, names, refusals
 from rover_kf.api.coordinator_state import CoordinatorState
+from rover_kf.sidecar import secured
 from rover_kf.sidecar.connection import Sockets
 from rover_kf.sidecar.last_known import LastKnown
 from rover_kf.sidecar.seams import Stream
+from rover_kf.sidecar.secured import Secured
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.state_copy import StateCopy
 
@@ -61,12 +63,18 @@ class _Stream:
 
 
 class SidecarPeers:
-    """One session for all requests to other sidecars."""
+    """One session for all requests to other sidecars.
 
-    def __init__(self, settings: SidecarSettings) -> None:
+    Args:
+        settings: of the own one.
+        tls: None: they speak plain HTTP.
+    """
+
+    def __init__(self, settings: SidecarSettings, tls: Secured | None = None) -> None:
+        self._tls, self._scheme = tls, "https" if tls else "http"
         # Its own name it need not know, and may not for as long as its pod is not ready.
         self._host = settings.address if settings.is_coordinator else settings.coordinator_host
-        self._coordinator = f"http://{_bracketed(self._host)}:{settings.port}"
+        self._coordinator = f"{self._scheme}://{_bracketed(self._host)}:{settings.port}"
         self._names: LastKnown | None = None
         self._sockets = Sockets()
         self._asks_early = settings.is_coordinator
@@ -112,7 +120,9 @@ class SidecarPeers:
     async def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         url, headers = self._coordinator + path, self._headers() | self.copy.headers()
         try:
-            async with self._open().request(method, url, data=body, headers=headers) as response:
+            async with self._open().request(
+                method, url, data=body, headers=headers, **self._secured()
+            ) as response:
                 self.copy.admit(response.status, response.headers)
                 found = await response.read()
                 idle = self._fetching is None or self._fetching.done()
@@ -120,7 +130,8 @@ class SidecarPeers:
                     self._fetching = asyncio.create_task(self._fetch())
                 return response.status, found
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
-            message = f"the coordinator at {self._coordinator} cannot be reached: {cause}"
+            told = secured.why(cause)
+            message = f"the coordinator at {self._coordinator} cannot be reached: {told}"
             raise errors.ClusterUnavailable(message) from cause
 
     async def _fetch(self) -> None:
@@ -153,15 +164,16 @@ class SidecarPeers:
             ClusterUnavailable: it cannot be reached.
             RoverError: of the class that it answered with.
         """
-        url, body = f"http://{host}{path}", codec.dumps(message)
+        url, body = f"{self._scheme}://{host}{path}", codec.dumps(message)
         limit = aiohttp.ClientTimeout(total=2 * CONNECT_SECONDS)
         try:
             async with self._open().post(
-                url, data=body, headers=self._headers(), timeout=limit
+                url, data=body, headers=self._headers(), timeout=limit, **self._secured()
             ) as response:
                 status, data = response.status, await response.read()
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
-            raise errors.ClusterUnavailable(f"{url} cannot be reached: {cause}") from cause
+            message = f"{url} cannot be reached: {secured.why(cause)}"
+            raise errors.ClusterUnavailable(message) from cause
         if status < http.HTTPStatus.BAD_REQUEST:
             return codec.loads(reply, data)
         raise refusals.from_bytes(status, data, unreadable=errors.ClusterUnavailable)
@@ -189,7 +201,7 @@ class SidecarPeers:
         self, address: str, path: str, *, offset: int = 0, end: int | None = None
     ) -> AsyncIterator[Stream]:
         """See seams.Peers."""
-        url = f"http://{address}{path}"
+        url = f"{self._scheme}://{address}{path}"
         headers = self._headers()
         if offset or end is not None:
             headers["Range"] = f"bytes={offset}-{'' if end is None else end - 1}"
@@ -198,11 +210,20 @@ class SidecarPeers:
         )
         try:
             async with self._open().get(
-                url, headers=headers, timeout=timeout, read_bufsize=BUFFER_BYTES
+                url,
+                headers=headers,
+                timeout=timeout,
+                read_bufsize=BUFFER_BYTES,
+                **self._secured(),
             ) as response:
                 yield _Stream(response.status, dict(response.headers), response)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
-            raise errors.ClusterUnavailable(f"{url} cannot be reached: {cause}") from cause
+            message = f"{url} cannot be reached: {secured.why(cause)}"
+            raise errors.ClusterUnavailable(message) from cause
+
+    def _secured(self) -> dict[str, Any]:
+        # The token goes to nobody whose certificate is not taken: it is sent after the handshake.
+        return {"ssl": self._tls.asking, "server_hostname": self._tls.name} if self._tls else {}
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -80,6 +80,8 @@ class SidecarSettings:
     back_off: float = 60.0
     """Longest wait before a restart; 0: none waits."""
     port: int = names.PORT
+    tls_home: pathlib.Path | None = None
+    """Folder of certificate, key and authorities; None: sidecars speak plain HTTP."""
 
     @property
     def checkpoint_spare(self) -> Spare:
@@ -172,6 +174,7 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         hang=_hang(environment),
         preflight=_preflight(environment),
         preflight_seconds=_number(environment, names.ENV_PREFLIGHT_SECONDS, "20"),
+        tls_home=_folder(environment, names.ENV_TLS_HOME),
     )
 
 
@@ -180,6 +183,11 @@ def _text(environment: Mapping[str, str], name: str) -> str:
     if not value:
         raise errors.InputError(f"{name} is not set; rover-kf's inject sets it: patch the job anew")
     return value
+
+
+def _folder(environment: Mapping[str, str], name: str) -> pathlib.Path | None:
+    value = environment.get(name)
+    return pathlib.Path(value) if value else None
 
 
 def _best(environment: Mapping[str, str]) -> str:

@@ -12,10 +12,12 @@ import pathlib
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tests_support import eventually
 
@@ -148,13 +150,14 @@ class Job:
         sizes: str = "",
         restarts: int = 5,
         policy: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         # The path of a Unix socket is bounded: pytest's folders are too long.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="rv"))
         self.network = network()
         self.nodes, self.min_nodes, self.max_nodes = nodes, min_nodes, max_nodes
         self.restarts, self.sizes = restarts, sizes
-        self.policy = policy or {}
+        self.policy, self.tls = policy or {}, tls
         self.pods: dict[int, Pod] = {}
         (self.folder / "token").write_text("a shared token")
 
@@ -192,7 +195,10 @@ class Job:
 
     def ask(self, path: str, message: object = None) -> bytes:
         """One request to the coordinator."""
-        connection = http.client.HTTPConnection(f"{self.network}.1", names.PORT, timeout=10)
+        where: dict[str, Any] = {"host": f"{self.network}.1", "port": names.PORT, "timeout": 10}
+        connection = http.client.HTTPConnection(**where)
+        if self.tls is not None:
+            connection = http.client.HTTPSConnection(**where, context=self.tls)
         headers = {"Authorization": "Bearer a shared token"}
         try:
             body = None if message is None else codec.dumps(message)

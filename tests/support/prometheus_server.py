@@ -56,11 +56,12 @@ class Prometheus:
         return sum(one["health"] == "up" for one in self.ask("targets")["activeTargets"])
 
 
-def scrape_of(kind: str) -> dict[str, Any]:
-    """The endpoint of the project's PodMonitor or ServiceMonitor."""
+def scrape_of(kind: str, *, encrypted: bool = False) -> dict[str, Any]:
+    """The endpoint of the project's PodMonitor or ServiceMonitor, for jobs that encrypt or not."""
     documents = yaml.safe_load_all((MONITORING / "scrape.yaml").read_text())
     (monitor,) = [one["spec"] for one in documents if one["kind"] == kind]
-    (endpoint,) = monitor.get("podMetricsEndpoints") or monitor["endpoints"]
+    endpoints = monitor.get("podMetricsEndpoints") or monitor["endpoints"]
+    (endpoint,) = (one for one in endpoints if ("scheme" in one) is encrypted)
     return dict(endpoint)
 
 

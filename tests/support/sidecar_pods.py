@@ -9,6 +9,7 @@ import http.client
 import os
 import pathlib
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,7 @@ class SidecarPod:
         coordinator: address that it asks the coordinator at.
         uid: of the pod; another one's volume is another.
         settings: of its sidecar, besides or in place of the usual ones.
+        tls: how the test asks over TCP; None: by plain HTTP.
     """
 
     def __init__(
@@ -47,8 +49,9 @@ class SidecarPod:
         uid: str = "",
         *,
         settings: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.settings = dict(settings or {})
+        self.settings, self.tls = dict(settings or {}), tls
         self.rank, self.address, self.coordinator = rank, address, coordinator
         self.name, self.uid = f"train-worker-{rank}", uid or f"uid-{rank}"
         self.folder, self.home = folder, folder / self.uid
@@ -102,6 +105,10 @@ class SidecarPod:
         """Ask as the pod's launcher does, or over TCP as another pod does."""
         if local:
             connection = UnixConnection(str(self.home / names.SOCKET), timeout)
+        elif self.tls is not None:
+            connection = http.client.HTTPSConnection(
+                self.address, names.PORT, timeout=timeout, context=self.tls
+            )
         else:
             connection = http.client.HTTPConnection(self.address, names.PORT, timeout=timeout)
         headers = {"Authorization": f"Bearer {TOKEN}"}

@@ -16,6 +16,7 @@ from rover_kf.doctor.admission import HOOK, WEBHOOK, Admission
 from rover_kf.doctor.answer import Answer, Listing
 from rover_kf.doctor.claims import Claims
 from rover_kf.doctor.controller import Controller
+from rover_kf.doctor.encryption import Encryption
 from rover_kf.doctor.examination import Facts
 from rover_kf.doctor.images import Images
 from rover_kf.doctor.pods import Pods
@@ -47,6 +48,7 @@ def facts() -> Facts:
         pods=pods(seen.nodes),
         claims=Claims(NAMESPACE, {}, Listing((storage_class("fast", default=True),)), 2),
         images=Images(NAMESPACE, Listing(), seen.nodes, IMAGE),
+        encryption=Encryption(NAMESPACE, "rover-kf-system"),
         place=place(),
     )
 

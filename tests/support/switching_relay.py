@@ -21,6 +21,8 @@ class SwitchingRelay:
         self._back = back
         self._listener = socket.create_server(front)
         self._open: set[socket.socket] = set()
+        self.passed = bytearray()
+        """What went through it, both ways."""
 
     def __enter__(self):
         threading.Thread(target=self._accept, daemon=True).start()
@@ -56,6 +58,7 @@ class SwitchingRelay:
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while block := source.recv(64 << 10):
+                self.passed += block
                 target.sendall(block)
         for end in (source, target):
             with contextlib.suppress(OSError):

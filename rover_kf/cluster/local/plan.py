@@ -153,6 +153,7 @@ class _Builder:
         if spec["name"] == names.SIDECAR_CONTAINER:
             found[names.ENV_AUTH] = "shared"
             found[names.ENV_TOKEN_HOME] = str(self.site.job / "token")
+            found[names.ENV_TLS_HOME] = ""  # nothing leaves this machine
         return found
 
     def _folder(self, spec: Mapping[str, Any]) -> pathlib.Path:

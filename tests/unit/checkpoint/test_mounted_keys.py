@@ -58,16 +58,16 @@ def test_variables_in_whose_place_files_are_are_forgotten(tmp_path, gone):
 def test_no_key_of_one_secret_comes_with_one_of_the_next(tmp_path, monkeypatch):
     """The files are exchanged after the first was read: both are of the new ones."""
     secret = MountedSecret(tmp_path / "secret", FIRST)
-    reads, plain = [], pathlib.Path.read_text
+    reads, plain = [], pathlib.Path.read_bytes
 
-    def read_text(path: pathlib.Path, **how: str) -> str:
-        found = plain(path, **how)
+    def read_bytes(path: pathlib.Path) -> bytes:
+        found = plain(path)
         if not reads:
             secret.change({name: value * 2 for name, value in FIRST.items()})
         reads.append(path.name)
         return found
 
-    monkeypatch.setattr(pathlib.Path, "read_text", read_text)
+    monkeypatch.setattr(pathlib.Path, "read_bytes", read_bytes)
     found = mounted_keys.read(URL, _at(secret))
     assert found == {name: value * 2 for name, value in FIRST.items()}
     assert len(reads) > len(FIRST)

@@ -11,7 +11,7 @@ import re
 import pytest
 import yaml
 
-from rover_kf.api import names
+from rover_kf.api import names, tls
 from rover_kf.cli import main
 from rover_kf.reconcilers import affinity
 
@@ -89,6 +89,43 @@ def test_a_registrys_login_serves_the_sidecar_too(patched, monkeypatch):
     job = patched(FOLDER / "private-registry.yaml")
     assert _template(job)["spec"]["imagePullSecrets"] == [{"name": "registry-login"}]
     assert _sidecar(job)["image"] == image
+
+
+def test_what_cert_manager_writes_is_what_a_job_mounts(patched):
+    """The names fit each other: of Secret, authority, ConfigMap, and of the namespace's sidecars."""
+    found = yaml.safe_load_all((FOLDER / "cert-manager.yaml").read_text())
+    kinds = {(one["kind"], one["metadata"]["name"]): one for one in found}
+    bundle = kinds["Bundle", "rover-kf-sidecar-ca"]
+    (source,) = bundle["spec"]["sources"]
+    authority = kinds["Certificate", "rover-kf-ca"]["spec"]
+    issuer = kinds["ClusterIssuer", "rover-kf"]["spec"]["ca"]
+    assert source["secret"]["name"] == authority["secretName"] == issuer["secretName"]
+    leaf = kinds["Certificate", "rover-kf-sidecars"]
+    namespace = leaf["metadata"]["namespace"]
+    assert leaf["spec"]["dnsNames"] == [tls.server_name(namespace)]
+    job = patched(FOLDER / "cert-manager.yaml")
+    assert job["metadata"]["namespace"] == namespace
+    (volume,) = (
+        one for one in _template(job)["spec"]["volumes"] if one["name"] == names.TLS_VOLUME
+    )
+    mounted = {
+        (kind, part["name"], item["key"])
+        for source in volume["projected"]["sources"]
+        for kind, part in source.items()
+        for item in part["items"]
+    }
+    key = bundle["spec"]["target"]["configMap"]["key"]
+    assert ("configMap", bundle["metadata"]["name"], key) in mounted
+    assert ("secret", leaf["spec"]["secretName"], "tls.key") in mounted
+    deployment = (ROOT / "manifests/base/controller/deployment.yaml").read_text()
+    (told,) = (
+        part["configMap"]
+        for one in yaml.safe_load(deployment)["spec"]["template"]["spec"]["volumes"]
+        for part in (one.get("projected") or {}).get("sources", ())
+        if "configMap" in part
+    )
+    assert (told["name"], told["optional"]) == (bundle["metadata"]["name"], True)
+    assert told["items"] == [{"key": key, "path": names.CONTROLLER_AUTHORITIES}]
 
 
 def test_a_trial_is_patched_as_katib_would_create_it(patched, tmp_path):

@@ -489,3 +489,49 @@ def test_grace_goes_by_what_storage_takes():
         assert pod_of(done.manifest).get("terminationGracePeriodSeconds") == seconds
         assert "checkpoint.storage-bandwidth)" in done.notes[0]
         assert inject(done.manifest, settings=SETTINGS).manifest == done.manifest
+
+
+def test_a_certificate_is_the_sidecars_alone():
+    """As the Secret has it, with more authorities beside; the port's name says how to speak. It is
+    taken away again when it is not named any more, and written again it is the same."""
+    policy = {"tls.secret": "pods", "tls.authorities": "bundle"}
+    done = injected(make_job(policy=policy))
+    sidecar = container_of(done, names.SIDECAR_CONTAINER)
+    mount = {"name": "rover-tls", "mountPath": "/var/run/rover-tls", "readOnly": True}
+    assert sidecar["volumeMounts"][2:] == [mount]
+    assert json.dumps(done).count("rover-tls") == json.dumps(sidecar).count("rover-tls") + 1
+    assert environment_of(sidecar)[names.ENV_TLS_HOME] == "/var/run/rover-tls"
+    assert [port["name"] for port in sidecar["ports"]] == ["rover-tls"]
+    volume = pod_of(done)["volumes"][-1]
+    files = {
+        (kind, part["name"], item["key"], item["path"], part.get("optional", False))
+        for source in volume["projected"]["sources"]
+        for kind, part in source.items()
+        for item in part["items"]
+    }
+    assert files == {
+        ("secret", "pods", "tls.crt", "tls.crt", False),
+        ("secret", "pods", "tls.key", "tls.key", False),
+        ("secret", "pods", "ca.crt", "ca.crt", True),
+        ("configMap", "bundle", "ca.crt", "more-ca.crt", False),
+    }
+    assert injected(done) == done
+    for key in policy:
+        del done["metadata"]["annotations"][f"rover-kf.io/{key}"]
+    plain = injected(done)
+    assert names.TLS_VOLUME not in json.dumps(plain)
+    assert names.ENV_TLS_HOME not in json.dumps(plain)
+    assert plain == injected(make_job())
+
+
+def test_authorities_alone_are_a_mistake():
+    """Without a certificate of their own the pods could not encrypt."""
+    with pytest.raises(errors.PolicyError, match=r"tls\.authorities .* without .*tls\.secret"):
+        injected(make_job(policy={"tls.authorities": "bundle"}))
+
+
+def test_a_volume_of_the_users_that_bears_our_name_is_refused():
+    """It is no certificate of ours."""
+    job = make_job(mount={"name": "rover-tls", "mountPath": "/x"})
+    with pytest.raises(errors.ManifestError, match="rover-tls"):
+        injected(job)

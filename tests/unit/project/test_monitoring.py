@@ -141,10 +141,14 @@ def test_rules_and_dashboard_use_series_that_there_are(promtool, tmp_path):
 def test_the_monitors_find_the_ports():
     """By the names that injected pods and the controller's Deployment give them."""
     pods, service, controller = yaml.safe_load_all((MONITORING / "scrape.yaml").read_text())
-    (endpoint,) = pods["spec"]["podMetricsEndpoints"]
-    sidecar = pod_of(inject(make_job(), settings=InjectionSettings("image")).manifest)
-    ports = [one["name"] for item in sidecar["initContainers"] for one in item.get("ports", ())]
-    assert ports == [endpoint["port"]]
+    plain, encrypted = pods["spec"]["podMetricsEndpoints"]
+    for endpoint, policy in ((plain, {}), (encrypted, {"tls.secret": "certificate"})):
+        job = inject(make_job(policy=policy), settings=InjectionSettings("image")).manifest
+        items = pod_of(job)["initContainers"]
+        assert [one["name"] for item in items for one in item.get("ports", ())] == [
+            endpoint["port"]
+        ]
+    assert (plain.get("scheme"), encrypted["scheme"]) == (None, "https")
     deployment = yaml.safe_load((ROOT / "manifests/base/controller/deployment.yaml").read_text())
     template = deployment["spec"]["template"]
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
