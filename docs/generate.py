@@ -253,10 +253,11 @@ dashboard for the Prometheus Operator. Without the operator take `spec.groups` o
 rule file, scrape pods that have the label `training.kubeflow.org/job-name` on port 7411 with
 `honor_labels: true`, and the controller as the job `rover-kf-controller`.
 
-Where sidecars encrypt ([security](security.md#tls-between-sidecars)) the port is called `rover-tls` in
-place of `rover` and is scraped by https. A namespace's sidecars have its name in their certificate,
-and a scrape job verifies one name: the PodMonitor verifies none. To have it verified make one for each
-namespace, with `tlsConfig.serverName: rover-kf.NAMESPACE.svc` and the authority in `tlsConfig.ca`.
+Where sidecars encrypt ([security](security.md#tls-between-sidecars)) the port is called `rover-tls`
+in place of `rover` and is scraped by https. A namespace's sidecars have its name in their
+certificate, and a scrape job verifies one name: the PodMonitor verifies none. To have it verified
+make one for each namespace, with `tlsConfig.serverName: rover-kf.NAMESPACE.svc` and the authority
+in `tlsConfig.ca`.
 """
 
 

@@ -26,6 +26,7 @@ _FILES = (
     names.TLS_MORE_AUTHORITIES,
 )
 _ONE = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_LIFE = "notBefore", "notAfter"
 _FLIGHTS = 3
 """Each end's turns in a handshake of TLS 1.3, and one to spare."""
 
@@ -48,24 +49,8 @@ class Certificate:
         return self.ends - now < (self.ends - self.begins) / 10
 
     def serving(self) -> ssl.SSLContext:
-        """For who answers.
-
-        Raises:
-            ssl.SSLError: certificate and key are none, or not of each other.
-        """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.num_tickets = 0  # who comes again is verified again
-        # The library takes a file alone; this one is in memory, and nobody else's.
-        held = os.memfd_create("rover-tls")
-        try:
-            with open(held, "wb", closefd=False) as file:
-                file.write(self.chain + b"\n" + self.key)
-            # Without a password it would ask for one on the terminal.
-            context.load_cert_chain(f"/proc/self/fd/{held}", password="")
-        finally:
-            os.close(held)
-        return context
+        """For who answers."""
+        return _serving(self.chain, self.key)
 
 
 def of(found: Mapping[str, bytes], folder: pathlib.PurePath, namespace: str) -> Certificate:
@@ -96,15 +81,16 @@ def of(found: Mapping[str, bytes], folder: pathlib.PurePath, namespace: str) -> 
             f"needs {names.TLS_AUTHORITIES}, or {names.PREFIX}tls.authorities a ConfigMap with it"
         )
     chain, key = found[names.TLS_CERTIFICATE], found[names.TLS_KEY]
-    made = Certificate(chain, key, tuple(dict.fromkeys(authorities)), *_life_of(chain, folder))
-    refused = refusal(made, "\n".join(made.authorities), namespace)
-    if refused:
+    authorities = list(dict.fromkeys(authorities))
+    try:
+        life = _met(chain, key, "\n".join(authorities), namespace)
+    except errors.InputError as refused:
         raise errors.InputError(
             f"other pods would refuse {folder / names.TLS_CERTIFICATE}: {refused}; it has to name "
             f"{tls.server_name(namespace)}, to be valid now, to fit {names.TLS_KEY}, and to be of "
             "an authority that is mounted there"
-        )
-    return made
+        ) from refused
+    return Certificate(chain, key, tuple(authorities), *life)
 
 
 def files(folder: pathlib.Path) -> dict[str, bytes]:
@@ -128,36 +114,56 @@ def refusal(certificate: Certificate, authorities: str, namespace: str) -> str:
         namespace: of the sidecar.
     """
     try:
-        server = certificate.serving()
-    except (ssl.SSLError, ValueError) as cause:
-        return f"{names.TLS_CERTIFICATE} and {names.TLS_KEY} are no pair ({cause})"
-    try:
-        _shake_hands(tls.verifying(authorities), server, tls.server_name(namespace))
-    except ssl.SSLCertVerificationError as cause:
-        return cause.verify_message
-    except ssl.SSLError as cause:
-        return f"TLS cannot use it ({cause})"
+        _met(certificate.chain, certificate.key, authorities, namespace)
+    except errors.InputError as refused:
+        return str(refused)
     return ""
 
 
-def _life_of(chain: bytes, folder: pathlib.PurePath) -> tuple[float, float]:
-    from cryptography import x509  # noqa: PLC0415 - slow to load, and not needed without TLS
+def _met(chain: bytes, key: bytes, authorities: str, namespace: str) -> tuple[float, float]:
+    """Begin and end of a certificate that was shown to who trusts those authorities.
 
+    Raises:
+        InputError: it was not taken; says why.
+    """
     try:
-        found = x509.load_pem_x509_certificate(chain)
-    except ValueError as cause:
-        message = f"{folder / names.TLS_CERTIFICATE} is no certificate: {cause}"
+        server = _serving(chain, key)
+    except (ssl.SSLError, ValueError) as cause:
+        message = f"{names.TLS_CERTIFICATE} and {names.TLS_KEY} are no pair ({cause})"
         raise errors.InputError(message) from cause
-    return found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
+    try:
+        shown = _shake_hands(tls.verifying(authorities), server, tls.server_name(namespace))
+    except ssl.SSLCertVerificationError as cause:
+        raise errors.InputError(cause.verify_message) from cause
+    except ssl.SSLError as cause:
+        raise errors.InputError(f"TLS cannot use it ({cause})") from cause
+    begins, ends = (ssl.cert_time_to_seconds(str(shown[name])) for name in _LIFE)
+    return begins, ends
 
 
-def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> None:
+def _serving(chain: bytes, key: bytes) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # who comes again is verified again
+    # The library takes a file alone; this one is in memory, and nobody else's.
+    held = os.memfd_create("rover-tls")
+    try:
+        with open(held, "wb", closefd=False) as file:
+            file.write(chain + b"\n" + key)
+        # Without a password it would ask for one on the terminal.
+        context.load_cert_chain(f"/proc/self/fd/{held}", password="")
+    finally:
+        os.close(held)
+    return context
+
+
+def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> Mapping[str, object]:
+    """What the client is shown."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = (
-        client.wrap_bio(back, there, server_hostname=name),
-        server.wrap_bio(there, back, server_side=True),
-    )
+    asking = client.wrap_bio(back, there, server_hostname=name)
+    answering = server.wrap_bio(there, back, server_side=True)
     for _ in range(_FLIGHTS):
-        for end in ends:
+        for end in (asking, answering):
             with contextlib.suppress(ssl.SSLWantReadError):
                 end.do_handshake()
+    return asking.getpeercert() or {}

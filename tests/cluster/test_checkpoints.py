@@ -4,14 +4,20 @@
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
 import pytest
+from authority import Authority
 from testcluster import jobs, objects, training_operator
+from testcluster.errors import ClusterError
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from tests_support import eventually
+
+from rover_kf.api import tls
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("controller")]
 
@@ -32,8 +38,11 @@ def start(cluster, namespace, with_trainer, shared_claim):
     by three that keep a parity."""
     shared_claim(jobs.CLAIM)
 
-    def begin(avoided: str = "", *, parity: bool = False) -> RunningJob:
+    def begin(
+        avoided: str = "", *, parity: bool = False, policy: Mapping[str, str] | None = None
+    ) -> RunningJob:
         manifest = jobs.digits(namespace)
+        manifest["metadata"]["annotations"] |= policy or {}
         manifest["metadata"]["annotations"] |= {
             "rover-kf.io/checkpoint.persist-seconds": "0",
             "rover-kf.io/scaling.mode": "off",
@@ -91,6 +100,75 @@ def test_a_lost_pods_pieces_come_back(faults, start, hurry, lost, source):
     for pod in pods:
         assert _restored(job, pod, before[pod]) == (SAFE, digests[pod], source)
     _ends_well(job, source, hurry)
+
+
+@pytest.fixture
+def authority(cluster, controller, namespace):
+    """Whose certificate the namespace has in a Secret, and the controller takes."""
+    made = Authority()
+    metadata = {"name": "rover-kf-sidecar-ca", "namespace": controller}
+    told = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    apply(cluster, [told | {"data": {"ca.crt": made.pem}}, _certificate(made, namespace)])
+    yield made
+    cluster.kubectl("-n", controller, "delete", "configmap", metadata["name"])
+
+
+def test_a_lost_pods_pieces_come_back_by_tls(cluster, faults, start, authority, hurry):
+    """The same where sidecars encrypt, with a certificate that was exchanged meanwhile: both pods
+    show the new one without a restart, the replacement has its bits from its partner's memory, the
+    controller reads the story of it, and who asks without TLS is refused."""
+    job = start(policy={"rover-kf.io/tls.secret": "sidecars"})
+    digests = _safe(job)
+    pods = sorted(job.pods())
+    first = {pod: _end_of_certificate(job, pod) for pod in pods}
+    with pytest.raises(ClusterError):
+        cluster.get_raw(f"{_pod(job, pods[0])}:7411/proxy/healthz")
+    apply(cluster, [_certificate(authority, job.namespace, days=2)])
+    # A kubelet looks once a minute, and at once where the pod's object changes.
+    cluster.kubectl("-n", job.namespace, "annotate", "pod", *pods, "test/look=now")
+    eventually(
+        lambda: all(_end_of_certificate(job, pod) > first[pod] + 3600 for pod in pods),
+        within=180,
+        every=1.0,
+        what="both show the new certificate",
+    )
+    assert [_restarts(job, pod) for pod in pods] == [0, 0]
+    lost = pods[1]
+    before = job.pods()[lost]["metadata"]["uid"]
+    faults.kill(job.namespace, lost, container="pytorch", number=signal.SIGSTOP)
+    _delete_at_once(job, [lost])
+    assert _restored(job, lost, before) == (SAFE, digests[lost], "peer")
+    _ends_well(job, "peer", hurry)
+
+
+def _certificate(authority: Authority, namespace: str, days: float = 1.0) -> dict:
+    """A Secret as cert-manager writes it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/tls",
+        "metadata": {"name": "sidecars", "namespace": namespace},
+        "stringData": authority.secret(tls.server_name(namespace), ends=days * 86400),
+    }
+
+
+def _pod(job: RunningJob, name: str, scheme: str = "") -> str:
+    return f"/api/v1/namespaces/{job.namespace}/pods/{scheme}{name}"
+
+
+def _end_of_certificate(job: RunningJob, pod: str) -> float:
+    """As its sidecar tells of it, by TLS."""
+    path = f"{_pod(job, pod, 'https:')}:7411/proxy/metrics"
+    found = re.search(r"certificate_end_seconds{.*} (.*)", job.cluster.get_raw(path).decode())
+    assert found
+    end = float(found[1])
+    assert end > time.time()
+    return end
+
+
+def _restarts(job: RunningJob, pod: str) -> int:
+    states = job.pods()[pod]["status"]["initContainerStatuses"]
+    return sum(one["restartCount"] for one in states if one["name"] == "rover-sidecar")
 
 
 def test_a_lost_nodes_pieces_come_back(cluster, controller, start, hurry, node_faults):

@@ -92,7 +92,7 @@ def test_a_registrys_login_serves_the_sidecar_too(patched, monkeypatch):
 
 
 def test_what_cert_manager_writes_is_what_a_job_mounts(patched):
-    """The names fit each other: of Secret, authority, ConfigMap, and of the namespace's sidecars."""
+    """The names fit each other: of Secret, authority, ConfigMap and the namespace's sidecars."""
     found = yaml.safe_load_all((FOLDER / "cert-manager.yaml").read_text())
     kinds = {(one["kind"], one["metadata"]["name"]): one for one in found}
     bundle = kinds["Bundle", "rover-kf-sidecar-ca"]

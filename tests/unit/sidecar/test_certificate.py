@@ -59,7 +59,7 @@ WRONG = {
         lambda: {**OURS.secret(NAME), "ca.crt": ""},
         r"no certificate of an authority .*tls\.authorities",
     ),
-    "no PEM": (lambda: {**OURS.secret(NAME), "tls.crt": "x"}, "tls.crt is no certificate"),
+    "no PEM": (lambda: {**OURS.secret(NAME), "tls.crt": "x"}, "are no pair"),
     "another key": (
         lambda: {**OURS.secret(NAME), "tls.key": OURS.secret(NAME)["tls.key"]},
         "are no pair",
