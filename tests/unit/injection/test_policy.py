@@ -73,6 +73,8 @@ def test_every_key_is_read():
         "nodes.cordon": "on",
         "launch.lease": "2m",
         "launch.lost": "delete",
+        "tls.secret": "sidecars",
+        "tls.authorities": "bundle",
     }
     assert sorted(stated) == sorted(policy.keys())
     found = RoverPolicy.from_annotations({names.PREFIX + k: v for k, v in stated.items()})
@@ -115,6 +117,7 @@ def test_every_key_is_read():
         "factor": 2.5,
     }
     assert (found.launch.lease, found.launch.lost) == (120.0, "delete")
+    assert found.tls.model_dump() == {"secret": "sidecars", "authorities": "bundle"}
     again = RoverPolicy.from_annotations(found.to_annotations())
     assert again == found
 
@@ -133,6 +136,8 @@ def test_every_key_is_read():
         ("checkpoint.path", "s3:///x", "s3, gs, az"),
         ("checkpoint.secret", "A_KEY=1", "name of a Secret"),
         ("checkpoint.bandwidth", "fast", "bytes a second"),
+        ("tls.secret", "Not A Name", "of type kubernetes.io/tls"),
+        ("tls.authorities", "-", "name of a ConfigMap"),
         ("checkpoint.replica-bandwidth", "-1", "0 is no cap"),
         ("checkpoint.parity-group", "two", "a whole number of pods"),
         ("checkpoint.parity-group", "-1", "0 keeps copies"),
