@@ -109,6 +109,9 @@ def authority(cluster, controller, namespace):
     metadata = {"name": "rover-kf-sidecar-ca", "namespace": controller}
     told = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
     apply(cluster, [told | {"data": {"ca.crt": made.pem}}, _certificate(made, namespace)])
+    # The kubelet brings it to the controller at once where the pod's object changes.
+    mine = ("-l", "app.kubernetes.io/component=controller", f"test/look={namespace}")
+    cluster.kubectl("-n", controller, "annotate", "pod", "--overwrite", *mine)
     yield made
     cluster.kubectl("-n", controller, "delete", "configmap", metadata["name"])
 
