@@ -195,7 +195,7 @@ class Reconcilers:
 
     def _with_view(self, seen: Observed, memory: JobStatus, now: float) -> Observed:
         """With what is around the job, if it would change, or might have to give way."""
-        found = outlook.of(seen.job, seen.status, seen.policy, memory.scaling, now)
+        found = outlook.of(seen.job, seen.pods, seen.status, seen.policy, memory.scaling, now)
         seen = dataclasses.replace(seen, outlook=found)
         key, ours = seen.job.key, scaling.is_ours(seen)
         try:

@@ -9,9 +9,10 @@ job is to others, and what is done.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.jobs import ObservedJob
+from rover_kf.api.jobs import ObservedJob, Pod
 from rover_kf.api.samples import Throughput
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.scaling.decide import decide
@@ -31,8 +32,9 @@ class Outlook:
     """To be kept with the decision."""
 
 
-def of(
+def of(  # noqa: PLR0917 - what is seen, one after the other
     job: ObservedJob,
+    pods: Sequence[Pod],
     status: CoordinatorStatus | None,
     policy: WatchPolicy,
     memory: ScalingState,
@@ -42,6 +44,7 @@ def of(
 
     Args:
         job: as observed.
+        pods: of the job.
         status: its coordinator's, at the same time.
         policy: what its owner allows.
         memory: what its annotation has.
@@ -50,14 +53,18 @@ def of(
     ended = job.suspended or job.finished or job.deleting
     if status is None or ended or "worker" not in job.replicas or policy.mode == OFF:
         return None
-    here = _observation(job, status, now)
+    here = _observation(job, pods, status, now)
     if memory.move is not None and not memory.move.changed_at:
         return Outlook(here)
     return Outlook(here, *decide(here, policy, memory, now=now))
 
 
-def _observation(job: ObservedJob, status: CoordinatorStatus, now: float) -> Observation:
+def _observation(
+    job: ObservedJob, pods: Sequence[Pod], status: CoordinatorStatus, now: float
+) -> Observation:
     workers = job.replicas["worker"]
+    lacking = [one for one in pods if one.replica_type == "worker" and one.unplaced]
+    trains = status.phase == "training" and status.nodes + len(lacking) == job.nodes
     # Windows are in the coordinator's clock, changes in ours: the two hosts' may differ.
     skew = now - status.now
     return Observation(
@@ -68,6 +75,9 @@ def _observation(job: ObservedJob, status: CoordinatorStatus, now: float) -> Obs
         step=status.step,
         total_steps=status.total_steps,
         restart_seconds=status.restart_seconds,
+        unplaced=len(lacking) if trains else 0,
+        # The newest: a pod that was made anew may find a node yet.
+        unplaced_seconds=now - max((one.unplaced_since for one in lacking), default=now),
     )
 
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job gives replicas to others that lack room; pure. What its share is says ``competition``.
+"""A job gives replicas to others that lack room, or asks for no more than it got; pure.
 
-It is no try: there is nothing to verify and nothing to go back for. When there is room again the
-job grows by the rule of ``decide``, since its own windows tell what it had.
+What its share is says ``competition``. Neither is a try: there is nothing to verify and nothing to
+go back for. When there is room again the job grows by the rule of ``decide``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from rover_kf.scaling.competition import Share
 from rover_kf.scaling.decide import go
 from rover_kf.scaling.policy import WatchPolicy
 from rover_kf.scaling.state import Observation, ScalingState
+
+SETTLES_SECONDS = 120.0
+"""How long pods may find no node before a job that trains without them asks for them no more."""
 
 
 def give_way(
@@ -34,4 +37,32 @@ def give_way(
     case = Case.of(seen, policy, state, now)
     rate = 0.0 if seen.model is None else seen.model.rate(case.world(fitting[-1]))
     reason = f"gives {seen.replicas - fitting[-1]} of {seen.replicas} replicas: {share.why}"
+    return go(case, fitting[-1], rate, home=None, reason=reason)
+
+
+def settle(
+    seen: Observation, policy: WatchPolicy, state: ScalingState, *, now: float
+) -> tuple[ScaleDecision, ScalingState] | None:
+    """The decision to ask for those replicas that found a node; None while all may find one.
+
+    Until then the job is not steady, so that nothing else would be decided, and its own pods would
+    be the first to take whatever room there is.
+
+    Args:
+        seen: the job now.
+        policy: what its owner allows.
+        state: as kept.
+        now: Unix seconds.
+    """
+    placed = seen.replicas - seen.unplaced
+    fitting = [size for size in policy.allowed() if size <= placed]
+    waits = not seen.unplaced or seen.unplaced_seconds < SETTLES_SECONDS
+    if state.move is not None or waits or not fitting:
+        return None
+    case = Case.of(seen, policy, state, now)
+    reason = (
+        f"settles for {fitting[-1]} of {seen.replicas} replicas: no node has had room for "
+        f"{seen.unplaced} of its pods for {seen.unplaced_seconds:.0f} s"
+    )
+    rate = 0.0 if seen.model is None else seen.model.rate(case.world(fitting[-1]))
     return go(case, fitting[-1], rate, home=None, reason=reason)

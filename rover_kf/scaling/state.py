@@ -38,6 +38,10 @@ class Observation:
     total_steps: int | None = None
     restart_seconds: float = 0.0
     """Last measured cost of a change of the world; 0 if there was none."""
+    unplaced: int = 0
+    """Of its Worker replicas, those that no node has room for while the others train."""
+    unplaced_seconds: float = 0.0
+    """For how long that is so."""
 
     @property
     def nodes(self) -> int:

@@ -18,7 +18,7 @@ from rover_kf.scaling import room
 from rover_kf.scaling.case import STAY
 from rover_kf.scaling.competition import View
 from rover_kf.scaling.decide import NOTHING_NEW, decide
-from rover_kf.scaling.giving_way import give_way
+from rover_kf.scaling.giving_way import give_way, settle
 from rover_kf.scaling.policy import WatchPolicy
 from rover_kf.scaling.state import Observation, ScalingState
 
@@ -68,6 +68,9 @@ def judge(look: Look, decision: ScaleDecision, state: ScalingState, *, now: floa
         given = give_way(here, policy, look.memory, look.view.share, now=now)
         if given is not None:
             return Verdict(*given, wants=0)
+    settled = settle(here, policy, look.memory, now=now)
+    if settled is not None:
+        return Verdict(*settled, wants=0)
     if decision.action == STAY:
         return Verdict(decision, state, wants=None if decision.reason == NOTHING_NEW else 0)
     most, why, bound = _most(look)

@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies for a cluster: ours, and those that it is compared with.
 
-Ours is the controller's ``allocate`` over the fit of ``rover_kf.scaling``. It learns a program's
-throughput from the windows of all its runs; the controller knows those of the run itself alone.
-Optimus and Pollux are given the true tables instead of what they would fit, which makes them
-stronger.
+Ours is the controller's decision, job by job (``controlled``); the oracle shares the cluster among
+all jobs each interval by what they are truly worth. Optimus and Pollux are given the true tables
+instead of what they would fit, which makes them stronger.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rover_kf.scaling.fleet import Claim, allocate
 from rover_kf.simulation.cluster import FleetJob, FleetPolicy, Shape
-from rover_kf.simulation.learning import Learning
+from rover_kf.simulation.controlled import Rover
 from rover_kf.simulation.one_by_one import SpeedRatio, Static, Utilisation, sizes_of
 
 
@@ -123,43 +122,28 @@ class Pollux:
         return _SpeedupClaim(job.name, rates, job.steps_left, job.replicas, discount=discount)
 
 
-class Rover:
-    """The allocator of rover_kf.scaling.fleet with throughput that was learned from windows."""
+class Oracle:
+    """The allocator of rover_kf.scaling.fleet, each interval, with the true tables."""
 
     packs = True
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
-        self._learning = Learning(shape.interval_seconds, seed=shape.seed)
 
-    def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:
-        """Measure who trains, then share."""
-        for job in jobs:
-            self._learning.measure(job, now)
+    def allocate(self, jobs: Sequence[FleetJob], now: float) -> Mapping[str, int]:  # noqa: ARG002 - as the protocol has it
+        """Share what there is among all."""
         return allocate([self._claim(job) for job in jobs], self._shape.capacity)
 
     def _claim(self, job: FleetJob) -> Claim:
         sizes = sizes_of(job, self._shape.capacity)
         return Claim(
             job.name,
-            self.rates(job, sizes),
+            {size: 1.0 / job.packed_seconds(size) for size in sizes},
             job.steps_left,
             job.replicas,
             restart_seconds=self._shape.restart_seconds,
             waited=job.waited,
         )
-
-    def rates(self, job: FleetJob, sizes: Sequence[int]) -> Mapping[int, float]:
-        """Steps a second at each size within reach, by what runs alike have shown."""
-        return self._learning.rates(job, sizes)
-
-
-class Oracle(Rover):
-    """The same allocator with the true tables."""
-
-    def rates(self, job: FleetJob, sizes: Sequence[int]) -> Mapping[int, float]:
-        """True steps a second."""
-        return {size: 1.0 / job.packed_seconds(size) for size in sizes}
 
 
 FLEET_POLICIES: dict[str, Callable[[Shape], FleetPolicy]] = {

@@ -81,6 +81,7 @@ class MemoryCluster:
         self.step = 0
         self.calls, self.kill_at, self.kill_after = 0, None, None
         self.operator_touches = False
+        self.trains_with_fewer = False
         self.most = 100
         self.awaited, self.excused, self.deleted, self.slow = (), [], [], ()
         self.sealed, self.durable = None, None
@@ -219,9 +220,10 @@ class MemoryCluster:
         self.version += 1
 
     def _status(self, after):
+        short = self.trains_with_fewer and self.nodes < self.expected
         return CoordinatorStatus(
             job=self.key.name,
-            phase="training" if self.nodes == self.expected else "draining",
+            phase="training" if self.nodes == self.expected or short else "draining",
             round=1,
             nodes=self.nodes,
             expected_nodes=self.expected,

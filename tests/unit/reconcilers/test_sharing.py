@@ -77,6 +77,30 @@ def test_a_job_that_is_bound_by_its_fewest_gives_nothing(fleet, run):
     assert fleet.sizes() == {"first": 3, "second": 0}
 
 
+def test_a_job_that_trains_with_fewer_pods_settles_for_them(fleet, run):
+    """Asked for five where three have room: after two minutes it asks for the three, is steady
+    again, and grows by the rule when there is more room."""
+    job = fleet.add("first", workers=5, law=grows, **{MOST: "5"})
+    job.trains_with_fewer = True
+    run(10)
+    assert job.resizes == [], "a pod may find a node yet"
+    run(6)
+    assert job.resizes == [(5, 3)]
+    (line,) = [line for line in told(job, names.EVENT_SCALE_DECISION) if "settles" in line]
+    assert line.startswith("settles for 3 of 5 replicas: no node has had room for 2 of its pods")
+    fleet.cores = [*fleet.cores, "n3"]
+    run(10)
+    assert job.resizes == [(5, 3), (3, 4)]
+
+
+def test_a_job_settles_for_nothing_below_its_fewest(fleet, run):
+    """What its owner needs at least is asked for until it is there."""
+    job = fleet.add("first", workers=5, law=grows, **{MOST: "5", LEAST: "4"})
+    job.trains_with_fewer = True
+    run(16)
+    assert job.resizes == []
+
+
 def test_weight_decides_between_two_that_both_would_grow(clock, history):
     """Of four cores two like jobs have two each; one that counts ten times as much has three."""
     for weight, sizes in (("1", {"a": 2, "b": 2}), ("10", {"a": 1, "b": 3})):

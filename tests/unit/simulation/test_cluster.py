@@ -80,6 +80,40 @@ def test_ours_ends_jobs_sooner_than_rigid_ones(found):
     assert low < mean < high
 
 
+def test_ours_is_the_controllers_own_way(found):
+    """A job that has the cluster gives replicas up for one that comes, is not restarted for less,
+    and grows back by its own windows once there is room: as the reconcilers do it."""
+    policy, seen = FLEET_POLICIES["rover"](NODE), []
+
+    class Watched:
+        packs = policy.packs
+
+        def allocate(self, jobs, now):
+            sizes = policy.allocate(jobs, now)
+            seen.append(dict(sizes))
+            return sizes
+
+    run_fleet(found.workloads["workload-1"], found, Watched(), NODE)
+    with_b = [sizes for sizes in seen if "b" in sizes]
+    assert [sizes["a"] for sizes in seen[:1]] == [4]
+    assert with_b[0]["b"] >= 1, "nobody waits while there is room for all"
+    assert with_b[0]["a"] + with_b[0]["b"] <= 4
+    after = [sizes["a"] for sizes in seen[seen.index(with_b[-1]) + 1 :]]
+    assert after[0] < 4, "it grows when its own windows say that it pays"
+    assert max(after) == 4
+
+
+def test_ours_learns_from_the_run_alone(found):
+    """What an earlier run of the same program has shown is not known to a later one."""
+    policy = FLEET_POLICIES["rover"](NODE)
+    arrivals = found.workloads["workload-1"]
+    again = (*arrivals, dataclasses.replace(arrivals[0], name="c", at=5000.0))
+    run_fleet(again, found, policy, NODE)
+    windows = policy.windows("c")
+    assert windows
+    assert all(window.started_at >= 5000.0 for window in windows)
+
+
 def test_failures_cost_work_and_restarts(found):
     """With a node that fails twelve times an hour the same jobs take longer, and still end."""
     policy = FLEET_POLICIES["static"]
