@@ -269,6 +269,14 @@ Sidecars and the controller write one JSON object a line to standard error: `tim
 speaks of, with `kind`), `rank` where the message names one, `exception`. The variable
 `ROVER_LOG_FORMAT=text` gives plain lines. Training processes log by Python's logger `rover_kf`, as
 their script has set it up, with `RANK` in the environment.
+
+## Traces
+
+rover-kf makes no OpenTelemetry spans. What a recovery was made of is in the Events and log lines of
+the job's first pod, each with its time: what failed, `WorldFormed`, `CheckpointRestored` of each
+rank, `Recovered` with the seconds until every rank stepped; `rover_kf_restart_seconds` has the last
+one, and `rover-kf report` draws them. Who collects by OpenTelemetry reads the lines of containers
+as log records, their keys as attributes; that was not tried here.
 """
 
 
