@@ -96,6 +96,8 @@ class LeaseReply:
     """Slots of this request's reports that count for nothing."""
     most: int = 0
     """Slots that the worker shall hold at most by now, so that all end together; 0: any number."""
+    epoch: int = -1
+    """That the ledger is in; a shared one may have gone back to a checkpoint's. -1: not told."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -141,6 +141,12 @@ ENV_GRACE = "ROVER_GRACE_SECONDS"
 """Between SIGTERM and SIGKILL of the pod."""
 ENV_SERVES = "ROVER_SERVES"
 """``1`` in the trainer container of a TFJob's worker or PS that the chief's program drives."""
+ENV_TF_CLUSTER = "ROVER_TF_CLUSTER"
+"""In the trainer container of a TFJob whose workers come and go: the addresses of all processes
+that it may ever have, as JSON, by type."""
+ENV_LEDGER = "ROVER_LEDGER"
+"""Host name of the pod whose sidecar lends records to this one's trainer, if that is not the
+coordinator's."""
 DRAIN_SECONDS, END_SECONDS = 12, 5
 """Of a pod's grace, what is kept for the world to drain, and for the pod to end; the rest is for
 the newest state to become durable."""
@@ -306,6 +312,8 @@ EVENT_NODE_CORDONED, EVENT_NODE_NOT_CORDONED = "NodeCordoned", "NodeNotCordoned"
 EVENT_STRAGGLER, EVENT_STRAGGLER_REPLACED = "Straggler", "StragglerReplaced"
 EVENT_MEMBER_LOST = "MemberLost"
 EVENT_MEMBER_LEFT = "MemberLeft"
+EVENT_WORKER_CAME, EVENT_WORKER_WENT = "WorkerCame", "WorkerWent"
+"""Of a TFJob whose workers come and go, by the chief's ledger."""
 EVENT_NOT_AWAITED = "PodNotAwaited"
 EVENT_NOT_PLACED, EVENT_NOT_STARTED = "PodNotPlaced", "PodNotStarted"
 EVENT_FIRST_POD = "FirstPodMadeRoomFor"

@@ -22,6 +22,7 @@ from rover_kf.client.progress import Progress, carried, progress_of
 from rover_kf.client.runs import Runs
 from rover_kf.client.screen import Screen
 from rover_kf.cluster import coordinator_status
+from rover_kf.injection import tfjob
 from rover_kf.injection.adapters import adapter_for
 
 POLL_SECONDS = 0.2
@@ -155,25 +156,26 @@ class LiveJobs(Runs):
         return Log(self.cluster.read_log(job.key, pod or pods[0].name, named, tail=tail))
 
     def scale(self, key: JobKey | str, workers: int) -> ObservedJob:
-        """Set Worker replicas; the world re-forms.
+        """Set Worker replicas; the world re-forms, or workers of a TFJob come and go.
 
         No step is lost where one ends within seconds: a pod that goes lets the world drain first.
 
         Raises:
-            InputError: outside of what the job allows, or a TFJob, whose size is left alone.
+            InputError: outside of what the job allows, or a TFJob whose size is fixed.
         """
         job = self.get(key)
-        if job.key.kind != names.PYTORCHJOB:
-            message = f"{job.key}: PyTorchJobs alone are scaled: suspend it, change it, resume it"
+        if job.key.kind == names.TFJOB and not tfjob.is_dynamic(job.manifest):
+            message = f"{job.key}: its size is fixed: suspend it, change it, resume it"
             raise errors.InputError(message)
         admission.check_workers(job, workers)
+        if job.key.kind == names.TFJOB:  # no world of the chief's changes
+            return self.cluster.patch_job(job.key, _of_workers("tfReplicaSpecs", workers))
         request = ScaleRequest(job.nodes - job.replicas.get("worker", 0) + workers, "by hand")
         with contextlib.suppress(errors.ClusterUnavailable):
             # Not running yet, or not to be reached from here: then it sees who comes and goes.
             self.cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, request)
-        patch = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": workers}}}}
         # Whatever else changes on the job meanwhile, this is what its owner wants.
-        return self.cluster.patch_job(job.key, patch)
+        return self.cluster.patch_job(job.key, _of_workers("pytorchReplicaSpecs", workers))
 
     def pause(self, key: JobKey | str, *, wait: float = 120.0, force: bool = False) -> Paused:
         """Suspend a job, its state made durable first, and wait until its pods have gone.
@@ -198,3 +200,7 @@ class LiveJobs(Runs):
     def delete(self, key: JobKey | str) -> None:
         """Delete the job with its pods; checkpoints on claims stay."""
         self.cluster.delete_job(key_of(key))
+
+
+def _of_workers(specs: str, workers: int) -> dict[str, object]:
+    return {"spec": {specs: {"Worker": {"replicas": workers}}}}

@@ -14,8 +14,8 @@ from typing import Any
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
-from rover_kf.injection import command, memory_limit, sizing, storage
-from rover_kf.injection.adapters import JobAdapter, Replica
+from rover_kf.injection import command, memory_limit, sizing, storage, tfjob
+from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica
 from rover_kf.injection.policy import RoverPolicy
 from rover_kf.injection.settings import InjectionSettings
 
@@ -64,6 +64,10 @@ class ReplicaPlan:
     """None leaves the trainer's command as it is."""
     not_rewritten: str
     """Why, if it does."""
+    cluster: str = ""
+    """Of a TFJob whose workers come and go: all addresses that it may ever have (tfjob.py)."""
+    ledger: str = ""
+    """Replica type of the pod that lends it records, where that is of another world."""
 
     @property
     def container(self) -> str:
@@ -72,8 +76,12 @@ class ReplicaPlan:
 
     @property
     def serves(self) -> bool:
-        """Whether its pods are servers that the chief's program drives; evaluators are not."""
-        return self.world.alone and self.replica.kind in ("worker", "ps")
+        """Whether its pods are servers that others drive.
+
+        Evaluators are not, nor are workers that come and go: each is a client of its own.
+        """
+        kinds = ("ps",) if self.cluster else ("worker", "ps")
+        return self.world.alone and self.replica.kind in kinds
 
     @property
     def key_secret(self) -> str | None:
@@ -89,6 +97,8 @@ def plan_replicas(
     together, alone = _world(manifest, adapter, policy), adapter.alone(manifest)
     metadata, spec = manifest["metadata"], manifest["spec"]
     processes = command.processes_of(spec.get("nprocPerNode"))
+    dynamic = adapter is TENSORFLOW and tfjob.is_dynamic(manifest)
+    cluster = tfjob.cluster(manifest, policy.scaling.max or 0) if dynamic else ""
     plans = []
     for replica in adapter.replicas(manifest):
         world = World(replica.kind, alone=True) if replica.kind in alone else together
@@ -111,6 +121,8 @@ def plan_replicas(
                 guaranteed=all(_is_guaranteed(item) for item in pod["containers"]),
                 rewritten=None if isinstance(rewritten, str) else rewritten,
                 not_rewritten=rewritten if isinstance(rewritten, str) else "",
+                cluster=cluster,
+                ledger=together.first if dynamic and replica.kind == "worker" else "",
             )
         )
     return tuple(plans)
@@ -171,6 +183,14 @@ def coordinator_of(plan: ReplicaPlan) -> str:
     job = plan.job or f"$({names.ENV_JOB})"
     index = f"$({names.ENV_REPLICA_INDEX})" if plan.world.alone else "0"
     return f"{job}-{plan.world.first}-{index}"
+
+
+def ledger_of(plan: ReplicaPlan) -> str:
+    """Host name of the pod that lends records to one that is a world of its own; else empty."""
+    if not plan.ledger:
+        return ""
+    job = plan.job or f"$({names.ENV_JOB})"
+    return f"{job}-{plan.ledger}-0"
 
 
 def canonical(value: object) -> str:

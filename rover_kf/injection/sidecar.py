@@ -10,7 +10,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.injection import items, resources, runtime, security, volumes
 from rover_kf.injection.adapters import JobAdapter
-from rover_kf.injection.plan import ReplicaPlan, coordinator_of
+from rover_kf.injection.plan import ReplicaPlan, coordinator_of, ledger_of
 
 COMMAND = ("python", "-m", "rover_kf.sidecar")
 OURS = {names.RUNTIME_CONTAINER: runtime.COMMAND, names.SIDECAR_CONTAINER: COMMAND}
@@ -57,9 +57,9 @@ def container(plan: ReplicaPlan) -> dict[str, Any]:
 def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
     """One variable for each setting of the sidecar."""
     policy, world = plan.policy, plan.world
-    job = _label(names.ENV_JOB, names.JOB_NAME_LABEL)
     values = {
         names.ENV_COORDINATOR: coordinator_of(plan),
+        names.ENV_LEDGER: ledger_of(plan),
         names.ENV_NODES: world.masters + world.workers,
         names.ENV_MIN_NODES: world.masters + world.min_workers,
         names.ENV_MAX_NODES: world.masters + world.max_workers,
@@ -95,8 +95,7 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
     }
     return [
         {"name": names.ENV_HOME, "value": names.HOME},
-        {"name": names.ENV_JOB, "value": plan.job} if plan.job else job,
-        _field(names.ENV_NAMESPACE, "metadata.namespace"),
+        *job_variables(plan),
         _field(names.ENV_POD_NAME, "metadata.name"),
         _field(names.ENV_POD_UID, "metadata.uid"),
         _field(names.ENV_POD_IP, "status.podIP"),
@@ -105,6 +104,13 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
         _label(names.ENV_REPLICA_INDEX, names.REPLICA_INDEX_LABEL),
         *({"name": name, "value": _text(value)} for name, value in values.items() if value != ""),
     ]
+
+
+def job_variables(plan: ReplicaPlan) -> list[dict[str, Any]]:
+    """Job and namespace; other variables refer to them."""
+    label = _label(names.ENV_JOB, names.JOB_NAME_LABEL)
+    job = {"name": names.ENV_JOB, "value": plan.job} if plan.job else label
+    return [job, _field(names.ENV_NAMESPACE, "metadata.namespace")]
 
 
 def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:

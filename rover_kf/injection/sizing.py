@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rover_kf.api.jobs import Manifest
-from rover_kf.injection import quantities
+from rover_kf.injection import quantities, tfjob
 from rover_kf.injection.adapters import JobAdapter
 from rover_kf.injection.policy import RoverPolicy
 
@@ -22,10 +22,14 @@ VOLUME_MARGIN = 64 * MIB
 
 
 def worker_bounds(manifest: Manifest, policy: RoverPolicy, adapter: JobAdapter) -> tuple[int, int]:
-    """Fewest and most Worker replicas: annotation, else elasticPolicy, else what stands there."""
+    """Fewest and most Worker replicas: annotation, else elasticPolicy, else what stands there.
+
+    Of a TFJob whose workers come and go one may stay alone.
+    """
     elastic = manifest["spec"].get("elasticPolicy") or {}
     workers = adapter.workers(manifest)
-    low = policy.scaling.min or elastic.get("minReplicas") or workers
+    fewest = 1 if tfjob.is_dynamic(manifest) else workers
+    low = policy.scaling.min or elastic.get("minReplicas") or fewest
     high = policy.scaling.max or elastic.get("maxReplicas") or max(workers, low)
     return min(low, high) if policy.scaling.min is None else low, high
 

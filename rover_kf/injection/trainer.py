@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rover_kf.api import names
-from rover_kf.injection import command, items, lifecycle
+from rover_kf.injection import command, items, lifecycle, sidecar
 from rover_kf.injection.plan import ReplicaPlan
 
 PYTHONPATH = "PYTHONPATH"
@@ -18,6 +18,9 @@ _OURS = (
     names.ENV_GRACE,
     names.ENV_SERVES,
     names.ENV_MEMORY_MAX,
+    names.ENV_JOB,
+    names.ENV_NAMESPACE,
+    names.ENV_TF_CLUSTER,
 )
 
 
@@ -26,7 +29,7 @@ def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
 
     def change(trainer: items.Item) -> items.Item:
         grace = lifecycle.grace_of(pod, plan)
-        variables = [
+        variables: list[dict[str, Any]] = [
             {"name": names.ENV_HOME, "value": names.HOME},
             {"name": names.ENV_CHECKPOINT_EVERY, "value": str(plan.policy.checkpoint.every)},
         ]
@@ -37,6 +40,9 @@ def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
         if plan.policy.memory.max is not None:
             most = str(plan.policy.memory.max)
             variables.append({"name": names.ENV_MEMORY_MAX, "value": most})
+        if plan.cluster:
+            variables += sidecar.job_variables(plan)
+            variables.append({"name": names.ENV_TF_CLUSTER, "value": plan.cluster})
         ours = items.extended(trainer, "env", last=variables)
         if plan.rewritten is not None:
             return command.write(ours, plan.rewritten)

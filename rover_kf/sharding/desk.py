@@ -135,10 +135,12 @@ class Desk:
         states = [counter.ranks[0]] if counter.shared else told
         seen = Union.of(rank.progress for rank in states).progress()
         terms = self._shared if counter.shared else self._terms
+        before = counter.ledger.workers.keys() if counter.ledger is not None else None
         counter.ledger = Ledger(counter.plan, seen, generation=generation, terms=terms)
         counter.answered.clear()
         for rank in told:
-            if rank.generation in (0, generation):
+            gone = rank.rank and before is not None and rank.worker not in before
+            if rank.generation in (0, generation) and not gone:
                 counter.ledger.adopt(rank.worker, rank.held, now)
 
     # -- handing out ------------------------------------------------------------------------------
@@ -173,7 +175,8 @@ class Desk:
             raise errors.Conflict(f"{request.worker} has asked {last.number} meanwhile")
         if last is not None and request.taken != last.answer:
             ledger.give_back(request.worker, last.leases)
-        reply = dataclasses.replace(_served(ledger, request, now), answer=self._answer())
+        served = _served(ledger, request, now)
+        reply = dataclasses.replace(served, answer=self._answer(), epoch=ledger.epoch)
         counter.answered[request.worker] = reply
         return reply
 

@@ -64,6 +64,8 @@ class Holder:
         """Whether the last answer had nothing to read: all is with others."""
         self.queue: collections.deque[Span] = collections.deque()
         self.poison: Mapping[str, str] = {}
+        self.ledger_epoch = epoch
+        """That the ledger was in when it answered last."""
         self._out: dict[str, Ranges] = {}
         """On their way to the loop."""
         self._done: dict[str, Ranges] = {}
@@ -163,12 +165,25 @@ class Holder:
         self._most = 0
         self.poison = {}
 
+    def follow(self) -> None:
+        """Go back to the epoch that the ledger is in; whatever is held is of one that is undone."""
+        self.epoch = self.ledger_epoch - 1
+        self.queue.clear()
+        self._out.clear()
+        self._done, self._unread, self._spoilt = {}, [], []
+        self.turn()
+
     # -- the coordinator's side -------------------------------------------------------------------
 
     @property
     def has_news(self) -> bool:
         """Whether there is something to tell."""
         return bool(self._done or self._unread or self._spoilt)
+
+    @property
+    def has_untold(self) -> bool:
+        """Whether something was not heard of yet: to be told, or told and not answered."""
+        return self.has_news or bool(self._asked and (self._asked.done or self._asked.unread))
 
     def registration(self, progress: Progress) -> RegisterData:
         """What a coordinator is told that does not know this process."""
@@ -228,6 +243,7 @@ class Holder:
             self._forgotten(asked, reply)
             return
         self._generation, self._taken = reply.generation, reply.answer
+        self.ledger_epoch = reply.epoch if reply.epoch >= 0 else self.epoch
         if asked.epoch == self.epoch:
             self._receive(reply.leases)
             self.poison = reply.poison

@@ -19,6 +19,7 @@ from rover_kf.api.leases import DataStatus, LeaseRequest, ProgressRequest, Regis
 from rover_kf.sharding.desk import Desk
 from rover_kf.sharding.lending import Poisoned
 from rover_kf.sharding.pace import Pace
+from rover_kf.sidecar.attendance import Attendance
 from rover_kf.sidecar.seams import Story
 from rover_kf.sidecar.web import read, reply
 
@@ -41,6 +42,7 @@ class Leases:
         self._told: dict[str, Poisoned] = {}
         """The newest of each data set."""
         self._events: collections.Counter[str] = collections.Counter()
+        self._attendance: dict[str, Attendance] = {}
 
     def routes(self) -> list[web.RouteDef]:
         """For the Unix socket and the TCP port."""
@@ -59,8 +61,24 @@ class Leases:
         self._desk.tick(now)
         self._pace.tick(now)
         for name, counter in self._desk.counters.items():
+            if counter.shared and counter.ledger is not None:
+                known = counter.ledger.workers
+                ranks = [rank for rank, told in counter.ranks.items() if told.worker in known]
+                self._tell_who(name, ranks, now)
             if counter.ledger is not None and counter.ledger.poisoned:
                 self._tell(name, counter.ledger.poisoned)
+
+    def _tell_who(self, name: str, ranks: list[int], now: float) -> None:
+        """Who takes records and who does not any more."""
+        attendance = self._attendance.setdefault(name, Attendance())
+        came, went = attendance.look(ranks, now)
+        many = f"{len(attendance.seen)} do now"
+        for rank in came:
+            text = f"data set {name!r}: worker {rank - 1} takes records; {many}"
+            self._story.record(names.EVENT_WORKER_CAME, text)
+        for rank in went:
+            text = f"data set {name!r}: worker {rank - 1} takes no more records; {many}"
+            self._story.record(names.EVENT_WORKER_WENT, text)
 
     def _tell(self, name: str, poisoned: list[Poisoned]) -> None:
         """Each by an Event, up to a bound; the status has the newest, and counts all."""

@@ -75,6 +75,7 @@ class SidecarPeers:
         # Its own name it need not know, and may not for as long as its pod is not ready.
         self._host = settings.address if settings.is_coordinator else settings.coordinator_host
         self._coordinator = f"{self._scheme}://{_bracketed(self._host)}:{settings.port}"
+        self._ledger = f"{self._scheme}://{_bracketed(settings.ledger_host)}:{settings.port}"
         self._names: LastKnown | None = None
         self._sockets = Sockets()
         self._asks_early = settings.is_coordinator
@@ -116,6 +117,21 @@ class SidecarPeers:
             await self._exchange("POST", names.PATH_STATE, codec.dumps(self.copy.state))
             status, found = await self._exchange("POST", path, body)
         return status, found
+
+    async def lend(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """POST to the sidecar that has the ledger, where that is another world's, once.
+
+        Raises:
+            ClusterUnavailable: it cannot be reached.
+        """
+        url, limit = self._ledger + path, aiohttp.ClientTimeout(total=2 * CONNECT_SECONDS)
+        try:
+            async with self._open().post(
+                url, data=body, headers=self._headers(), timeout=limit
+            ) as response:
+                return response.status, await response.read()
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
+            raise errors.ClusterUnavailable(f"{url} cannot be reached: {cause}") from cause
 
     async def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         url, headers = self._coordinator + path, self._headers() | self.copy.headers()

@@ -100,6 +100,9 @@ class SidecarSettings:
             return 0
         return self.replica_index + (self.masters if self.replica_type == "worker" else 0)
 
+    ledger_host: str = ""
+    """Host name of the pod whose sidecar lends records; empty: the coordinator's."""
+
     @property
     def endpoint(self) -> str:
         """``host:port`` that peers reach this sidecar at."""
@@ -175,6 +178,7 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         preflight=_preflight(environment),
         preflight_seconds=_number(environment, names.ENV_PREFLIGHT_SECONDS, "20"),
         tls_home=_folder(environment, names.ENV_TLS_HOME),
+        ledger_host=environment.get(names.ENV_LEDGER, ""),
     )
 
 

@@ -145,6 +145,36 @@ class Leases:
             self._holder.turn()
             self._changed.notify_all()
 
+    def follow(self) -> int:
+        """Go back with a shared ledger that has gone back to a checkpoint's epoch.
+
+        Returns:
+            The epoch to read.
+        """
+        with self._changed:
+            if self._holder.ledger_epoch < self._holder.epoch:
+                self._holder.follow()
+                self._changed.notify_all()
+            return self._holder.epoch
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until all that was used is told.
+
+        Args:
+            seconds: at most.
+        """
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._holder.has_untold, seconds)
+
+    def check(self) -> None:
+        """Nothing, as long as the coordinator refuses nothing.
+
+        Raises:
+            RoverError: it does.
+        """
+        if self._error is not None:
+            raise self._error
+
     def close(self) -> None:
         """Ask no more."""
         with self._changed:

@@ -17,20 +17,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.api.data import DataPlan, Partition, Progress, Span
+from rover_kf.api.data import Progress, Span
 from rover_kf.sharding import place_in_data
 from rover_kf.sharding.holder import Holder, Place
-from rover_kf.sharding.permutation import Permutation
 from rover_kf.sharding.union import Union
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer import tf_config
 from rover_kf.trainer.desks import Counter, FarDesk, OwnDesk
 from rover_kf.trainer.leases import Leases
 from rover_kf.trainer.link import Link
+from rover_kf.trainer.numbered import NumberedRecords
 from rover_kf.trainer.settings import TrainerSettings
 
-_SHARD = 1024
-"""Records of a lease, about."""
 _IDLE_SECONDS = 0.02
 """Between two looks for records while the last ones of an epoch are with workers."""
 
@@ -69,17 +67,18 @@ class ScheduledRecords:
         ahead: int | None = None,
         settings: TrainerSettings | None = None,
     ) -> None:
-        if batch < 1 or (ahead is not None and ahead < 1):
-            raise errors.InputError(
-                f"batches of {batch} records, {ahead} of them at once; 1 or more is needed"
-            )
-        order = f"shuffled by seed {seed}" if shuffle else "as it is"
-        shard = batch * max(1, _SHARD // batch)
-        parts = (Partition("", 0, samples),)
-        self.plan = DataPlan(name, parts, shard, epochs, fingerprint, order)
-        self.plan.check()
-        self.batch = batch
-        self._coordinator, self._seed, self._shuffle = coordinator, seed, shuffle
+        if ahead is not None and ahead < 1:
+            raise errors.InputError(f"{ahead} batches ahead; 1 or more are needed")
+        self._records = NumberedRecords.of(
+            samples,
+            batch=batch,
+            epochs=epochs,
+            name=name,
+            seed=seed,
+            shuffle=shuffle,
+            fingerprint=fingerprint,
+        )
+        self.plan, self._coordinator = self._records.plan, coordinator
         self._ahead = ahead or 2 * _workers()
         self._settings = settings or trainer_settings.read()
         self._functions: dict[Callable[[Any], object], Any] = {}
@@ -97,7 +96,7 @@ class ScheduledRecords:
     @property
     def batches(self) -> int:
         """Of an epoch."""
-        return -(-self.plan.partitions[0].end // self.batch)
+        return self._records.batches
 
     def schedule(self, function: Callable[[Any], object]) -> int:
         """Hand the next batch to a worker; waits while enough are handed out.
@@ -118,7 +117,7 @@ class ScheduledRecords:
         if span is None:
             return 0
         tensorflow: Any = importlib.import_module("tensorflow")
-        numbers = tensorflow.constant(self._numbers(span), tensorflow.int64)
+        numbers = tensorflow.constant(self._records.at(span, self._union.epoch))
         result = self._coordinator.schedule(self._traced(function), args=(numbers,))
         with self._changed:
             self._with_workers += 1
@@ -174,7 +173,7 @@ class ScheduledRecords:
                 self._changed.wait_for(lambda: self._failed or self._with_workers < self._ahead)
             self._raise_failed()
             leases = self._lent()
-            span = leases.take(self.batch)
+            span = leases.take(self._records.batch)
             if span is not None:
                 return span
             over = leases.finished  # its lock first: its thread asks for the progress with it
@@ -192,23 +191,11 @@ class ScheduledRecords:
         if self._leases is None:
             given = self._settings
             place = Place(given.round, given.rank, given.world_size, secrets.token_hex(4))
-            holder = Holder(
-                self.plan, place, epoch=self._union.epoch, shared=False, least=self.batch
-            )
+            least = self._records.batch
+            holder = Holder(self.plan, place, epoch=self._union.epoch, shared=False, least=least)
             desk: Counter = FarDesk(Link(given.home)) if given.home else OwnDesk()
             self._leases = Leases(holder, desk, self._progress, _no_ends, 2 * self.plan.shard)
         return self._leases
-
-    def _numbers(self, span: Span) -> Any:
-        """Of the records that stand in these places, as an array."""
-        numpy: Any = importlib.import_module("numpy")
-        found = numpy.arange(span.begin, span.end)
-        if self._shuffle:
-            order = Permutation(self.plan.partitions[0].end, self._seed, self._union.epoch)
-            found = order.once(found)
-            while (outside := found >= order.size).any():
-                found[outside] = order.once(found[outside])
-        return found
 
     def _traced(self, function: Callable[[Any], object]) -> Any:
         """It returns nothing: what is fetched from a worker may be lost with it."""

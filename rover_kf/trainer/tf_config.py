@@ -65,7 +65,7 @@ def read(environment: Mapping[str, str], world_size: int) -> TfConfig | None:
     try:
         parsed = json.loads(text)
         tasks, task = parsed["cluster"], parsed["task"]
-        workers = len(tasks.get("worker", ()))
+        workers = len(tasks.get("worker") or ())
         return TfConfig(frozenset(map(str, tasks)), str(task["type"]), int(task["index"]), workers)
     except (ValueError, KeyError, TypeError, AttributeError) as cause:
         raise errors.InputError(

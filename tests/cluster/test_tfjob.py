@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 
 import pytest
@@ -15,6 +16,7 @@ from testcluster.objects import apply
 from testcluster.tfjobs import Chief, Start
 from tests_support import eventually
 
+from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
 from rover_kf.client import RoverClient, settings
@@ -31,6 +33,7 @@ ROWS, BATCH, BATCHES = 569, 64, 9
 EPOCHS, EVERY = 178, 10
 """To train, and steps between two saves."""
 STEPS = EPOCHS * BATCHES
+COMING_EPOCHS, COMING_BATCH = 50, 16
 _ROW = (
     "import sqlite3, sys; print(sqlite3.connect('/var/lib/rover-kf/history.db').execute("
     "'select record from runs where namespace = ?', sys.argv[1:]).fetchone()[0])"
@@ -175,6 +178,49 @@ def test_workers_change_through_a_suspension(cluster, start, rover):
     print(f"\ndone before and begun after: {told}, ended with {result}")
 
 
+def _took(job: RunningJob, worker: int, batches: int) -> None:
+    """Wait until a worker has taken so many in all."""
+    pod = f"{job.name}-worker-{worker}"
+    eventually(
+        lambda: job.log(pod).count("took ") >= batches,
+        within=PATIENCE, every=0.5, what=f"{batches} batches of {pod}",
+    )  # fmt: skip
+
+
+@pytest.mark.at_length
+def test_workers_come_and_go_live(cluster, namespace, with_trainer, shared_claim, rover):
+    """With enableDynamicWorker one worker becomes three and one again: no other pod and no program
+    begins anew, Events tell who takes records, and each row is trained on once an epoch."""
+    shared_claim(f"{tfjobs.COMING}-checkpoints")
+    made = tfjobs.coming(namespace, COMING_EPOCHS)
+    apply(cluster, [with_trainer(made, scripts=jobs.SAMPLES, tools=jobs.TOOLS)])
+    job = RunningJob(cluster, namespace, tfjobs.COMING, "TFJob")
+    key, chief = JobKey(namespace, tfjobs.COMING, "TFJob"), Chief(job, PATIENCE)
+    _took(job, 0, 20)
+    before = _uids(job)
+    with pytest.raises(errors.InputError, match="allowed: 1 to 3"):
+        rover.scale(key, 4)
+    rover.scale(key, 3)
+    for worker in (1, 2):
+        _took(job, worker, 10)
+    known = job.log(f"{job.name}-worker-0").count("took ")
+    rover.scale(key, 1)
+    eventually(lambda: len(job.pods()) == 3, within=PATIENCE, every=0.5, what="two pods' end")
+    _took(job, 0, known + 20)
+    went = eventually(
+        lambda: len(found := _told(job, names.EVENT_WORKER_WENT)) == 2 and found,
+        within=120, every=1, what="Events of those that went",
+    )  # fmt: skip
+    assert _uids(job) == before
+    assert eventually(job.verdict, within=2 * PATIENCE, every=0.5, what="the end") == "Succeeded"
+    assert len(chief.starts()) == 1
+    came, result = _told(job, names.EVENT_WORKER_CAME), chief.result()
+    assert sorted(re.findall(r"worker (\d) takes", " ".join(came))) == ["0", "1", "2"]
+    assert result["least"] == COMING_EPOCHS, "a row was lost"
+    assert result["rows"] - COMING_EPOCHS * ROWS <= 2 * COMING_BATCH
+    print(f"\n{came} {went}; ended with {result}")
+
+
 @pytest.mark.at_length
 def test_a_hot_server_is_given_more_in_place(cluster, namespace, with_trainer, shared_claim):
     """A PS whose limit holds it back is found, told, and resized while it runs: no pod and no
@@ -230,10 +276,11 @@ def _refusal(cluster, document: dict) -> str:
 
 
 def test_what_a_tfjob_cannot_do_is_refused_with_reasons(cluster, namespace):
-    """A dynamic worker, PS without a chief, and PS or workers changed while the job runs."""
+    """Dynamic workers without a bound, PS without a chief, and PS or workers changed while the job
+    runs; of workers that come and go the flag, their bound, and more than that."""
     made = tfjobs.wide_and_deep(namespace, 10)
     dynamic = {**made, "spec": {**made["spec"], "enableDynamicWorker": True}}
-    assert "names no worker to the Chief" in _refusal(cluster, dynamic)
+    assert "PS are started with the addresses of all workers" in _refusal(cluster, dynamic)
     specs = made["spec"]["tfReplicaSpecs"]
     headless = {kind: spec for kind, spec in specs.items() if kind != "Chief"}
     without = {**made, "spec": {**made["spec"], "tfReplicaSpecs": headless}}
@@ -247,6 +294,20 @@ def test_what_a_tfjob_cannot_do_is_refused_with_reasons(cluster, namespace):
             cluster.kubectl("-n", namespace, *words)
         assert f"tfReplicaSpecs.{kind}.replicas" in str(refused.value)
         assert "spec.runPolicy.suspend" in str(refused.value)
+    apply(cluster, [tfjobs.coming(namespace, 1)])
+    workers = {"tfReplicaSpecs": {"Worker": {"replicas": 4}}}
+    bound = {"metadata": {"annotations": {"rover-kf.io/scaling.max": "4"}}}
+    unbound = {"annotations": {"rover-kf.io/scaling.max": None}}
+    flag = {"metadata": unbound, "spec": {"enableDynamicWorker": False}}
+    for patch, says in (
+        ({"spec": workers}, "allowed: 1 to 3"),
+        (bound, "its PS were started with the addresses"),
+        (flag, "allowed: true while the job runs"),
+    ):
+        words = ("patch", "tfjob", tfjobs.COMING, "--type=merge", "-p", json.dumps(patch))
+        with pytest.raises(CommandFailed) as refused:
+            cluster.kubectl("-n", namespace, *words)
+        assert says in str(refused.value)
     found = objects.get(cluster, namespace, "tfjob", tfjobs.NAME)
     replicas = {kind: spec["replicas"] for kind, spec in found["spec"]["tfReplicaSpecs"].items()}
     assert replicas == {"Chief": 1, "Worker": 2, "PS": 2}

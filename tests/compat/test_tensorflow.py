@@ -128,6 +128,55 @@ def test_slow_workers_take_fewer(tensorflow):
     assert since[0] > 2 * since[1]
 
 
+def test_workers_come_and_go(tensorflow):
+    """The sample of coming workers: one becomes three and one again, the chief's program is killed
+    and the parameter server. In the model that ends no row of any epoch is lacking."""
+    epochs = 30
+    documents = yaml.safe_load_all((SAMPLES / "coming-workers.yaml").read_text())
+    (manifest,) = (part for part in documents if part["kind"] == "TFJob")
+    for spec in manifest["spec"]["tfReplicaSpecs"].values():
+        spec["template"]["spec"]["containers"][0]["command"][-1] = str(epochs)
+    manifest["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = 3
+    with TensorFlowJob(manifest, tensorflow, SAMPLES, later=("worker-1", "worker-2")) as job:
+        chief, server = job.pods["chief-0"], job.pods["ps-0"]
+        first, *others = (job.pods[f"worker-{index}"] for index in range(3))
+        _took(first, 50)
+        for worker in others:
+            worker.start()
+        for worker in others:
+            _took(worker, 20)
+        before = first.text().count("took ")
+        for worker in others:
+            assert worker.trainer is not None
+            worker.trainer.send_signal(signal.SIGTERM)
+        codes = [worker.trainer.wait(PATIENCE) for worker in others if worker.trainer]
+        _took(first, before + 20)
+        assert codes == [names.EXIT_DRAINED] * 2
+        assert len(_STARTS.findall(chief.text())) == 1, "nobody waited for those that went"
+        starts = []
+        for killed in (chief, server):
+            number = len(_STARTS.findall(chief.text()))
+            killed.kill()
+            eventually(lambda: len(_STARTS.findall(chief.text())) > number, within=PATIENCE)  # noqa: B023
+            starts.append(_STARTS.findall(chief.text())[-1])
+            _beyond(chief, int(starts[-1][0]) + 20)
+        assert chief.trainer is not None
+        assert chief.trainer.wait(PATIENCE) == 0
+        text = chief.text().rpartition("{")[2].partition("}")[0]
+    result = json.loads("{" + text + "}")
+    print(f"went on from {starts}; ended with {result}")
+    assert {source for _, source, _ in starts} == {"memory"}
+    assert result["least"] == epochs
+    assert result["loss"] < 0.1
+
+
+def _took(worker: TensorFlowPod, batches: int) -> None:
+    """Wait until it has taken so many in all."""
+    eventually(
+        lambda: worker.text().count("took ") >= batches, within=PATIENCE, what=f"{batches} batches"
+    )
+
+
 def _goes_on(chief: TensorFlowPod, killed: TensorFlowPod) -> tuple[str, str, str]:
     """Kill a pod's process, wait until the chief has started again and trains; how it started."""
     before = len(_STARTS.findall(chief.text()))

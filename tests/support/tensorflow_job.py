@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pods
@@ -89,11 +89,17 @@ class TensorFlowJob:
         manifest: a TFJob as a user writes it.
         python: of TensorFlow's environment.
         scripts: folder of its scripts.
+        later: pods (``worker-2``) that the test starts itself.
     """
 
     def __init__(
-        self, manifest: Mapping[str, Any], python: pathlib.Path, scripts: pathlib.Path
+        self,
+        manifest: Mapping[str, Any],
+        python: pathlib.Path,
+        scripts: pathlib.Path,
+        later: Collection[str] = (),
     ) -> None:
+        self._later = later
         # The path of a Unix socket is bounded: pytest's folders are too long.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="rv"))
         self._python, self._scripts = python, scripts
@@ -113,15 +119,17 @@ class TensorFlowJob:
         self.pods = {f"{item.kind}-{index}": self._pod(item, index) for item, index in self._names}
 
     def __enter__(self) -> TensorFlowJob:  # noqa: PYI034 - Self needs Python 3.11
-        for pod in self.pods.values():
-            pod.start()
+        for name, pod in self.pods.items():
+            if name not in self._later:
+                pod.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         for pod in self.pods.values():
             pod.end()
             print(f"--- {pod.name}\n{pod.text()[-2500:]}")
-            print(pod.log.with_suffix(".sidecar").read_text()[-1500:])
+            told = pod.log.with_suffix(".sidecar")
+            print(told.read_text()[-1500:] if told.exists() else "not started")
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _pod(self, replica: Replica, index: int) -> TensorFlowPod:
@@ -154,17 +162,33 @@ class TensorFlowJob:
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
         alone = len(self._names) == 1  # the operator tells a single process nothing
         config = {} if alone else {"TF_CONFIG": self._tf_config(replica.kind, index)}
+        if names.ENV_TF_CLUSTER in told:
+            config = {
+                "TF_CONFIG": self._sparse_config(replica.kind, index),
+                names.ENV_TF_CLUSTER: json.dumps(self._cluster()),
+            }
         return {**kept, **quiet, **told, **config}
 
     def _tf_config(self, kind: str, index: int) -> str:
         """As the operator writes it, with addresses for the names of pods."""
+        task = {"type": kind, "index": index}
+        return json.dumps({"cluster": self._cluster(), "task": task, "environment": "cloud"})
+
+    def _sparse_config(self, kind: str, index: int) -> str:
+        """The same where workers come and go."""
+        whole = self._cluster()
+        worker = {str(index): whole["worker"][index]} if kind == "worker" else {}
+        servers = {"worker": whole["ps"], "ps": whole["ps"][index : index + 1]}.get(kind, [])
+        sparse = {"worker": worker, "ps": servers}
+        return json.dumps({"cluster": sparse, "task": {"type": kind, "index": index}})
+
+    def _cluster(self) -> dict[str, list[str]]:
         cluster: dict[str, list[str]] = {}
         for item, number in self._names:
             address = self._addresses[_name(self.manifest, item, number)]
             place = f"{address}:{self._ports[item.kind, number]}"
             cluster.setdefault(item.kind, []).append(place)
-        task = {"type": kind, "index": index}
-        return json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
+        return cluster
 
     def _expanded(
         self, sidecar: Mapping[str, Any], name: str, replica: Replica, index: int
@@ -187,6 +211,8 @@ class TensorFlowJob:
         host = found[names.ENV_COORDINATOR]
         if host != name:  # pods have no names here
             found[names.ENV_COORDINATOR] = self._addresses[host]
+        if names.ENV_LEDGER in found:
+            found[names.ENV_LEDGER] = self._addresses[found[names.ENV_LEDGER]]
         path = found.get(names.ENV_CHECKPOINT_PATH)
         storage = {names.ENV_CHECKPOINT_PATH: str(self.folder / "storage")} if path else {}
         shared = {names.ENV_AUTH: "shared", names.ENV_TOKEN_HOME: str(self.folder)}

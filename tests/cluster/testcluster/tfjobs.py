@@ -16,6 +16,7 @@ from testcluster.jobs import SAMPLES, RunningJob
 from testcluster.objects import Object
 
 CLAIM, NAME = "wide-and-deep-checkpoints", "wide-and-deep"
+COMING = "coming-workers"
 HUNGER_MIB = 600
 """What a parameter server needs beside its limit's rest once it is told to."""
 HOT_CPU, HOT_WIDTH, HOT_WINDOW = "100m", 32768, "5s"
@@ -33,9 +34,7 @@ def wide_and_deep(namespace: str, steps: int, policy: Mapping[str, str] | None =
         steps: to train.
         policy: annotations without the prefix, beside the sample's.
     """
-    documents = yaml.safe_load_all((SAMPLES / "wide-and-deep.yaml").read_text())
-    job: Object = next(item for item in documents if item["kind"] == "TFJob")
-    job["metadata"]["namespace"] = namespace
+    job = _sample(NAME, namespace)
     told = {f"rover-kf.io/{key}": value for key, value in (policy or {}).items()}
     job["metadata"]["annotations"] |= told
     specs = job["spec"]["tfReplicaSpecs"]
@@ -45,6 +44,26 @@ def wide_and_deep(namespace: str, steps: int, policy: Mapping[str, str] | None =
     containers["PS"]["command"] = [program, "/tools/hungry_server.py", str(HUNGER_MIB), *rest]
     containers["PS"]["resources"]["limits"]["memory"] = "768Mi"
     containers["PS"]["resources"]["requests"]["memory"] = "768Mi"
+    return job
+
+
+def coming(namespace: str, epochs: int) -> Object:
+    """The TFJob of manifests/samples/coming-workers.yaml.
+
+    Args:
+        namespace: where it goes.
+        epochs: to train.
+    """
+    job = _sample(COMING, namespace)
+    for spec in job["spec"]["tfReplicaSpecs"].values():
+        spec["template"]["spec"]["containers"][0]["command"][-1] = str(epochs)
+    return job
+
+
+def _sample(name: str, namespace: str) -> Object:
+    documents = yaml.safe_load_all((SAMPLES / f"{name}.yaml").read_text())
+    job: Object = next(item for item in documents if item["kind"] == "TFJob")
+    job["metadata"]["namespace"] = namespace
     return job
 
 

@@ -74,7 +74,7 @@ def test_a_tfjob_is_listed_and_called_by_its_kind(server, call):
     assert f"{GROUP}/pytorchjobs/wide" not in asked
     code, told = call("scale", "tfjob/wide", "3", "-n", "team")
     assert code != 0
-    assert "PyTorchJobs alone are scaled" in told
+    assert "its size is fixed: suspend it" in told
     assert call("delete", "tfjob/wide", "-n", "team") == (0, "tfjob/wide deleted\n")
     assert list(server.objects) == [f"{GROUP}/pytorchjobs/wide"]
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 from job_manifests import environment_of, make_job
@@ -174,7 +175,19 @@ def test_injecting_twice_changes_nothing_and_can_be_undone():
             {"Chief": 1, "Worker": 1, "PS": 1},
             {"enableDynamicWorker": True},
             {},
-            r"enableDynamicWorker is True; allowed: false: .* names no worker to the Chief",
+            r"scaling\.max is None; allowed: a number, 1 or more, with spec\.enableDynamicWorker",
+        ),
+        (
+            {"Chief": 1, "Worker": 4, "PS": 1},
+            {"enableDynamicWorker": True},
+            {"scaling.max": "3"},
+            r"Worker\.replicas is 4; allowed: 1 to 3",
+        ),
+        (
+            {"Chief": 1, "Worker": 1},
+            {"enableDynamicWorker": True},
+            {"scaling.max": "3"},
+            r"enableDynamicWorker is True; allowed: false, or PS beside the workers",
         ),
         ({"Worker": 2}, {}, {"scaling.mode": "auto"}, "off or recommend: TF_CONFIG fixes"),
         ({"Worker": 2}, {}, {"scaling.max": "4"}, r"scaling\.max is 4; allowed: 2, the job's"),
@@ -186,6 +199,73 @@ def test_what_cannot_train_is_refused(counts, changes, policy, says):
     """Each with the key, its value and what may stand there."""
     with pytest.raises(errors.InputError, match=says):
         injected(make_tfjob(counts, policy, **changes))
+
+
+COMING = {"scaling.max": "3"}
+
+
+def coming(workers, policy=None, **changes):
+    """A TFJob whose workers come and go."""
+    counts = {"Chief": 1, "Worker": workers, "PS": 2}
+    return make_tfjob(counts, policy or COMING, enableDynamicWorker=True, **changes)
+
+
+def test_workers_that_come_and_go_know_all_addresses_and_the_chiefs_ledger():
+    """Every process is told of all that may ever be there; a worker is a client, which drains."""
+    job = coming(1)
+    pod = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    pod["containers"][0]["ports"] = [{"name": "tfjob-port", "containerPort": 3333}]
+    done = injected(job)
+    for kind in ("Chief", "Worker", "PS"):
+        trainer, _, _ = parts_of(done, kind)
+        found = environment_of(trainer)
+        order = list(found)
+        assert order.index(names.ENV_JOB) < order.index(names.ENV_TF_CLUSTER)
+        assert order.index(names.ENV_NAMESPACE) < order.index(names.ENV_TF_CLUSTER)
+        host = "$(ROVER_JOB)-{}.$(ROVER_NAMESPACE).svc:{}"
+        assert json.loads(found[names.ENV_TF_CLUSTER]) == {
+            "chief": [host.format("chief-0", 2222)],
+            "worker": [host.format(f"worker-{index}", 3333) for index in range(3)],
+            "ps": [host.format(f"ps-{index}", 2222) for index in range(2)],
+        }
+        assert (names.ENV_SERVES in found) == (kind == "PS")
+    assert settings_of(done, "Worker", 2).ledger_host == "digits-chief-0"
+    assert settings_of(done, "Worker", 2).is_coordinator
+    assert settings_of(done, "Chief", 0).ledger_host == ""
+    assert settings_of(done, "PS", 1).ledger_host == ""
+    assert injected(done) == done
+    bare = injection.remove(done)
+    assert bare["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"] == pod
+
+
+@pytest.mark.parametrize(
+    ("after", "says"),
+    [
+        (coming(3), None),
+        (coming(1), None),
+        (coming(2, {"scaling.max": "5"}), r"scaling\.max is '5'; allowed: 3 while the job runs"),
+        (
+            make_tfjob({"Chief": 1, "Worker": 2, "PS": 2}, COMING),
+            "enableDynamicWorker is False; allowed: true while the job runs",
+        ),
+        (
+            make_tfjob({"Chief": 1, "Worker": 2, "PS": 1}, COMING, enableDynamicWorker=True),
+            r"PS\.replicas is 1; allowed: 2 while the job runs",
+        ),
+        (
+            make_tfjob({"Chief": 1, "PS": 2}, COMING, enableDynamicWorker=True),
+            r"Worker\.replicas is None; allowed: 2 while the job runs",
+        ),
+    ],
+)
+def test_only_workers_come_and_go(after, says):
+    """Neither servers nor the bound that they were started with; nor may all workers go."""
+    before = coming(2)
+    if says is None:
+        tfjob.check_update(before, after, "job")
+        return
+    with pytest.raises(errors.InputError, match=says):
+        tfjob.check_update(before, after, "job")
 
 
 def test_a_ps_may_be_given_more_cores():

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 
 import pytest
 from aiohttp import test_utils
@@ -155,3 +156,47 @@ def test_rounds_that_are_over_and_other_data_are_refused():
             await served.post(names.PATH_DATA_PROGRESS, ProgressRequest("train", 2), Progress)
 
     assert serve(talk) == ((), [])
+
+
+def test_the_story_has_who_comes_and_goes():
+    """Of a shared ledger's workers: once each, also where the ledger begins anew; a worker whose
+    leases have expired has gone. The chief takes none."""
+    told, story = [], Chronicle("train-chief-0")
+    leases = Leases(story)
+
+    def shared(rank):
+        return Holder(PLAN, Place(0, rank, rank + 1, "p"), shared=True)
+
+    async def main():
+        chief, workers = shared(0), [shared(1), shared(3)]
+        async with test_utils.TestClient(
+            test_utils.TestServer(application(leases.routes(), None))
+        ) as client:
+            served = Served(client)
+            for each in (chief, *workers):
+                await served.register(each)
+            for each in workers:
+                await served.lease(each)
+            now = time.monotonic()
+            leases.tick(now)
+            told.append(len(story.after(0)))
+            again = shared(0)  # another program of the chief
+            await served.register(again)
+            await served.register(again)
+            leases.tick(now + 1)
+            told.append(len(story.after(0)))
+            for each in workers:
+                await served.lease(each)  # hears of another ledger
+                await served.register(each)
+                await served.lease(each)
+            leases.tick(now + 2)
+            leases.tick(now + 100)
+
+    asyncio.run(main())
+    assert told == [2, 2]
+    assert [event.message for event in story.after(0)] == [
+        "data set 'train': worker 0 takes records; 2 do now",
+        "data set 'train': worker 2 takes records; 2 do now",
+        "data set 'train': worker 0 takes no more records; 0 do now",
+        "data set 'train': worker 2 takes no more records; 0 do now",
+    ]

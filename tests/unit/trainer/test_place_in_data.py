@@ -15,14 +15,14 @@ from rover_kf.sharding import place_in_data
 from rover_kf.trainer import scheduled
 
 PLAN = DataPlan("rows", (Partition("", 0, 100),), 32, epochs=3, order="shuffled by seed 0")
-KEPT = place_in_data.to_text(PLAN, Progress(1, {"": "0-64"}))
+KEPT = place_in_data.to_text(PLAN, Progress(1, {"": "0+64"}))
 
 
 def test_it_comes_back_as_it_was():
     """Also with another number of epochs, or batches: neither changes which records are done."""
     longer = dataclasses.replace(PLAN, epochs=9, shard=48)
     for plan in (PLAN, longer):
-        assert place_in_data.from_text(plan, KEPT) == Progress(1, {"": "0-64"})
+        assert place_in_data.from_text(plan, KEPT) == Progress(1, {"": "0+64"})
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_what_cannot_be_read_is_refused(text):
     ("given", "says"),
     [
         ({"batch": 0}, "batches of 0 records"),
-        ({"batch": 8, "ahead": -1}, "-1 of them at once"),
+        ({"batch": 8, "ahead": -1}, "-1 batches ahead"),
         ({"batch": 8, "epochs": 0}, "0 epochs"),
         ({"batch": 8, "samples": 0}, "nothing to train on"),
         ({"batch": 8}, "TF_CONFIG is not set"),

@@ -11,7 +11,8 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.launcher import preload
-from rover_kf.trainer import tf_config
+from rover_kf.trainer import tf_cluster, tf_config
+from rover_kf.trainer.shared_records import SharedRecords
 from rover_kf.trainer.tensorflow import TensorFlowCheckpointer
 
 CLUSTER = {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"], "ps": ["d:2222"]}
@@ -82,3 +83,49 @@ def test_torch_is_loaded_for_torchs_jobs_alone():
     """TensorFlow's processes are forked from a bare Python: its threads would not be in a fork."""
     assert preload.has_torch({})
     assert not preload.has_torch(written("chief", 0))
+
+
+def sparse(task, index, **changes):
+    """As the operator writes it where workers come and go, and what rover-kf adds."""
+    worker = {str(index): "b:2222"} if task == "worker" else {}
+    cluster = {"worker": worker, "ps": ["d:2222"] if task != "chief" else []}
+    told = {"cluster": cluster, "task": {"type": task, "index": index}}
+    known = {"chief": ["a:1"], "ps": ["d:1", "e:1"], "worker": ["b:1", "c:1", "f:1"]}
+    return {"TF_CONFIG": json.dumps(told), "ROVER_TF_CLUSTER": json.dumps(known), **changes}
+
+
+def test_clients_know_servers_and_themselves_and_servers_know_all():
+    """So that a worker waits for nobody, and is found when it comes."""
+    worker = tf_cluster.read(sparse("worker", 2))
+    assert worker.cluster == {"ps": {0: "d:1", 1: "e:1"}, "worker": {2: "f:1"}}
+    assert worker.filters == ("/job:ps", "/job:worker/task:2")
+    assert worker.servers == 2
+    chief = tf_cluster.read(sparse("chief", 0))
+    assert chief.cluster == {"ps": {0: "d:1", 1: "e:1"}, "chief": {0: "a:1"}}
+    server = tf_cluster.read(sparse("ps", 1))
+    assert server.cluster["worker"] == {0: "b:1", 1: "c:1", 2: "f:1"}
+    assert set(server.cluster) == {"chief", "ps", "worker"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        (sparse("worker", 3), "this process is worker 3"),
+        (sparse("worker", 0, ROVER_TF_CLUSTER="["), "JSON with the addresses"),
+        (sparse("worker", 0, ROVER_TF_CLUSTER=""), "sets it in a labelled TFJob"),
+        (sparse("worker", 0, TF_CONFIG=""), "TF_CONFIG is not set"),
+    ],
+)
+def test_a_place_that_is_none_is_refused(environment, says):
+    """A worker beyond the bound above all."""
+    with pytest.raises(errors.InputError, match=says):
+        tf_cluster.read(environment)
+
+
+def test_records_are_lent_under_rover_kf_alone(monkeypatch):
+    """There is no ledger elsewhere, and a parameter server takes none."""
+    for name, value in sparse("worker", 0).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("ROVER_HOME", raising=False)
+    with pytest.raises(errors.InputError, match="under rover-kf; this process is none"):
+        SharedRecords(10, batch=2)
