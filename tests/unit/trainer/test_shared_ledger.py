@@ -60,7 +60,9 @@ def test_a_worker_goes_back_with_the_ledger():
     assert not worker.has_news
     asked(desk, worker)
     assert worker.epoch == 0
-    assert worker.take(2).begin == 2
+    again = worker.take(2)
+    assert again.begin == 2
+    worker.used([again])
     all_of_an_epoch(desk, worker)
     assert desk.progress("train", 0).epoch == 0
     asked(desk, worker)
