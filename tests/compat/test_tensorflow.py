@@ -55,7 +55,7 @@ def test_a_worker_a_server_and_the_chief_are_killed(tensorflow):
     """The sample. A worker's loss costs no step; the chief goes on from memory after a server's
     loss and after its own, with the very loss that it had at that step. In the model that ends
     each row was trained on in each epoch, and of the worker's last batch perhaps twice."""
-    epochs = 134
+    epochs = 67
     with TensorFlowJob(_sample(epochs * BATCHES), tensorflow, SAMPLES) as job:
         chief = job.pods["chief-0"]
         _beyond(chief, 20)
