@@ -127,11 +127,12 @@ class SidecarPeers:
         url, limit = self._ledger + path, aiohttp.ClientTimeout(total=2 * CONNECT_SECONDS)
         try:
             async with self._open().post(
-                url, data=body, headers=self._headers(), timeout=limit
+                url, data=body, headers=self._headers(), timeout=limit, **self._secured()
             ) as response:
                 return response.status, await response.read()
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
-            raise errors.ClusterUnavailable(f"{url} cannot be reached: {cause}") from cause
+            message = f"{url} cannot be reached: {secured.why(cause)}"
+            raise errors.ClusterUnavailable(message) from cause
 
     async def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         url, headers = self._coordinator + path, self._headers() | self.copy.headers()
