@@ -183,7 +183,7 @@ def _matrix(found: dict[str, Any]) -> list[str]:
     runs = collections.Counter(
         f"`{fault['run']}` on {fault['date']}" for fault in found["faults"].values()
     )
-    when = ", ".join(f"{run} ({count} faults)" for run, count in runs.items())
+    when = ", ".join(f"{run} ({count} fault{'s' * (count != 1)})" for run, count in runs.items())
     return [
         f"Seen by `pytest tests/cluster/test_chaos.py`: {when}.\n\n",
         "| fault | detected by | told as | action | all step again in | steps lost | seen on |\n",

@@ -8,18 +8,16 @@ In CI a choice of scenarios; ``pytest tests/cluster/test_chaos.py --chaos all`` 
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from chaos import journal, matrix, scenarios, verdict
+from chaos import calm, journal, matrix, scenarios, verdict
 from chaos.scenarios import Scenario
 from chaos.scene import Scene
 from chaos.verdict import Cost
-from testcluster import host_python, jobs, settings, small_disk
+from testcluster import jobs, settings, small_disk
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from tests_support import eventually
@@ -102,20 +100,7 @@ def scene(  # noqa: PLR0917 - all of them are broken
 def undisturbed(tmp_path_factory, steps) -> dict[int, str]:
     """Digests of the weights at every step of the same training, to which nothing happens."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    python = host_python.torch_environment() / "bin" / "python"
-    launch = ["-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", "--standalone"]
-    script = [jobs.TOOLS / "journaled.py", jobs.SAMPLES / "digits.py", "--steps", str(steps)]
-    environment = {
-        **os.environ,
-        "JOURNAL": str(folder),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(settings.REPOSITORY),
-    }
-    done = subprocess.run(
-        [python, *launch, *script], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = journal.read(folder)
+    lines = calm.train(folder, RANKS, steps)
     found = {line.step: line.digest for line in lines if line.verb == "stepped"}
     assert len(found) == steps
     assert all(line.digest == found[line.step] for line in lines if line.step)

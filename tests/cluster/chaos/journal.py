@@ -25,6 +25,9 @@ class Line:
     source: str
     process: str
     """Which file it is from."""
+    loss: float = 0.0
+    """Mean of the rank's own samples of the step."""
+    samples: int = 0
 
 
 def read(folder: pathlib.Path) -> list[Line]:
@@ -33,11 +36,11 @@ def read(folder: pathlib.Path) -> list[Line]:
     for place in folder.glob("*.txt"):
         for text in place.read_text().splitlines(keepends=True):
             if text.endswith("\n"):
-                at, rank, world, verb, step, digest, source = text.split()
+                at, rank, world, verb, step, digest, source, loss, samples = text.split()
                 found.append(
                     Line(
                         float(at), int(rank), int(world), verb, int(step), digest, source,
-                        place.stem,
+                        place.stem, float(loss), int(samples),
                     )
                 )  # fmt: skip
     return sorted(found)

@@ -3,9 +3,9 @@
 """Runs a sample script unchanged and writes down what its weights are at every step and restore.
 
 ``journaled.py digits.py --steps 100``: a file a process in the folder JOURNAL, which outlives pods:
-``<monotonic seconds> <rank> <world size> stepped|restored <step> <sha256> <source>``. Weights are
-parameters and the optimizer's state, which all ranks have alike; BatchNorm's running figures are
-each rank's own.
+``<monotonic seconds> <rank> <world size> stepped|restored <step> <sha256> <source> <loss>
+<samples>``, one line each. Weights are parameters and the optimizer's state, which all ranks have
+alike; BatchNorm's running figures are each rank's own. The loss is the mean of the rank's samples.
 """
 
 import hashlib
@@ -49,20 +49,21 @@ class Journaled(rover_kf.Checkpointer):
     def restore(self, state):
         """Restore, then write."""
         step = super().restore(state)
-        self._write("restored", step, state, self.restored_from)
+        self._write("restored", step, state, self.restored_from, 0)
         return step
 
     def step(self, step, state, **known):
         """Write, then do the same."""
-        self._write("stepped", step, state, "-")
+        self._write("stepped", step, state, "-", known.get("samples", 0))
         return super().step(step, state, **known)
 
-    def _write(self, verb, step, state, source):
+    def _write(self, verb, step, state, source, samples):
         rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
         place = JOURNAL / f"{socket.gethostname()}.{rank}.{os.getpid()}.txt"
         with place.open("a") as file:
             file.write(
-                f"{time.monotonic()} {rank} {world} {verb} {step} {digest(state)} {source}\n"
+                f"{time.monotonic()} {rank} {world} {verb} {step} {digest(state)} {source} "
+                f"{state['loss']} {samples}\n"
             )
 
 

@@ -25,8 +25,7 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
     schedule.KILL_SIDECAR: _DIED,
     schedule.STOP_TRAINER: _DIED,
     schedule.STOP_SIDECAR: _DIED,
-    # The first pod takes the story with it: then the operator's word is what is left.
-    schedule.DELETE_POD: frozenset({*_DIED, names.EVENT_MEMBER_LEFT, POD_CREATED}),
+    schedule.DELETE_POD: frozenset({*_DIED, names.EVENT_MEMBER_LEFT}),
     schedule.SCALE_UP: frozenset({names.EVENT_SCALED}),
     schedule.SCALE_DOWN: frozenset({names.EVENT_SCALED}),
 }
