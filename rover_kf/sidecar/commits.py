@@ -174,6 +174,8 @@ class Commits:
         _log.info("rank %d gives up step %d: %s", told.rank, told.step, told.reason)
         key, now = (told.round, told.step), time.monotonic()
         self._naming.given_up(key, now=now, pause=told.pause_seconds)
+        if self._waiters and not told.pause_seconds:
+            self._naming.hurry()  # a newer step has replaced it, and is as good to who waits
         self._poll.notify()
         return reply(Acknowledged())
 

@@ -258,6 +258,11 @@ def test_seals_are_counted_by_steps_with_the_slowest_rank(tmp_path, replicated):
             )
             poll = NamedRequest(1, 30.0)
             assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named)).step == 20
+            # A newer slot has replaced it: who waits does not wait for the pace with the next one.
+            replaced = GivenUp("p", 1, 1, 20, "newer steps replaced it")
+            await coordinator.ask(names.PATH_COMMIT_GIVEN_UP, replaced)
+            poll = NamedRequest(2, 10.0)
+            assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named)).step == 20
             waiting.cancel()
 
     asyncio.run(scene())
