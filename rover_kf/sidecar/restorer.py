@@ -121,7 +121,8 @@ class Restorer:
         if choice.source in ("memory", "peer", "parity") and choice.holdings:
             first = choice.holdings[0]
             here = choice.source == "memory" and not first.replica
-            cut = bool(request.wanted) and not first.pieces  # it was whole, and is sharded now
+            sharded = any(one.sizes != one.shape for one in request.wanted)
+            cut = sharded and not first.pieces  # it was saved whole
             if here and len(choice.holdings) == 1 and not cut:
                 return await asyncio.to_thread(self._own_verified, first)
             return await self._again(request, choice)
