@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -16,9 +17,9 @@ from rover_kf.report import charts, comparison, text
 from rover_kf.report.charts import Span, Words
 from rover_kf.report.comparison import Comparison
 from rover_kf.report.shapes import Chart
-from rover_kf.simulation import suite, traces
-from rover_kf.simulation.cluster import FleetOutcome
-from rover_kf.simulation.fleet_policies import FLEET_POLICIES
+
+if TYPE_CHECKING:
+    from rover_kf.simulation.cluster import FleetOutcome
 
 COLUMNS = (
     "policy",
@@ -52,6 +53,10 @@ def simulate(  # noqa: PLR0917 - click passes them by name
     FOLDER holds a model's placements.csv and validation-*.csv a folder, and workloads/*.csv;
     docs/scaling.md says what is in them.
     """
+    # Its interpolation and solvers take longer to load than all other verbs need.
+    from rover_kf.simulation import suite, traces  # noqa: PLC0415
+    from rover_kf.simulation.fleet_policies import FLEET_POLICIES  # noqa: PLC0415
+
     found = traces.read(folder)
     names = _known(policies.split(","), list(FLEET_POLICIES), "policy")
     loads = suite.runnable(found)

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
+
+from rover_kf.scaling import least_squares
 
 OVERLAP = 1.1
 """g: 1 hides nothing."""
@@ -112,7 +113,7 @@ def _solve(design: Array, target: Array) -> Terms:
     scale[scale == 0] = 1.0
     ridge = RIDGE * np.eye(design.shape[1])
     stacked = np.vstack([design / scale, ridge])
-    found, _ = optimize.nnls(stacked, np.concatenate([target, np.zeros(design.shape[1])]))
+    found = least_squares.solve(stacked, np.concatenate([target, np.zeros(design.shape[1])]))
     c0, c1, c2, c3, c4 = (float(value) for value in found / scale)
     return c0, c1, c2, c3, c4
 

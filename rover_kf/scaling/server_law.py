@@ -21,10 +21,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
 
 from rover_kf.api.records import ServerSetup
 from rover_kf.api.samples import Throughput
+from rover_kf.scaling import least_squares
 
 RIDGE = (0.02, 0.02, 0.02, 0.05, 0.05)
 """Of the terms at their medians, in medians of a step: what repeats another term is dropped."""
@@ -140,7 +140,7 @@ def _solve(rows: Sequence[ServerRow]) -> Array:
     ridge = math.sqrt(len(rows)) * np.diag(RIDGE) / float(np.median(seconds))
     design = np.vstack([terms * scale / seconds[:, None], ridge])
     target = np.concatenate([np.ones(len(rows)), np.zeros(len(ridge))])
-    solution: Array = optimize.nnls(design, target)[0] * scale
+    solution: Array = least_squares.solve(design, target) * scale
     return solution
 
 

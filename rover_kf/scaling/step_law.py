@@ -22,7 +22,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
+
+from rover_kf.scaling import least_squares
 
 OVERLAPS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0)
 OVERLAP_PRICE = 2e-3
@@ -81,7 +82,7 @@ def _profiled(rows: Sequence[StepRow], alone: Sequence[StepRow]) -> StepLaw:
     """Compute by the single ranks, then the network for each overlap."""
     batches, seconds = _columns(alone)
     design = np.stack([np.ones_like(batches), batches], 1) / seconds[:, None]
-    c0, c1 = optimize.nnls(design, np.ones(len(design)))[0]
+    c0, c1 = least_squares.solve(design, np.ones(len(design)))
     others = [row for row in rows if row.world_size > 1]
     batches, seconds = _columns(others)
     compute = np.maximum(c0 + c1 * batches, 1e-9)
@@ -95,7 +96,7 @@ def _profiled(rows: Sequence[StepRow], alone: Sequence[StepRow]) -> StepLaw:
         weight = (network / seconds) ** (g - 1) / seconds
         design = np.vstack([terms * weight[:, None], ridge])
         target = np.concatenate([network * weight, np.zeros(len(ridge))])
-        solution, _ = optimize.nnls(design, target)
+        solution = least_squares.solve(design, target)
         guess = (compute**g + (terms @ solution) ** g) ** (1 / g)
         error = math.sqrt(float(np.mean(np.log(guess / seconds) ** 2)))
         law = StepLaw((c0, c1), (solution[0], solution[1], solution[2]), g)
@@ -115,7 +116,7 @@ def _joint(rows: Sequence[StepRow]) -> StepLaw:
     prior = np.array([ridge[0, 0] * median * FIXED_SHARE, 0.0, 0.0, 0.0, 0.0])
     design = np.vstack([np.array(terms) / seconds[:, None], ridge]) * scale
     target = np.concatenate([np.ones(len(rows)), prior])
-    c0, c1, r0, r1, r2 = optimize.nnls(design, target)[0] * scale
+    c0, c1, r0, r1, r2 = least_squares.solve(design, target) * scale
     return StepLaw((float(c0), float(c1)), (float(r0), float(r1), float(r2)), 1.0)
 
 

@@ -77,6 +77,20 @@ def test_the_runtime_imports_with_nothing_installed():
     assert done.stdout.strip() == "[]"
 
 
+def test_the_command_line_starts_without_the_solver():
+    """scipy's solver takes half a second to load: who fits no law does not wait for it."""
+    code = "import sys, rover_kf.cli, controller.__main__; print('scipy' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd=ROOT,
+    )
+    assert done.stdout.strip() == "False"
+
+
 def python_files():
     """Every Python file of the project that git knows."""
     listed = subprocess.run(
