@@ -8,10 +8,13 @@ import functools
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 import torch
 import torch._dynamo  # The first step of an optimizer imports it, for more than a second.
+
+from rover_kf.launcher import worker
 
 
 def start(environments: Sequence[dict[str, str]], work: Callable[[], None]) -> list[int]:
@@ -22,12 +25,24 @@ def start(environments: Sequence[dict[str, str]], work: Callable[[], None]) -> l
         if not rank:
             os.environ.update(environment)
             torch.set_num_threads(1)
-            work()
-            if torch.distributed.is_initialized():
-                torch.distributed.destroy_process_group()
-            os._exit(0)
+            _end(work)
         ranks.append(rank)
     return ranks
+
+
+def _end(work: Callable[[], None]) -> None:
+    """Do it and end the process, as a launcher's worker does: what it has inherited is not taken
+    apart, which takes seconds."""
+    try:
+        work()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+    except SystemExit as ended:
+        worker._end(int(ended.code or 0))
+    except BaseException:  # noqa: BLE001 - the process's last word
+        traceback.print_exc()
+        worker._end(1)
+    os._exit(0)
 
 
 def wait(ranks: Sequence[int]) -> list[int]:
