@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
@@ -67,17 +68,8 @@ WRONG = {
 class Quick(SidecarPod):
     """The real sidecar with shorter limits of time; nothing else differs."""
 
-    def start(self) -> Quick:
-        whole = subprocess.Popen
-
-        def quick(command: list[str], **rest: object) -> subprocess.Popen[bytes]:
-            assert command[1:] == ["-m", "rover_kf.sidecar"]
-            return whole([sys.executable, "-c", QUICK], **rest)  # type: ignore[call-overload]
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(subprocess, "Popen", quick)
-            super().start()
-        return self
+    def begin(self, environment: Mapping[str, str], errors: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", QUICK], env=environment, stderr=errors)
 
 
 def peak_of(pod: SidecarPod) -> int:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pod's sidecar, as far as checkpoints need one, in a process of its own, on real sockets.
 
-Run as a script it serves until it is killed: tests start it with start_pod, kill it, start it anew.
+It serves until it is killed: tests start it, kill it, start it anew.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import json
 import logging
 import os
 import pathlib
-import signal
 import socket
-import subprocess
-import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from aiohttp import web
+from pod_nursery import Forked, nursery
 from tests_support import eventually
 
 from rover_kf.api import names
@@ -34,7 +34,6 @@ from rover_kf.sidecar.place import place_of
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.web import application
 
-HERE = pathlib.Path(__file__).parent
 LOG = "log"
 """Below the pod's home: what its sidecar logs."""
 
@@ -132,7 +131,7 @@ class Pod:
     """A running sidecar process."""
 
     settings: SidecarSettings
-    process: subprocess.Popen[bytes] | None = None
+    process: Forked | None = None
     behind: int | None = None
     """Port where it listens, if on its own there is a proxy."""
 
@@ -143,11 +142,8 @@ class Pod:
         (home / "ready").unlink(missing_ok=True)
         (home / "token").write_text("a token")
         spec = {key: _plain(value) for key, value in dataclasses.asdict(self.settings).items()}
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", __file__, json.dumps(spec), self._port()],
-            env={**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parents[1]}"},
-        )
-        eventually((home / "ready").exists, within=60, what="the pod's sidecar is up")
+        self.process = nursery().start(("pod", spec, self._port()))
+        eventually((home / "ready").exists, within=60, every=0.01, what="the pod's sidecar is up")
 
     def _port(self) -> str:
         return str(self.behind or self.settings.port)
@@ -155,7 +151,7 @@ class Pod:
     def kill(self) -> None:
         """SIGKILL it."""
         if self.process is not None:
-            self.process.send_signal(signal.SIGKILL)
+            self.process.kill()
             self.process.wait()
             self.process = None
 
@@ -236,15 +232,11 @@ def _log_into(path: pathlib.Path) -> None:
         log.addHandler(handler)
 
 
-def main() -> None:
-    """Serve the pod that the command line describes."""
-    spec = json.loads(sys.argv[1])
+def run(spec: dict[str, Any], port: str) -> None:
+    """Serve the pod that this describes, its peers on that port; for ever."""
+    warnings.simplefilter("error")
     for key in ("home", "token_home"):
         spec[key] = pathlib.Path(spec[key]) if spec[key] else None
     settings = SidecarSettings(**spec)
     _log_into(settings.home / LOG)
-    asyncio.run(serve(settings, Told(settings.home / "events"), int(sys.argv[2])))
-
-
-if __name__ == "__main__":
-    main()
+    asyncio.run(serve(settings, Told(settings.home / "events"), int(port)))

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pod_nursery import Forked, nursery
 from tests_support import eventually
 
 from rover_kf.api import codec, names
@@ -65,7 +66,7 @@ class Pod:
         self.name = f"train-worker-{index}"
         self.home = job.folder / str(index)
         self.launcher: subprocess.Popen[bytes] | None = None
-        self.sidecar: subprocess.Popen[bytes] | None = None
+        self.sidecar: Forked | None = None
         self.log = job.folder / f"{index}.log"
 
     def start_sidecar(self) -> None:
@@ -96,9 +97,7 @@ class Pod:
             **{name: value.format(index=self.index) for name, value in job.policy.items()},
         }
         with (job.folder / f"{self.index}.sidecar.log").open("ab") as log:
-            self.sidecar = subprocess.Popen(
-                [sys.executable, "-m", "rover_kf.sidecar"], env=environment, stderr=log
-            )
+            self.sidecar = nursery().start(("sidecar",), environment, errors=log.fileno())
 
     def start_launcher(self, *command: str, first: str = "", inside: Sequence[str] = ()) -> None:
         """Start rover-run.

@@ -11,10 +11,10 @@ import pathlib
 import shutil
 import ssl
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 
+from pod_nursery import Forked, nursery
 from pods import network
 from tests_support import eventually
 
@@ -57,7 +57,7 @@ class SidecarPod:
         self.folder, self.home = folder, folder / self.uid
         self.log = folder / f"{self.uid}.log"
         self.member = Member(self.name, f"of {self.uid}", rank, 1)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Forked | subprocess.Popen[bytes] | None = None
 
     def start(self) -> SidecarPod:
         """Start (or start again) the sidecar."""
@@ -81,9 +81,14 @@ class SidecarPod:
             names.ENV_TOKEN_HOME: str(self.folder),
         } | self.settings
         with self.log.open("ab") as log:
-            command = [sys.executable, "-m", "rover_kf.sidecar"]
-            self.process = subprocess.Popen(command, env=os.environ | settings, stderr=log)
+            self.process = self.begin(os.environ | settings, log.fileno())
         return self
+
+    def begin(
+        self, environment: Mapping[str, str], errors: int
+    ) -> Forked | subprocess.Popen[bytes]:
+        """The process, with that descriptor as its standard error."""
+        return nursery().start(("sidecar",), environment, errors=errors)
 
     def ready(self) -> SidecarPod:
         """Wait until it serves."""
