@@ -85,6 +85,8 @@ def _given() -> argparse.Namespace:
     actions = given.actions.split(",")
     if unknown := set(actions) - set(NAMES):
         parser.error(f"no such action: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if "goodput" in actions and given.goodput_seconds <= 0:
+        parser.error("goodput is a share of seconds: --goodput-seconds has to be above 0")
     if given.abreast and "node_lost" in actions and len(actions) > 1:
         parser.error("node_lost takes a node from the others, too: measure it by itself")
     return given

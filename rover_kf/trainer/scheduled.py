@@ -13,7 +13,7 @@ import importlib
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from rover_kf import errors
@@ -194,7 +194,7 @@ class ScheduledRecords:
             least = self._records.batch
             holder = Holder(self.plan, place, epoch=self._union.epoch, shared=False, least=least)
             desk: Counter = FarDesk(Link(given.home)) if given.home else OwnDesk()
-            self._leases = Leases(holder, desk, self._progress, _no_ends, 2 * self.plan.shard)
+            self._leases = Leases(holder, desk, self._progress, dict, 2 * self.plan.shard)
         return self._leases
 
     def _traced(self, function: Callable[[Any], object]) -> Any:
@@ -242,7 +242,3 @@ def _workers() -> int:
             "ahead, two a worker"
         )
     return max(told.workers, 1)
-
-
-def _no_ends() -> Mapping[str, int]:
-    return {}

@@ -136,6 +136,17 @@ def no_controller(scene: Scene) -> Iterator[None]:
         deployment.scale(scene.cluster, 1)
 
 
+@contextlib.contextmanager
+def no_node(scene: Scene) -> Iterator[None]:
+    """No node takes pods; what runs goes on."""
+    nodes = [node.name for node in scene.cluster.nodes]
+    scene.cluster.kubectl("cordon", *nodes)
+    try:
+        yield
+    finally:
+        scene.cluster.kubectl("uncordon", *nodes)
+
+
 def both(first: Fault, second: Fault) -> Fault:
     """The second while the first lasts."""
 

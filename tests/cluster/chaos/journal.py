@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -49,6 +49,21 @@ def read(folder: pathlib.Path) -> list[Line]:
 def newest(lines: Iterable[Line], at: float) -> int:
     """The highest step that any rank had finished by then; 0 if none had."""
     return max((line.step for line in lines if line.verb == "stepped" and line.at <= at), default=0)
+
+
+def losses(lines: Iterable[Line]) -> dict[int, float]:
+    """Mean loss of each step's whole batch, as it was made last by all ranks of one world."""
+    parts: dict[tuple[int, int], dict[int, Line]] = {}
+    for line in lines:
+        if line.verb == "stepped":
+            parts.setdefault((line.step, line.world), {})[line.rank] = line
+    whole = {key: found for key, found in parts.items() if len(found) == key[1]}
+    newest = sorted(whole, key=lambda key: max(line.at for line in whole[key].values()))
+    return {key[0]: _mean(whole[key].values()) for key in newest}
+
+
+def _mean(lines: Collection[Line]) -> float:
+    return sum(line.loss * line.samples for line in lines) / sum(line.samples for line in lines)
 
 
 def other_bits(lines: Iterable[Line], expected: Mapping[int, str]) -> list[str]:
