@@ -47,7 +47,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        checkpointer.step(step, state, samples=BATCH, total_steps=given.steps)
+        checkpointer.step(step, state, samples=len(inputs), total_steps=given.steps)
         time.sleep(given.pause)
         if rank == 0 and step % 50 == 0:
             print(f"step {step} of {given.steps}: loss {float(loss.detach()):.4f}", flush=True)

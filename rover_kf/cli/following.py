@@ -71,6 +71,8 @@ def _drain(rover: RoverClient, key: JobKey) -> None:
         try:
             rover.get(key)
         except errors.JobNotFound:
+            rover.settle(key)
+            click.echo(f"{key} was ended; rover-kf report {key.name} tells of it", err=True)
             return
         time.sleep(0.05)
 

@@ -163,7 +163,7 @@ def logs(  # noqa: PLR0917 - click passes options by name
 def events(place: Place, name: str, namespace: str, output: str) -> None:
     """Print a job's story."""
     with place.client() as rover:
-        found = rover.events(rover.get(key_of(namespace, name)).key)
+        found = rover.events(key_of(namespace, name))
         tell(found, output, *(Text(event_line(event)) for event in found))
 
 

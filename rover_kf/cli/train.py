@@ -20,7 +20,12 @@ from rover_kf.injection import differences
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--replicas", default="1", show_default=True, help="4, or fewest and most: 1:4.")
+@click.option(
+    "--replicas",
+    default="1",
+    show_default=True,
+    help="4, or fewest and most: 1:4, between which its throughput decides (scaling.mode auto).",
+)
 @click.option("--start", type=click.IntRange(1), help="Replicas at first [default: the most].")
 @click.option("--processes", default=1, show_default=True, help="Of training, in each replica.")
 @click.option("--checkpoints", default="", help="Folder (embedded), claim:NAME or s3://… to keep.")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.jobs import JobKey, ObservedJob
+from rover_kf.api.jobs import JobKey
 from rover_kf.client import job_name, kubeflow_client, settings
 from rover_kf.client.kubeflow_client import KubeflowClient
 from rover_kf.client.reconciling import Background
@@ -78,10 +78,10 @@ class Abode:
             self._background = Background(self.cluster, self.history, policy_of)
         self._background.add(key)
 
-    def _settle(self, job: ObservedJob) -> None:
+    def settle(self, key: JobKey) -> None:
         """Have the end of a job recorded before anyone asks the history for it."""
         if self._background is not None:
-            self._background.settle(job.key, SETTLE_SECONDS)
+            self._background.settle(key, SETTLE_SECONDS)
 
 
 def key_of(key: JobKey | str) -> JobKey:

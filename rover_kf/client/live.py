@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
+from rover_kf.api.records import RunRecord
 from rover_kf.api.status import CoordinatorStatus, ScaleRequest
 from rover_kf.client import admission, explaining, pausing
 from rover_kf.client.abode import key_of
 from rover_kf.client.explaining import Explanation
 from rover_kf.client.listings import Course, Events, Jobs, Log
 from rover_kf.client.pausing import Paused
-from rover_kf.client.progress import Progress, carried, progress_of
+from rover_kf.client.progress import Progress, carried, ended, progress_of
 from rover_kf.client.runs import Runs
 from rover_kf.client.screen import Screen
 from rover_kf.cluster import coordinator_status
@@ -57,10 +58,10 @@ class LiveJobs(Runs):
         while True:
             job = self.get(key)
             if job.phase == until:
-                self._settle(job)
+                self.settle(job.key)
                 return job
             if job.finished:
-                self._settle(job)
+                self.settle(job.key)
                 raise errors.JobFailed(f"{job.key} is {job.phase}: {self.verdict(job.key)}")
             if deadline is not None and time.monotonic() > deadline:
                 raise errors.StillRunning(
@@ -77,14 +78,27 @@ class LiveJobs(Runs):
         return coordinator_status.ask(self.cluster, key_of(key), after=after)
 
     def progress(self, key: JobKey | str) -> Progress:
-        """Where the job stands; never fails because the coordinator is silent."""
+        """Where the job stands; never fails because the coordinator is silent.
+
+        Of a job that has ended the history tells how far it came.
+        """
         try:
             status = self.status(key, after=names.NO_EVENTS)
         except errors.ClusterUnavailable:
             status = None
         job = self.get(key)
         found = progress_of(job, self.cluster.list_pods(job.key), status)
+        if status is None and found.finished:
+            found = ended(found, self._last(job))
         return dataclasses.replace(found, at=time.time())
+
+    def _last(self, job: ObservedJob) -> RunRecord | None:
+        """What the history keeps of this very job; None if it cannot be asked, too."""
+        try:
+            record = self.record(job.key)
+        except errors.HistoryUnavailable:
+            return None
+        return record if record is not None and record.uid == job.uid else None
 
     def watch(self, key: JobKey | str, *, every: float = 0.5) -> Iterator[Progress]:
         """Progress every so many seconds, with what was told meanwhile, until the job's end."""
@@ -93,7 +107,7 @@ class LiveJobs(Runs):
         while True:
             progress = self.progress(key)
             if progress.finished:
-                self._settle(self.get(key))
+                self.settle(progress.key)
             fresh = tuple(event for event in self.events(key) if event not in seen)
             seen.update(fresh)
             # The coordinator goes before the job does: what it said last still stands.
@@ -132,8 +146,22 @@ class LiveJobs(Runs):
         return Course(seen)
 
     def events(self, key: JobKey | str) -> Events:
-        """Events of the job, oldest first."""
-        return Events(self.cluster.list_events(key_of(key)))
+        """Events of the job, oldest first; of one that is gone those that the history keeps.
+
+        Raises:
+            JobNotFound: neither knows it.
+        """
+        wanted = key_of(key)
+        if found := self.cluster.list_events(wanted):
+            return Events(found)
+        try:
+            self.cluster.get_job(wanted)
+        except errors.JobNotFound:
+            record = self.record(wanted)
+            if record is None:
+                raise
+            return Events(record.events)
+        return Events(())
 
     def logs(
         self,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob, Pod
 from rover_kf.api.leases import DataStatus
+from rover_kf.api.records import RunRecord
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.api.tables import Shown
@@ -103,6 +104,23 @@ def progress_of(
         data=status.data if status else (),
         namespace=job.key.namespace,
         kind=job.key.kind,
+    )
+
+
+def ended(progress: Progress, record: RunRecord | None) -> Progress:
+    """The progress of a job that has ended, with what the history keeps of it."""
+    if record is None:
+        return progress
+    newest = record.looks[-1] if record.looks else None
+    return dataclasses.replace(
+        progress,
+        step=record.steps,
+        total_steps=record.total_steps,
+        durable_step=newest.durable_step if newest else None,
+        restarts=record.restarts,
+        verdict=record.verdict,
+        goodput=record.goodput,
+        data=record.data,
     )
 
 

@@ -202,7 +202,8 @@ def _job(
         raise errors.InputError(
             f"{start} replicas at first; allowed: {asked.least} to {asked.most}"
         )
-    policy = {"scaling.mode": "auto", **({"checkpoint.path": path} if path else {}), **asked.policy}
+    mode = {"scaling.mode": "auto"} if asked.least < asked.most else {}
+    policy = {**mode, **({"checkpoint.path": path} if path else {}), **asked.policy}
     resources = asked.resources.manifest
     trainer = {**container, **({"resources": resources} if resources else {})}
     pod = {"containers": [trainer], **({"volumes": list(volumes)} if volumes else {})}

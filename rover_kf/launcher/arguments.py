@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """torchrun's command line and PET_* variables, read as torchrun reads them.
 
-What only makes sense for torchrun's own rendezvous and log files is accepted and named in
-``ignored``, so that a stock command starts unchanged and its user learns what had no effect.
+What only makes sense for torchrun's own rendezvous and log files is accepted, and named in
+``ignored`` if the command has it, so that a stock command starts unchanged and its user learns what
+had no effect. PET_* variables are the Training Operator's: nobody wrote them who could learn.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Launch:
     """A number, ``auto``, ``gpu`` or ``cpu``."""
     role: str = "default"
     ignored: tuple[str, ...] = ()
-    """Options that were given and have no meaning here."""
+    """Options of the command that have no meaning here."""
 
 
 def parse(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
@@ -69,7 +70,9 @@ def parse(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
         InputError: an unknown option, no script, or an option that cannot be honoured.
     """
     found = vars(_parser().parse_args(list(command)))
-    for option in (*_VALUED, *_SWITCHES):
+    every = (*_VALUED, *_SWITCHES)
+    typed = {option for option in every if found[option.replace("-", "_")] is not None}
+    for option in every:
         name = option.replace("-", "_")
         if found[name] is None:
             found[name] = environment.get(f"PET_{name.upper()}")
@@ -83,8 +86,6 @@ def parse(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
         raise errors.InputError(
             f"--nproc-per-node is {processes!r}; allowed: a number from 1, auto, gpu or cpu"
         )
-    given = [option for option in _VALUED if found[option.replace("-", "_")] is not None]
-    given += [option for option, on in switched.items() if on]
     return Launch(
         target=found["training_script"],
         module=switched["module"],
@@ -92,7 +93,7 @@ def parse(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
         arguments=tuple(found["training_script_args"]),
         processes=processes,
         role=str(found["role"] or "default"),
-        ignored=tuple(option for option in given if option not in _USED),
+        ignored=tuple(option for option in every if option in typed - _USED),
     )
 
 

@@ -36,7 +36,7 @@ def standing(
     current = world.round
     return CoordinatorStatus(
         job=job,
-        phase=_phase(rendezvous, telemetry),
+        phase=phase(rendezvous, telemetry),
         round=world.round_number,
         nodes=len(current.members) if current else 0,
         expected_nodes=world.expected,
@@ -68,12 +68,14 @@ def standing(
     )
 
 
-def _phase(rendezvous: Rendezvous, telemetry: Telemetry) -> str:
+def phase(rendezvous: Rendezvous, telemetry: Telemetry) -> str:
+    """The job's, of ``CoordinatorStatus``; the first world has nothing to recover from."""
     world = rendezvous.world
     if world.closed:
         return "failed" if world.closed.exit_code else "finished"
     if world.drain_at:
         return "draining"
-    if world.active and (telemetry.stepping or not world.progress.ever):
+    first = world.round_number <= world.limits.first_round or not world.progress.ever
+    if world.active and (telemetry.stepping or first):
         return "training"
     return "recovering" if telemetry.step else "waiting"

@@ -102,7 +102,8 @@ class Store:
             data = json.loads((self.folder(key) / "job.json").read_text())
         except (FileNotFoundError, NotADirectoryError) as cause:
             raise errors.JobNotFound(
-                f"there is no {key} in {self.root}; rover-kf list shows what is there"
+                f"there is no {key} in {self.root}; rover-kf list shows what is there, "
+                "rover-kf history list what was"
             ) from cause
         return Record(**data)
 

@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from local_jobs import FOREVER, job, replica
+from tests_support import eventually
 
 from rover_kf import errors
+from rover_kf.api.jobs import Event
 from rover_kf.client import RoverClient, settings
 from rover_kf.client.abode import key_of
 
@@ -56,3 +60,38 @@ def test_every_verb_is_there():
     """The verbs of the SDK, each with what it is for in its docstring."""
     for verb in VERBS:
         assert (getattr(RoverClient, verb).__doc__ or "").strip()
+
+
+def test_what_was_deleted_is_told_from_the_history(rover):
+    """Once its record is settled it says ``deleted``, and its events are still to be had."""
+    key = rover.submit(job("gone", worker=replica(FOREVER)), inject=False).key
+    rover.look_after(key)
+    rover.wait(key, "Running", timeout=60)
+    eventually(lambda: rover.record(key) is not None)
+    rover.delete(key)
+    eventually(lambda: not rover.list())
+    rover.settle(key)
+    found = rover.record(key)
+    assert found.outcome == "deleted"
+    story = (Event("WorldFormed", "round 1", at=1.0),)
+    rover.history.upsert(dataclasses.replace(found, events=story))
+    assert tuple(rover.events(key)) == story
+    with pytest.raises(errors.JobNotFound, match="rover-kf history list what was"):
+        rover.get(key)
+    with pytest.raises(errors.JobNotFound):
+        rover.events("never")
+
+
+def test_the_progress_of_a_job_that_ended_is_what_the_history_keeps(rover):
+    """Its coordinator is gone; steps, restarts and verdict are those of its record."""
+    key = rover.submit(job("over", worker=replica("exit 0")), inject=False).key
+    rover.look_after(key)
+    rover.wait(key, timeout=60)
+    eventually(lambda: rover.record(key) is not None)
+    told = dataclasses.replace(rover.record(key), steps=7, total_steps=7, restarts=2)
+    rover.history.upsert(told)
+    last = rover.progress(key)
+    assert (last.phase, last.step, last.total_steps, last.restarts) == ("Succeeded", 7, 7, 2)
+    rover.history.upsert(dataclasses.replace(told, uid="another run of that name"))
+    rover.history.delete(told.uid)
+    assert rover.progress(key).step == 0

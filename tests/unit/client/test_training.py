@@ -46,6 +46,17 @@ def test_an_embedded_job_runs_the_script_where_it_is(asked, tmp_path):
     assert path.endswith("/kept")
 
 
+def test_throughput_decides_only_where_there_is_a_choice(asked):
+    """A range is scaled by itself unless it is said otherwise; a number stays."""
+    mode = "rover-kf.io/scaling.mode"
+    job = training.embedded_job(asked)
+    assert job["metadata"]["annotations"][mode] == "auto"
+    fixed = training.embedded_job(dataclasses.replace(asked, least=2, most=2))
+    assert mode not in fixed["metadata"]["annotations"]
+    told = dataclasses.replace(asked, policy={"scaling.mode": "off"})
+    assert training.embedded_job(told)["metadata"]["annotations"][mode] == "off"
+
+
 def test_a_job_of_a_cluster_takes_its_script_along(asked):
     """Script in a ConfigMap that the job owns, checkpoints on a claim, sizes as asked for."""
     whole = dataclasses.replace(

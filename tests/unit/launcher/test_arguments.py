@@ -17,6 +17,8 @@ def test_stock_command():
     assert (launch.target, launch.arguments) == ("t.py", ("--lr", "1", "-m"))
     assert (launch.processes, launch.module) == ("2", False)
     assert launch.ignored == ("nnodes", "rdzv-backend", "max-restarts")
+    operators = {"PET_NNODES": "1:4", "PET_RDZV_BACKEND": "c10d", "PET_STANDALONE": "1"}
+    assert parse(["t.py"], operators).ignored == ()
 
 
 def test_variables():
