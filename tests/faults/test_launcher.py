@@ -39,7 +39,7 @@ dist.destroy_process_group()
 
 def test_all_ends_with_zero():
     """Two pods form one world, train to the end, store the last step, and both exit 0."""
-    with Job(2) as job:
+    with Job(2, warm=False) as job:
         job.start(job.script(), "30", "0.01")
         assert [pod.wait() for pod in job.pods.values()] == [0, 0]
         for pod in job.pods.values():
@@ -79,9 +79,10 @@ def test_killed_process():
 
 def test_third_joins_live():
     """A newcomer joins while the others train; they lose no step, and it restores from a peer."""
-    with Job(2) as job:
+    with Job(2, warm=False) as job:
         job.start(job.script(), "100000", "0.02")
         job.stepping(0, 1)
+        eventually(lambda: job.status().step > 0, within=120)
         job.add(2, job.script(), "100000", "0.02")
         job.stepping(0, 1, 2)
         steps = job.pods[0].steps()
@@ -243,7 +244,7 @@ def test_coordinator_restarts():
 
 def test_zygote_killed():
     """The process that others are forked from is killed: another is started, training resumes."""
-    with Job(2) as job:
+    with Job(2, warm=False) as job:
         job.start(job.script(), "100000", "0.02")
         job.stepping(0, 1)
         launcher = job.pods[1].launcher
@@ -282,7 +283,7 @@ def test_budget_ends_a_crash_loop():
 
 def test_script_without_rover():
     """A stock script that reports nothing runs, survives a kill, and grows by a plain restart."""
-    with Job(2) as job:
+    with Job(2, warm=False) as job:
         command = ("--nproc-per-node", "2", job.script(PLAIN), "100000")
         job.start(*command)
         job.stepping(0, 1, world=4)

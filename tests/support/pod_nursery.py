@@ -96,20 +96,24 @@ class Nursery:
         work: Sequence[object],
         environment: Mapping[str, str] | None = None,
         *,
+        folder: pathlib.Path | None = None,
+        output: int = 1,
         errors: int = 2,
     ) -> Forked:
-        """Fork a process in this one's folder.
+        """Fork a process.
 
         Args:
             work: its kind (see ``main``) and arguments.
             environment: of it; this process's own by default.
-            errors: descriptor of its standard error.
+            folder: that it runs in; this process's own by default.
+            output: descriptor of its standard output.
+            errors: of its standard error.
         """
         variables = dict(environment or {**os.environ, **self._path})
-        asked = {"work": work, "in": str(pathlib.Path.cwd()), "with": variables}
+        asked = {"work": work, "in": str(folder or pathlib.Path.cwd()), "with": variables}
         ending, told = os.pipe()
         with self._asking:
-            socket.send_fds(self._channel, [json.dumps(asked).encode()], [told, 1, errors])
+            socket.send_fds(self._channel, [json.dumps(asked).encode()], [told, output, errors])
             number, (descriptor,), *_ = socket.recv_fds(self._channel, 32, 1)
         os.close(told)
         return Forked(int(number), descriptor, ending)
@@ -128,10 +132,13 @@ def nursery() -> Nursery:
 def main() -> None:
     """Fork for each message; the keeper answers with the process's number and its descriptor."""
     import checkpoint_pod  # noqa: PLC0415 - which imports this module for its tests
+    import warm_zygotes  # noqa: PLC0415 - the same
 
-    from rover_kf.sidecar import __main__ as sidecar  # noqa: PLC0415 - not needed there
+    from rover_kf.launcher import __main__ as launcher  # noqa: PLC0415 - not needed there
+    from rover_kf.sidecar import __main__ as sidecar  # noqa: PLC0415 - the same
 
-    kinds = {"pod": checkpoint_pod.run, "sidecar": sidecar.main}
+    launch = functools.partial(warm_zygotes.launch, launcher.main)
+    kinds = {"launcher": launch, "pod": checkpoint_pod.run, "sidecar": sidecar.main}
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Keepers that end are gone at once.
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -157,7 +164,7 @@ def _keep(
     if not child:
         channel.close()
         os.close(told)
-        _become(asked, standard, work)
+        become(asked, standard, work)
     socket.send_fds(channel, [str(child).encode()], [os.pidfd_open(child)])
     channel.close()
     for stream in standard:
@@ -167,7 +174,7 @@ def _keep(
     return 0
 
 
-def _become(asked: dict, standard: list[int], work: Callable[[], object]) -> None:
+def become(asked: dict, standard: list[int], work: Callable[[], object]) -> None:
     """Be the process until it ends."""
     for number, stream in enumerate(standard, 1):
         os.dup2(stream, number)

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import warm_zygotes
 from pod_nursery import Forked, nursery
 from tests_support import eventually
 
@@ -65,7 +66,7 @@ class Pod:
         self.job, self.index = job, index
         self.name = f"train-worker-{index}"
         self.home = job.folder / str(index)
-        self.launcher: subprocess.Popen[bytes] | None = None
+        self.launcher: Forked | subprocess.Popen[bytes] | None = None
         self.sidecar: Forked | None = None
         self.log = job.folder / f"{index}.log"
 
@@ -111,6 +112,13 @@ class Pod:
         environment = {**os.environ, "PYTHONPATH": f"{first}:{ours}" if first else ours}
         environment |= {names.ENV_HOME: str(self.home), names.ENV_CHECKPOINT_EVERY: "5"}
         with self.log.open("ab") as log:
+            if self.job.warm and not (first or inside):
+                environment[warm_zygotes.ADDRESS] = warm_zygotes.address()
+                streams = {"output": log.fileno(), "errors": log.fileno()}
+                self.launcher = nursery().start(
+                    ("launcher", command), environment, folder=self.job.folder, **streams
+                )
+                return
             self.launcher = subprocess.Popen(
                 [*inside, sys.executable, "-m", "rover_kf.launcher", *command],
                 env=environment,
@@ -138,7 +146,7 @@ class Pod:
 
 
 class Job:
-    """Several pods of one job."""
+    """Several pods of one job; ``warm``: see warm_zygotes."""
 
     def __init__(
         self,
@@ -150,13 +158,14 @@ class Job:
         restarts: int = 5,
         policy: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        warm: bool = True,
     ) -> None:
         # The path of a Unix socket is bounded: pytest's folders are too long.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="rv"))
         self.network = network()
         self.nodes, self.min_nodes, self.max_nodes = nodes, min_nodes, max_nodes
         self.restarts, self.sizes = restarts, sizes
-        self.policy, self.tls = policy or {}, tls
+        self.policy, self.tls, self.warm = policy or {}, tls, warm
         self.pods: dict[int, Pod] = {}
         (self.folder / "token").write_text("a shared token")
 
