@@ -8,6 +8,7 @@ import json
 import logging
 import pickle
 import threading
+import time
 import uuid
 
 import pytest
@@ -62,6 +63,19 @@ def topic(kafka):
     name = f"clicks-{uuid.uuid4().hex[:8]}"
     kafka.create(name, 2)
     return name
+
+
+def test_a_record_is_read_when_it_is_there(kafka, topic):
+    """Nothing waits for more of them to come: each of twenty, produced one by one, at once."""
+    source = made(kafka, topic, decode=lambda record: int(record.value))
+    reading, waited = Reading(source), 0.0
+    for number in range(20):
+        kafka.produce(topic, numbered(number, number + 1), partition=0)
+        begun = time.monotonic()
+        assert eventually(reading.rest, every=0.01) == [number]
+        waited += time.monotonic() - begun
+    print(f"{waited / 20:.3f} s a record")
+    assert waited < 20 * 0.3
 
 
 def test_history_is_read_first_and_then_what_comes_in(kafka, topic):

@@ -59,7 +59,7 @@ class Fetcher:
         if self._place != (topic, partition, begin):
             self._go(topic, partition, begin)
         while True:
-            message = self._next(topic, partition)
+            message = self._next(topic, partition, end)
             if message.error() is None:
                 self._short_since = None
                 self._place = (topic, partition, message.offset() + 1)
@@ -93,10 +93,13 @@ class Fetcher:
         self._client.check(error, f"reading {topic}/{partition}")
         return None
 
-    def _next(self, topic: str, partition: int) -> Any:
+    def _next(self, topic: str, partition: int, end: int) -> Any:
         assert self._consumer is not None  # noqa: S101 - made when a place was gone to
         while not self._came:
-            self._came.extend(self._consumer.consume(_AT_ONCE, _POLL_SECONDS))
+            # It waits until it has so many, although they are not there yet.
+            left = end - self._place[2] if self._place else 1
+            most = min(max(left, 1), _AT_ONCE)
+            self._came.extend(self._consumer.consume(most, _POLL_SECONDS))
             if not self._came:
                 self._wait(topic, partition)
         message = self._came.popleft()
