@@ -30,6 +30,7 @@ KEYS = {
 
 
 @pytest.mark.torch
+@pytest.mark.alone
 def test_the_demo_keeps_its_promises(tmp_path):
     """Train, kill, recover from memory, scale by itself, finish, record and report."""
     out = tmp_path / "demo.json"

@@ -13,7 +13,7 @@ from tests_support import eventually
 
 from rover_kf.api import names
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.alone]
 
 SLOW_UNTIL_TOLD = """
 import os, pathlib, time
