@@ -18,8 +18,8 @@ from rover_kf.api.jobs import JobKey
 from rover_kf.cli import show
 from rover_kf.cli.output import FORMAT, tell
 from rover_kf.cli.place import Place
-from rover_kf.cli.plan import DRY_RUN, tell_difference
-from rover_kf.client import Progress, RoverClient
+from rover_kf.cli.plan import DRY_RUN, OF_JOB, tell_change, tell_difference
+from rover_kf.client import Progress, RoverClient, change
 from rover_kf.client.data_progress import data_lines
 from rover_kf.client.job_name import key_of
 from rover_kf.client.lines import event_line, goodput_line, progress_line
@@ -126,11 +126,16 @@ def _status_lines(progress: Progress) -> Iterator[str]:
 @NAME
 @click.argument("workers", type=int)
 @NAMESPACE
+@OF_JOB
 @click.pass_obj
-def scale(place: Place, name: str, workers: int, namespace: str) -> None:
+def scale(place: Place, name: str, workers: int, namespace: str, dry_run: bool) -> None:  # noqa: FBT001 - click passes flags so
     """Set a job's number of worker replicas; no step is lost that need not be."""
+    key = key_of(namespace, name)
     with place.client() as rover:
-        job = rover.scale(key_of(namespace, name), workers)
+        if dry_run:
+            tell_change(rover, change.size(rover.get(key), workers))
+            return
+        job = rover.scale(key, workers)
         click.echo(f"{job.key} has {workers} worker replicas")
 
 

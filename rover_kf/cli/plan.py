@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The verb patch, and what other verbs would create. Nothing is created by it."""
+"""The verb patch, and what other verbs would create or change. Nothing is created by it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import pathlib
 
 import click
 
+from rover_kf import errors
 from rover_kf.api.jobs import Manifest
 from rover_kf.cli.place import Place
 from rover_kf.client import RoverClient, manifests
+from rover_kf.client.change import Change
 from rover_kf.client.manifests import Source
 from rover_kf.client.storage_pace import paced
 from rover_kf.history import opening
@@ -21,6 +23,9 @@ from rover_kf.injection.inject import Injected, inject
 FILE = click.argument("file", metavar="JOB.yaml", type=click.Path(path_type=pathlib.Path))
 DRY_RUN = click.option(
     "--dry-run", is_flag=True, help="Show what would change, and create nothing."
+)
+OF_JOB = click.option(
+    "--dry-run", is_flag=True, help="Show what would change of the job, and change nothing."
 )
 
 
@@ -61,6 +66,19 @@ def tell_difference(rover: RoverClient, file: pathlib.Path) -> None:
     source = manifests.load(file)
     job = _told(source, rover.patch(file))
     click.echo(differences.diff(source.job, job, source=source.name), nl=False)
+
+
+def tell_change(rover: RoverClient, wanted: Change) -> None:
+    """Print as a diff what a verb would write on a job.
+
+    Raises:
+        InputError: the API server, or a webhook, would refuse it.
+    """
+    if wanted.patch and (why := rover.cluster.try_patch(wanted.job.key, wanted.patch)):
+        raise errors.InputError(why)
+    click.echo(wanted.difference, nl=False)
+    if not wanted.difference:
+        click.echo(f"nothing would change: {wanted.job.key} is so already", err=True)
 
 
 def _told(source: Source, done: Injected) -> Manifest:

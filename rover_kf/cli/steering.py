@@ -13,6 +13,8 @@ from rich.text import Text
 from rover_kf.cli.jobs import NAME, NAMESPACE
 from rover_kf.cli.output import FORMAT, tell
 from rover_kf.cli.place import Place
+from rover_kf.cli.plan import OF_JOB, tell_change
+from rover_kf.client import change
 from rover_kf.client.explaining import Explained, Explanation, RaisedCpu, RaisedMemory
 from rover_kf.client.job_name import key_of
 from rover_kf.injection.quantities import format_bytes, format_millicores
@@ -25,11 +27,23 @@ from rover_kf.injection.quantities import format_bytes, format_millicores
     "--wait", default=120.0, show_default=True, help="Most seconds to wait for its pods' end."
 )
 @click.option("--force", is_flag=True, help="Even if what it has done is lost by it.")
+@OF_JOB
 @click.pass_obj
-def pause(place: Place, name: str, namespace: str, wait: float, force: bool) -> int:  # noqa: FBT001 - click passes flags so
+def pause(  # noqa: PLR0917 - click passes options by name
+    place: Place,
+    name: str,
+    namespace: str,
+    wait: float,
+    force: bool,  # noqa: FBT001 - click passes flags so
+    dry_run: bool,  # noqa: FBT001 - the same
+) -> int:
     """Suspend a job: its pods save, make that durable, and end; exit code 1 if they do not."""
+    key = key_of(namespace, name)
     with place.client() as rover:
-        done = rover.pause(key_of(namespace, name), wait=wait, force=force)
+        if dry_run:
+            tell_change(rover, change.suspension(rover.get(key), force=force))
+            return 0
+        done = rover.pause(key, wait=wait, force=force)
     durable = "nothing" if done.durable_step is None else f"step {done.durable_step} or later"
     click.echo(f"{done.job.key} is suspended at step {done.step} or later; {durable} is durable")
     if done.pods:
@@ -40,11 +54,16 @@ def pause(place: Place, name: str, namespace: str, wait: float, force: bool) -> 
 @click.command()
 @NAME
 @NAMESPACE
+@OF_JOB
 @click.pass_obj
-def resume(place: Place, name: str, namespace: str) -> None:
+def resume(place: Place, name: str, namespace: str, dry_run: bool) -> None:  # noqa: FBT001 - click passes flags so
     """Let a suspended job go on from where it was."""
+    key = key_of(namespace, name)
     with place.client() as rover:
-        job = rover.resume(key_of(namespace, name))
+        if dry_run:
+            tell_change(rover, change.resumption(rover.get(key)))
+            return
+        job = rover.resume(key)
         click.echo(f"{job.key} goes on with {job.nodes} pods")
 
 

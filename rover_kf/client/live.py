@@ -14,7 +14,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.records import RunRecord
 from rover_kf.api.status import CoordinatorStatus, ScaleRequest
-from rover_kf.client import admission, explaining, pausing
+from rover_kf.client import change, explaining, pausing
 from rover_kf.client.abode import key_of
 from rover_kf.client.explaining import Explanation
 from rover_kf.client.listings import Course, Events, Jobs, Log
@@ -23,7 +23,6 @@ from rover_kf.client.progress import Progress, carried, ended, progress_of
 from rover_kf.client.runs import Runs
 from rover_kf.client.screen import Screen
 from rover_kf.cluster import coordinator_status
-from rover_kf.injection import tfjob
 from rover_kf.injection.adapters import adapter_for
 
 POLL_SECONDS = 0.2
@@ -191,19 +190,15 @@ class LiveJobs(Runs):
         Raises:
             InputError: outside of what the job allows, or a TFJob whose size is fixed.
         """
-        job = self.get(key)
-        if job.key.kind == names.TFJOB and not tfjob.is_dynamic(job.manifest):
-            message = f"{job.key}: its size is fixed: suspend it, change it, resume it"
-            raise errors.InputError(message)
-        admission.check_workers(job, workers)
-        if job.key.kind == names.TFJOB:  # no world of the chief's changes
-            return self.cluster.patch_job(job.key, _of_workers("tfReplicaSpecs", workers))
-        request = ScaleRequest(job.nodes - job.replicas.get("worker", 0) + workers, "by hand")
-        with contextlib.suppress(errors.ClusterUnavailable):
-            # Not running yet, or not to be reached from here: then it sees who comes and goes.
-            self.cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, request)
-        # Whatever else changes on the job meanwhile, this is what its owner wants.
-        return self.cluster.patch_job(job.key, _of_workers("pytorchReplicaSpecs", workers))
+        wanted = change.size(self.get(key), workers)
+        job = wanted.job
+        if job.key.kind != names.TFJOB:  # no world of a chief's changes
+            size = job.nodes - job.replicas.get("worker", 0) + workers
+            request = ScaleRequest(size, "by hand")
+            with contextlib.suppress(errors.ClusterUnavailable):
+                # Not running yet, or not to be reached from here: then it sees who comes and goes.
+                self.cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, request)
+        return self.cluster.patch_job(job.key, wanted.patch)
 
     def pause(self, key: JobKey | str, *, wait: float = 120.0, force: bool = False) -> Paused:
         """Suspend a job, its state made durable first, and wait until its pods have gone.
@@ -228,7 +223,3 @@ class LiveJobs(Runs):
     def delete(self, key: JobKey | str) -> None:
         """Delete the job with its pods; checkpoints on claims stay."""
         self.cluster.delete_job(key_of(key))
-
-
-def _of_workers(specs: str, workers: int) -> dict[str, object]:
-    return {"spec": {specs: {"Worker": {"replicas": workers}}}}

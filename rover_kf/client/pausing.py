@@ -17,12 +17,11 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.tables import Shown
+from rover_kf.client import change
 from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
-from rover_kf.reconcilers.scaling import managed_elsewhere
 
 LOOK_SECONDS = 0.2
-_PATH = f"{names.PREFIX}checkpoint.path"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,27 +57,12 @@ def pause(cluster: Cluster, key: JobKey, *, wait: float = 120.0, force: bool = F
     Raises:
         InputError: it has ended, is another's to suspend, or would lose what it has done.
     """
-    job = cluster.get_job(key)
-    if why := refusal(job, force=force):
-        raise errors.InputError(f"{job.key} is not paused: {why}")
-    if not job.suspended:
-        job = cluster.patch_job(key, {"spec": {"runPolicy": {"suspend": True}}})
+    wanted = change.suspension(cluster.get_job(key), force=force)
+    job = wanted.job
+    if wanted.patch:
+        job = cluster.patch_job(key, wanted.patch)
         _tell(cluster, key, names.EVENT_SUSPENDED, "paused by hand; rover-kf resume lets it go on")
     return _wait(cluster, job, time.monotonic() + wait)
-
-
-def refusal(job: ObservedJob, *, force: bool = False) -> str:
-    """Why a job cannot be paused; empty if it can."""
-    if job.finished or job.deleting:
-        return f"it is {'being deleted' if job.deleting else job.phase}"
-    if why := managed_elsewhere(job):
-        return f"{why}; suspend it there"
-    if force or job.suspended or _PATH in job.annotations:
-        return ""
-    return (
-        f"annotation {_PATH} is not there, so what it has done is in its pods' memory alone; set "
-        "it to a folder on shared storage, or pause with --force and begin anew"
-    )
 
 
 def resume(cluster: Cluster, key: JobKey) -> ObservedJob:
@@ -87,14 +71,10 @@ def resume(cluster: Cluster, key: JobKey) -> ObservedJob:
     Raises:
         InputError: it has ended, or is another's to resume.
     """
-    job = cluster.get_job(key)
-    if job.finished or job.deleting:
-        raise errors.InputError(f"{job.key} is not resumed: it is {job.phase or 'being deleted'}")
-    if why := managed_elsewhere(job):
-        raise errors.InputError(f"{job.key} is not resumed: {why}; resume it there")
-    if not job.suspended:
-        return job
-    job = cluster.patch_job(key, {"spec": {"runPolicy": {"suspend": False}}})
+    wanted = change.resumption(cluster.get_job(key))
+    if not wanted.patch:
+        return wanted.job
+    job = cluster.patch_job(key, wanted.patch)
     _tell(cluster, key, names.EVENT_RESUMED, "resumed by hand")
     return job
 
