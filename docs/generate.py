@@ -272,11 +272,39 @@ their script has set it up, with `RANK` in the environment.
 
 ## Traces
 
-rover-kf makes no OpenTelemetry spans. What a recovery was made of is in the Events and log lines of
-the job's first pod, each with its time: what failed, `WorldFormed`, `CheckpointRestored` of each
-rank, `Recovered` with the seconds until every rank stepped; `rover_kf_restart_seconds` has the last
-one, and `rover-kf report` draws them. Who collects by OpenTelemetry reads the lines of containers
-as log records, their keys as attributes; that was not tried here.
+`rover-kf trace JOB` tells what a job's recoveries were made of as OpenTelemetry traces:
+
+    rover-kf trace JOB --endpoint http://collector:4318    # OTLP over HTTP, JSON
+    rover-kf trace JOB -o FILE                              # the same request as a file
+
+A trace is one change of the job's world. Its root is `recovery`, or `planned change` where no
+failure led to it, from what the coordinator saw first until every rank stepped; its status is an
+error where the world ended before that, with the reason in `error.type`. Below it are
+`rendezvous` (until the new world had formed), `restore` of each rank (until its state was back:
+its process' start is part of it) and `first step`. What was told meanwhile stands at the root as
+span events, by the names of the job's Events.
+
+| attribute | of | meaning |
+|---|---|---|
+| `service.name`, `service.version` | resource | `rover-kf` and its version |
+| `k8s.namespace.name`, `rover_kf.job.name`, `.kind`, `.uid` | resource | the job |
+| `rover_kf.round` | root | number of the new world |
+| `rover_kf.world_size`, `rover_kf.nodes` | root | its processes and pods |
+| `rover_kf.restart_seconds` | root | as `rover_kf_restart_seconds` has it |
+| `rover_kf.step` | root, restore | step that training went on from |
+| `rover_kf.rank`, `k8s.pod.name` | restore | whose state it was |
+| `rover_kf.checkpoint.source` | restore | `memory`, `peer`, `parity` or `storage` |
+| `rover_kf.message` | span event | the Event's message |
+
+Times are those of the Events, so a rank's restore is by its own pod's clock. Ids are made from the
+run, the round and its time: traces that are sent again are the same traces. What is under way is
+left out. The run is read from the history (`ROVER_KF_HISTORY`) and from the coordinator while there
+is one; of a run with more than 1,000 Events those changes are told whose end it still has. A token
+goes into `OTEL_EXPORTER_OTLP_HEADERS`, as with OpenTelemetry's own exporters. Nothing is sent by
+itself; training processes, sidecars and the controller have no part in it.
+
+Log lines need nothing of this: a collector reads them as log records, their keys as attributes;
+that was not tried here.
 """
 
 

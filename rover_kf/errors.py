@@ -26,7 +26,8 @@
     ├── MessageError            bytes from another process that are not the message expected
     ├── SidecarUnavailable      the pod's sidecar did not answer
     ├── RendezvousClosed        the coordinator ended the job's rendezvous
-    └── HistoryUnavailable      the history could not be read or written; training goes on
+    ├── HistoryUnavailable      the history could not be read or written; training goes on
+    └── TracesNotTaken          a receiver of traces refused them or did not answer; send them again
 """
 
 from __future__ import annotations
@@ -171,3 +172,7 @@ class RendezvousClosed(RoverError):
 
 class HistoryUnavailable(RoverError):
     """The history database cannot be used now; nothing that trains depends on it."""
+
+
+class TracesNotTaken(RoverError):
+    """A receiver of OpenTelemetry traces refused them or did not answer; they may be sent again."""

@@ -23,6 +23,7 @@ from rover_kf.cli import (
     run,
     simulate,
     top,
+    trace,
     train,
 )
 from rover_kf.cli.place import Place
@@ -48,7 +49,7 @@ def cli(
 
 
 BEFORE = (*run.VERBS, *train.VERBS, *plan.VERBS, *recommend.VERBS, *simulate.VERBS)
-AROUND = (*top.VERBS, *doctor.VERBS, *completion.VERBS)
+AROUND = (*top.VERBS, *trace.VERBS, *doctor.VERBS, *completion.VERBS)
 
 for verb in (*BEFORE, *jobs.VERBS, *past.VERBS, *checkpoint.VERBS, *AROUND, *STEERING):
     cli.add_command(verb)

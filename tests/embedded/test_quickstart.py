@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import difflib
+import json
 import os
 import pathlib
 import re
@@ -100,8 +101,17 @@ def test_the_commands_do_what_the_page_says(clone, said, capsys):
     assert {"first", "second"} <= set(re.findall(r"\w+", jobs))
     assert "600" in checkpoints
     assert (clone / "second.html").stat().st_size > 10_000
+    traces = [set(names) for names in _traces(said("rover-kf trace second"))]
+    assert {"recovery", "rendezvous", "restore", "first step"} in traces
     assert "tensor(3.)" in _notebook(clone, capsys)
     print(f"\nthe page's commands took {time.monotonic() - begun:.0f} s")
+
+
+def _traces(printed: str) -> list[list[str]]:
+    """Names of the spans of each trace."""
+    found = json.loads(printed)["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    each = dict.fromkeys(span["traceId"] for span in found)
+    return [[span["name"] for span in found if span["traceId"] == trace] for trace in each]
 
 
 def _notebook(clone: pathlib.Path, capsys) -> str:

@@ -1,0 +1,208 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What each change of a run's world was made of, read from its Events; pure.
+
+Times are those of the Events: the coordinator's clock, but for a rank's restore its own pod's. A
+coordinator that came with the new world did not see the last one end, and does not tell when every
+rank stepped again: there the first window of steady steps does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Event
+from rover_kf.api.records import RunRecord
+from rover_kf.history import recorder
+from rover_kf.report import story
+
+CHANGES = (
+    *story.FAILURES,
+    *story.CHANGES,
+    names.EVENT_MEMBER_LEFT,
+    names.EVENT_STRAGGLER_REPLACED,
+    names.EVENT_BACK_OFF,
+)
+"""Events that a change of the world begins with, or that are told while it lasts."""
+DRAIN_SECONDS = 5.0
+"""Most that the first Event of a change may lie before training stopped: members train on until
+the step on which they leave together."""
+
+_FORMED = re.compile(r"round (\d+): (\d+) processes in (\d+) pods")
+_RECOVERED = re.compile(r"round (\d+): every rank steps again, ([\d.]+) s ")
+_RESTORED = re.compile(r"rank (\d+) of \d+ resumes at step (\d+) from (\w+) in round (\d+)\b")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Restored:
+    """One rank's state, back."""
+
+    rank: int
+    step: int
+    source: str
+    """``memory``, ``peer``, ``parity`` or ``storage``."""
+    at: float
+    pod: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recovery:
+    """From the end of one world until the next one trains, or ends without having trained."""
+
+    round: int
+    processes: int
+    pods: int
+    began: float
+    formed: float
+    ended: float
+    """Unix seconds, all three."""
+    seconds: float
+    """That it took as the coordinator measured it, from the stop of training; 0: it did not."""
+    lost: str
+    """What ended it before every rank made a step; empty: nothing did."""
+    restored: tuple[Restored, ...] = ()
+    told: tuple[Event, ...] = ()
+    """Why, and what happened meanwhile."""
+
+    @property
+    def planned(self) -> bool:
+        """Whether no failure led to it."""
+        return not any(event.reason in story.FAILURES for event in self.told)
+
+
+def recoveries(record: RunRecord) -> tuple[Recovery, ...]:
+    """The run's changes of its world, oldest first; neither its first world nor what is under way.
+
+    Looks at one run tell the same of a change that is over. Of a run whose middle is thinned those
+    are left out whose end the record has no more.
+    """
+    events = [event for event in record.events if event.at]
+    whole = len(events) < recorder.MAX_EVENTS
+    worlds = [place for place, event in enumerate(events) if _is_world(event)]
+    found = []
+    for last, this, following in zip(worlds, worlds[1:], [*worlds[2:], None], strict=False):
+        before, world, after = events[last + 1 : this], events[this], events[this + 1 :]
+        inside = after if following is None else events[this + 1 : following]
+        one = _measured(before, world, inside)
+        if one is None and whole:
+            ending = [event for event in inside if _ends(event)]
+            ending += [] if following is None else [events[following]]
+            trained = _trained(record, world.at, after, ending[0].at if ending else None)
+            one = _unmeasured(record, (before, world, inside), trained, ending[:1])
+        if one is not None:
+            found.append(one)
+    return tuple(found)
+
+
+def _measured(before: list[Event], world: Event, after: list[Event]) -> Recovery | None:
+    """A change of which the coordinator told that every rank made a step."""
+    number, processes, pods = _world(world)
+    back, took = next(((one, took) for one in after if (took := _took(one, number))), (None, 0.0))
+    if back is None:
+        return None
+    stopped = back.at - took
+    causes = [event for event in before if event.at >= stopped - DRAIN_SECONDS]
+    return Recovery(
+        number, processes, pods, _began(causes, min(stopped, world.at)), world.at,
+        max(back.at, world.at), took, "", _restored([*before, *after], number),
+        _told([*causes, *after], back.at),
+    )  # fmt: skip
+
+
+def _unmeasured(
+    record: RunRecord,
+    around: tuple[list[Event], Event, list[Event]],
+    trained: float | None,
+    ending: list[Event],
+) -> Recovery | None:
+    """A change whose coordinator did not see it begin, or did not see it train.
+
+    Args:
+        record: of the run.
+        around: Events before its world, that of its world, and those after.
+        trained: when steps of it were seen first; 0: at a time that is not known; None: never.
+        ending: the Event that ended it, if one did.
+
+    Returns:
+        None: it goes on.
+    """
+    before, world, after = around
+    number, processes, pods = _world(world)
+    restored = _restored([*before, *after], number)
+    back, lost = max([world.at, *(one.at for one in restored)]), ""
+    if trained:
+        ended = trained
+    elif not ending:
+        return None
+    elif trained == 0 or ending[0].reason == names.EVENT_FINISHED:  # a script that tells no steps
+        ended = min(back, max(ending[0].at, world.at))
+    else:
+        reason = "Superseded" if _is_world(ending[0]) else ending[0].reason
+        lost, ended = f"{reason}: {ending[0].message}", max(ending[0].at, world.at)
+    steady = max((one.ended_at for one in record.windows if one.ended_at <= world.at), default=0.0)
+    causes = [event for event in before if event.at >= steady]
+    return Recovery(
+        number, processes, pods, _began(causes, world.at), world.at, ended, 0.0, lost, restored,
+        _told([*causes, *after], ended),
+    )  # fmt: skip
+
+
+def _trained(
+    record: RunRecord, formed: float, after: list[Event], ended: float | None
+) -> float | None:
+    """When a world's steps were seen first; 0: at a time that is not known; None: never."""
+    windows = [one.started_at for one in record.windows if one.started_at >= formed]
+    seen = [at for at in windows if ended is None or at < ended]
+    if seen:
+        return min(seen)
+    # The next change that was measured began when training stopped: after this world, or before.
+    stops = [event.at - took for event in after if (took := _took(event))]
+    return 0.0 if stops and stops[0] > formed else None
+
+
+def _began(causes: list[Event], latest: float) -> float:
+    """When the coordinator told of it; what others saw (without a source) they saw later."""
+    seen = [event.at for event in causes if event.reason in CHANGES and event.source]
+    return min([latest, *seen])
+
+
+def _told(events: list[Event], until: float) -> tuple[Event, ...]:
+    return tuple(event for event in events if event.reason in CHANGES and event.at <= until)
+
+
+def _ends(event: Event) -> bool:
+    """Whether a world is over by it that never trained."""
+    if event.reason in (names.EVENT_JOB_FAILED, names.EVENT_FINISHED):
+        return True
+    return event.reason in story.FAILURES and bool(event.source)
+
+
+def _is_world(event: Event) -> bool:
+    return event.reason == names.EVENT_WORLD_FORMED and _FORMED.search(event.message) is not None
+
+
+def _world(event: Event) -> tuple[int, int, int]:
+    """Number, processes and pods."""
+    found = _FORMED.search(event.message)
+    number, processes, pods = map(int, found.groups()) if found else (0, 0, 0)
+    return number, processes, pods
+
+
+def _took(event: Event, number: int | None = None) -> float:
+    """Seconds that a change took; 0: the Event tells none, or of another world than that one."""
+    found = _RECOVERED.search(event.message) if event.reason == names.EVENT_RECOVERED else None
+    ours = found is not None and number in (None, int(found[1]))
+    return max(float(found[2]), 1e-3) if found is not None and ours else 0.0
+
+
+def _restored(events: list[Event], number: int) -> tuple[Restored, ...]:
+    """Of each rank of a round its last; their pods' clocks may be before the coordinator's."""
+    found = {}
+    for event in events:
+        said = _RESTORED.search(event.message) if event.reason == names.EVENT_RESTORED else None
+        if said is not None and int(said[4]) == number:
+            rank = int(said[1])
+            found[rank] = Restored(rank, int(said[2]), said[3], event.at, event.source)
+    return tuple(found.values())
