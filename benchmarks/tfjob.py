@@ -99,7 +99,7 @@ def scenarios(jobs: dict[str, Any]) -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {}
     for place, one in jobs.items():
         name, side = place.split("/")
-        told = ("completed", "seconds", "recovered_seconds", "found", "steps_lost")
+        told = ("completed", "seconds", "recovered_seconds", "found", "steps_lost", "seen")
         known = {key: one[key] for key in told if key in one}
         known["seconds"] = round(known["seconds"], 1)
         found.setdefault(name, {}).update({f"{side}_{key}": value for key, value in known.items()})
@@ -125,6 +125,7 @@ def table(report: dict[str, Any]) -> str:
     for place, one in report["jobs"].items():
         name, side = place.split("/")
         ended = "completed" if one["completed"] else "failed"
+        ended = "did not end" if one.get("seen") else ended
         again = one.get("recovered_seconds")
         again = "-" if again is None else f"{again:.0f}"
         lines.append(

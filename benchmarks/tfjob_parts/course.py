@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -14,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable
 
+import ending
 from testcluster import host_python, jobs, tfjobs
 from testcluster.cluster import Cluster
 from testcluster.errors import ClusterError
@@ -47,14 +47,18 @@ class Outcome:
 
     completed: bool
     seconds: float
-    """From its creation to the operator's verdict."""
+    """From its creation to the operator's verdict, or until it was given up."""
     recovered_seconds: float | None
     """From the fault to the next step; None if there was none."""
     steps_lost: int
     """Done before the fault and not in what the next program began with; of a job that failed, not
     in its newest file."""
+    steps_done: int
+    """The newest that the chief has told."""
     starts: list[tuple[str, str]]
     """Step and source of each start of the chief's program."""
+    seen: str
+    """Of a job that neither completed nor failed and did not get on any more; else nothing."""
 
 
 def manifest(namespace: str, side: str) -> Object:
@@ -69,7 +73,7 @@ def run(cluster: Cluster, namespace: str, scenario: str, side: str) -> Outcome:
     """One job from its creation to its end.
 
     Raises:
-        TooLong: it did not get to the fault, or neither ended nor went on after it.
+        TooLong: it did not get to the fault, or neither ended nor made a step after it.
     """
     begun = time.monotonic()
     ready = host_python.with_host_python(
@@ -86,11 +90,11 @@ def run(cluster: Cluster, namespace: str, scenario: str, side: str) -> Outcome:
     restarts, known = scenario != "worker_killed", chief.done()
     wait(lambda: job.verdict() or chief.went_on(known, restarts=restarts), "the job to go on")
     recovered = None if job.verdict() == "Failed" else time.monotonic() - fault
-    with contextlib.suppress(TooLong):  # a chief that is done and does not end has not completed
-        wait(lambda: bool(job.verdict()), "the end")
+    seen = ending.awaited(job, cluster)
     took = time.monotonic() - begun
-    completed = job.verdict() == "Succeeded"
-    return Outcome(completed, took, recovered, chief.lost(completed=completed), chief.starts())
+    completed = not seen and job.verdict() == "Succeeded"
+    lost, done = chief.lost(completed=completed), chief.done()
+    return Outcome(completed, took, recovered, lost, done, chief.starts(), seen)
 
 
 class Log:

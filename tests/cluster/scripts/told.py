@@ -4,11 +4,13 @@
 
 ``told.py SCRIPT …``: the script's three lines stay. Without rover-kf they are answered by
 tf.train.CheckpointManager, which saves at the same steps to shared storage, through the chief, and
-by rows in an order that each program begins anew.
+by rows in an order that each program begins anew. At a SIGUSR2 it tells where its threads are.
 """
 
+import faulthandler
 import importlib.util
 import runpy
+import signal
 import sys
 import types
 
@@ -100,6 +102,7 @@ def without() -> None:
     sys.modules[module.__name__] = module
 
 
+faulthandler.register(signal.SIGUSR2)
 with_rover() if importlib.util.find_spec("rover_kf") else without()
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
