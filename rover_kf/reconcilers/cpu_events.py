@@ -15,6 +15,10 @@ from rover_kf.injection.adapters import Replica
 from rover_kf.reconcilers.plan import Observed
 from rover_kf.scaling.policy import AUTO
 
+SERVER = "ps"
+UNEVEN = 2.0
+"""So many times as busy as any other PS are those on which the work lies unevenly."""
+
 
 def refusal(seen: Observed) -> str:
     """Why the policy lets nothing be raised; empty where it does."""
@@ -24,7 +28,13 @@ def refusal(seen: Observed) -> str:
 
 
 def raised(
-    replica: Replica, limits: tuple[int, int], state: CpuGrowth, seen: Observed, now: float
+    replica: Replica,
+    limits: tuple[int, int],
+    state: CpuGrowth,
+    more: str,
+    *,
+    seen: Observed,
+    now: float,
 ) -> Event:
     """Of a limit that is raised now.
 
@@ -32,6 +42,7 @@ def raised(
         replica: the type.
         limits: before and after, in thousandths of a core.
         state: with why, and the steps a second before.
+        more: that is to be told.
         seen: the job.
         now: Unix seconds.
     """
@@ -39,7 +50,7 @@ def raised(
     most = quantities.format_millicores(seen.policy.most_cpu)
     message = (
         f"CPU limit of {replica.key} replicas {old} -> {new}, {_how(seen)}: "
-        f"{state.why}, at {state.rate:.3g} steps/s (cpu.max is {most})"
+        f"{state.why}, at {state.rate:.3g} steps/s (cpu.max is {most}){more}"
     )
     return Event(names.EVENT_CPU_RAISED, message, at=now)
 
@@ -49,6 +60,7 @@ def left(
     limits: tuple[int, int | None],
     refused: str,
     short: str,
+    more: str,
     *,
     seen: Observed,
     now: float,
@@ -60,13 +72,13 @@ def left(
         new = quantities.format_millicores(wanted)
         message = (
             f"{short}: steps wait for it. scaling.mode auto with cpu.max would give {replica.key} "
-            f"replicas {new} in place of {old}"
+            f"replicas {new} in place of {old}{more}"
         )
         reason = (
             names.EVENT_SERVER_SHORT if replica.kind in seen.alone else names.EVENT_WORKER_SHORT
         )
         return Event(reason, message, warning=True, at=now)
-    message = f"CPU limit of {replica.key} replicas stays {old}, though {short}: {refused}"
+    message = f"CPU limit of {replica.key} replicas stays {old}, though {short}: {refused}{more}"
     return Event(names.EVENT_CPU_NOT_RAISED, message, warning=True, at=now)
 
 
@@ -84,6 +96,27 @@ def why(replica: Replica, short: Mapping[str, CpuUse], waits: float) -> str:
     return (
         f"{worst}{among} had used up its {quantities.format_millicores(round(use.limit * 1000))} "
         f"in {use.throttled:.0%} of the last {use.seconds:.0f} s{starves}"
+    )
+
+
+def uneven(replica: Replica, short: Mapping[str, CpuUse], uses: Mapping[str, CpuUse]) -> str:
+    """What is told where the work lies on some parameter servers alone; empty where it does not.
+
+    Args:
+        replica: their type.
+        short: by pod, those that are held back.
+        uses: of all of them that told.
+    """
+    others = [use.cores for pod, use in uses.items() if pod not in short]
+    if replica.kind != SERVER or not others:
+        return ""
+    least = min(use.cores for use in short.values())
+    if max(others) * UNEVEN > least:
+        return ""
+    busy = quantities.format_millicores(round(1000 * max(others)))
+    return (
+        f". The work lies unevenly: no other PS kept more than {busy} busy; a partitioner of the "
+        "strategy (tf.distribute.experimental.partitioners) spreads large variables over all PS"
     )
 
 
@@ -112,7 +145,7 @@ def _how(seen: Observed) -> str:
         return (
             "for pods that are made anew: this Kubernetes cannot resize a pod that runs, and a "
             "TFJob may fail with a pod that is deleted; suspend and resume the job to give it to "
-            "all"
+            "all; with its state on storage and enough left to do that is done"
         )
     return (
         "for pods that are made anew: this Kubernetes cannot resize a pod that runs; suspend and "

@@ -28,7 +28,6 @@ from rover_kf.reconcilers.plan import Enlarge, Observed, Plan, RaiseLimit, Tell
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.policy import OFF
 
-SERVER = "ps"
 WINDOWS = 2
 """Throughput windows that have to lie between two raises, whole."""
 SETTLE_SECONDS = 5.0
@@ -73,6 +72,18 @@ def settling(seen: Observed, memory: JobStatus, now: float) -> float | None:
     return now - raised
 
 
+def behind(seen: Observed) -> tuple[str, ...]:
+    """Names of the pods that have less than their raised template states."""
+    found = (pod.name for replica in _replicas(seen) for pod in _behind(replica, seen))
+    return tuple(sorted(found))
+
+
+def rate(memory: JobStatus) -> float:
+    """Steps a second before the newest raise; 0 if there was none."""
+    newest = max(memory.cpu, key=lambda one: one.at, default=None)
+    return newest.rate if newest else 0.0
+
+
 def _replicas(seen: Observed) -> tuple[Replica, ...]:
     """Replica types that are looked after: none while the job does not train."""
     job = seen.job
@@ -82,7 +93,7 @@ def _replicas(seen: Observed) -> tuple[Replica, ...]:
     found = adapter.replicas(job.manifest)
     if adapter is not TENSORFLOW:
         return found
-    return tuple(one for one in found if one.kind == SERVER and one.kind in seen.alone)
+    return tuple(one for one in found if one.kind == cpu_events.SERVER and one.kind in seen.alone)
 
 
 def _growth(replica: Replica, seen: Observed, memory: JobStatus, now: float) -> Growth | None:
@@ -153,10 +164,11 @@ def _carry_out(made: Plan, replica: Replica, growth: Growth, seen: Observed, now
         return made
     waits = (_pace(seen, 0.0, now) or Pace(0.0)).waits
     why = cpu_events.why(replica, growth.short, waits)
+    more = cpu_events.uneven(replica, growth.short, _uses(replica, seen, adapter))
     refusal = growth.refusal or cpu_events.refusal(seen)
     if growth.limit is None or refusal:
         limits = (limit, growth.limit)
-        event = cpu_events.left(replica, limits, refusal, why, seen=seen, now=now)
+        event = cpu_events.left(replica, limits, refusal, why, more, seen=seen, now=now)
         key = f"cpu:{replica.kind}:{limit}:{event.reason[:4]}"
         if made.status.has_told(key):
             return made
@@ -168,7 +180,8 @@ def _carry_out(made: Plan, replica: Replica, growth: Growth, seen: Observed, now
     stated = CPU.stated(seen.job.manifest, replica.key, adapter.trainer(replica)) or limit
     text = CPU.annotation({**known, replica.key: Raise(stated, growth.limit)})
     patch = CPU.patch(replica, adapter, growth.limit)
-    event = cpu_events.raised(replica, (limit, growth.limit), state, seen, now)
+    limits = (limit, growth.limit)
+    event = cpu_events.raised(replica, limits, state, more, seen=seen, now=now)
     raising = RaiseLimit(patch, text, memory, names.CPU_RAISED_ANNOTATION)
     return made.then(raising, Tell(event), status=memory)
 

@@ -30,6 +30,7 @@ from rover_kf.reconcilers.plan import (
     Remember,
     Replace,
     Resize,
+    Resume,
     Shun,
     Suspend,
     Tell,
@@ -83,6 +84,7 @@ class Executor:
                 | Shun(status=memory)
                 | GiveUp(status=memory)
                 | Suspend(status=memory)
+                | Resume(status=memory)
             ):
                 return self._patch(job, {**_annotation(memory, now), "spec": effect.spec})
             case _:

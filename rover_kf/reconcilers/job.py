@@ -27,6 +27,7 @@ from rover_kf.reconcilers import (
     avoidance,
     cpu_limits,
     cpu_spare,
+    cycle,
     endings,
     launches,
     membership,
@@ -249,7 +250,7 @@ def plan(seen: Observed, memory: JobStatus, now: float, rate: Pace) -> Plan:
     made = slow_pods.extend(made, seen, now)
     made = endings.extend(avoidance.extend(made, seen, now), seen, now)
     made = suspension.extend(scaling.extend(made, seen, now), seen, now)
-    made = launches.extend(made, seen, now)
+    made = cycle.extend(launches.extend(made, seen, now), seen, now)
     written = status.read(seen.job)
     every = rate.write_seconds(seen.policy.window_seconds)
     for effect in made.effects:
@@ -262,7 +263,7 @@ def plan(seen: Observed, memory: JobStatus, now: float, rate: Pace) -> Plan:
 
 def _delay(seen: Observed, made: Plan, now: float, rate: Pace) -> float | None:
     if seen.job.suspended or seen.job.deleting:
-        return None
+        return cycle.delay(made, seen)
     launched = launches.delay(made, seen, now)
     usual = pace.delay(seen, rate, moving=made.status.scaling.move is not None)
     shunned = avoidance.delay(seen, made.status, now)

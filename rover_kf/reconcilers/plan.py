@@ -216,11 +216,23 @@ class Suspend:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Resume:
+    """Let a job go on that was suspended for a moment, and write the annotation in one patch."""
+
+    status: JobStatus
+
+    @property
+    def spec(self) -> dict[str, object]:
+        """Merge patch of the job's spec."""
+        return {"runPolicy": {"suspend": False}}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Discard:
     """Delete the job that nobody waits for; where that is refused it is told."""
 
 
-Patch = Remember | Resize | RaiseLimit | Shun | GiveUp | Suspend
+Patch = Remember | Resize | RaiseLimit | Shun | GiveUp | Suspend | Resume
 """Changes of the job itself."""
 Act = Tell | Announce | Excuse | Locate | Replace | Abandon | Enlarge | Cordon | Discard
 """All else."""

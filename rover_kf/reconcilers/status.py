@@ -96,6 +96,8 @@ class JobStatus:
     """Pods that were replaced since the others waited for them."""
     suspended: str = ""
     """Why the controller suspended the job, and what to do; empty once it is resumed."""
+    cycle: float = 0.0
+    """When it suspended the job, to resume it once its pods are gone; 0: it did not."""
     launch: LaunchSeen = dataclasses.field(default_factory=LaunchSeen)
     written_at: float = 0.0
 

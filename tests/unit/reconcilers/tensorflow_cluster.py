@@ -64,7 +64,10 @@ class TensorFlowCluster(MemoryCluster):
             kind.lower(): spec["replicas"] for kind, spec in given["spec"]["tfReplicaSpecs"].items()
         }
         version = str(self.version)
-        return ObservedJob(self.key, self.uid, version, given, replicas, self.phase)
+        suspended = bool((given["spec"].get("runPolicy") or {}).get("suspend"))
+        return ObservedJob(
+            self.key, self.uid, version, given, replicas, self.phase, suspended=suspended
+        )
 
     def call_coordinator(self, key, method, path, body=None, *, pod=None):
         if pod is None:

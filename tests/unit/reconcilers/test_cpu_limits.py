@@ -16,6 +16,7 @@ from rover_kf.api.cpu import CpuUse
 from rover_kf.cli.steering import lines
 from rover_kf.client.explaining import explain
 from rover_kf.injection import quantities
+from rover_kf.reconcilers import status
 from rover_kf.reconcilers.job import Reconcilers
 
 PS = "digits-ps-0"
@@ -26,7 +27,7 @@ AUTO = {"scaling.mode": "auto", "cpu.max": "1"}
 class HotServer(TensorFlowCluster):
     """Each step takes its PS half a second of a core, and is made in a tenth where it has them."""
 
-    needs, least = 0.5, 0.1
+    needs, least, more_cpu = 0.5, 0.1, {}
 
     def __init__(self, clock, **annotations):
         super().__init__(clock, **{**AUTO, **annotations})
@@ -43,7 +44,7 @@ class HotServer(TensorFlowCluster):
             self.train()
             busy = self.needs / self.law(1)
             held = 0.9 if busy >= 0.99 * self.cores else 0.05
-            self.cpu = {PS: CpuUse(busy, self.cores, held, 10.0)}
+            self.cpu = {PS: CpuUse(busy, self.cores, held, 10.0), **self.more_cpu}
             for _ in range(2):
                 Reconcilers(self, history, clock=self.clock).tick(OURS)
 
@@ -85,6 +86,22 @@ def test_explain_says_what_other_servers_would_bring(clock, history):
     assert (raised.replicas, raised.stated, raised.limit) == ("PS", 200, 800)
     (record,) = history.list(name=OURS.name)
     assert [setup.server_cores for setup in record.servers] == [0.2, 0.8]
+
+
+@pytest.mark.parametrize(("other", "told"), [(0.02, True), (0.15, False)])
+@pytest.mark.parametrize("mode", ["auto", "recommend"])
+def test_work_that_lies_on_one_server_is_told(clock, history, other, told, mode):
+    """One of two PS is held back: where the other one is hardly busy more cores are not all that
+    would help, and the Event says what spreads the variables."""
+    cluster = HotServer(clock, **{"cpu.max": "800m", "scaling.mode": mode})
+    cluster.edit({"spec": {"tfReplicaSpecs": {"PS": {"replicas": 2}}}})
+    cluster.pods = (dataclasses.replace(cluster.pods[-1], name="digits-ps-1"), *cluster.pods)
+    cluster.stories["digits-ps-1"], cluster.began["digits-ps-1"] = [], 1.0
+    cluster.more_cpu = {"digits-ps-1": CpuUse(other, 0.2, 0.0, 10.0)}
+    cluster.look(history, 3)
+    line = cluster.told(RAISED if mode == "auto" else SHORT)[0]
+    assert "digits-ps-0 (1 of 2 PS) had used up its 200m" in line
+    assert ("no other PS kept more than 20m busy; a partitioner" in line) is told
 
 
 def test_a_server_that_has_enough_is_left_alone(clock, history):
@@ -146,6 +163,80 @@ def test_without_resize_the_template_alone_is_raised(clock, history):
     assert (cluster.deleted, cluster.resized) == ([], [])
     (told,) = cluster.told(RAISED)
     assert "suspend and resume the job" in told
+
+
+class Replaced(HotServer):
+    """On a Kubernetes that cannot resize pods; the operator ends and makes them, all at once."""
+
+    def __init__(self, clock, **annotations):
+        super().__init__(clock, **annotations)
+        self.can_resize, self.durable, self.ended = False, 1, self.pods
+        self.courses = [[self.limits("cpu")["PS"]]]
+        """Limits of the PS that trained, by program."""
+
+    @property
+    def suspended(self):
+        return bool((self.manifest["spec"].get("runPolicy") or {}).get("suspend"))
+
+    def operator(self):
+        """What it does after a look."""
+        if self.suspended:
+            self.pods = ()
+        elif not self.pods:
+            *others, server = self.ended
+            (had,) = server.containers
+            has = dataclasses.replace(had, cpu_limit=self.limits("cpu")["PS"])
+            self.pods = (*others, dataclasses.replace(server, containers=(has,)))
+            self.windows.clear()
+            self.courses.append([has.cpu_limit])
+
+    def course(self, history, looks=12):
+        for _ in range(looks):
+            with contextlib.suppress(Killed):
+                if self.pods:
+                    self.look(history)
+                else:
+                    Reconcilers(self, history, clock=self.clock).tick(OURS)
+            self.operator()
+
+
+@pytest.mark.parametrize("point", range(0, 30, 2))
+def test_without_resize_the_job_goes_through_the_suspend_cycle(clock, history, point):
+    """Suspended once its state is on storage, resumed when all pods are gone, by a controller that
+    is killed at any point, too: the new ones have the cores, and it is not done again."""
+    cluster = Replaced(clock, **{"cpu.max": "800m"})
+    cluster.kill_at = cluster.calls + point if point else None
+    cluster.course(history)
+    assert cluster.courses == [["200m"], ["800m"]]
+    assert not cluster.suspended
+    assert (cluster.deleted, cluster.resized) == ([], [])
+    assert len(cluster.told(names.EVENT_SUSPENDED)) <= 1
+    if not point:
+        (why,) = cluster.told(names.EVENT_SUSPENDED)
+        assert "digits-ps-0 cannot be resized" in why
+        assert len(cluster.told(names.EVENT_RESUMED)) == 1
+    memory = status.read(cluster.get_job(OURS))
+    assert (memory.cycle, memory.suspended) == (0.0, "")
+
+
+@pytest.mark.parametrize("what", ["volatile", "nearly done", "queued", "by hand"])
+def test_who_does_not_go_through_it(clock, history, what):
+    """A state in memory alone, too little work left, a job that Kueue admitted; and nobody's
+    suspension but ours ends by itself."""
+    cluster = Replaced(clock, **{"cpu.max": "800m"})
+    if what == "volatile":
+        cluster.durable = None
+    elif what == "nearly done":
+        cluster.total = 60
+    elif what == "queued":
+        cluster.edit({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}})
+    else:
+        cluster.edit({"spec": {"runPolicy": {"suspend": True}}})
+        cluster.pods = ()
+    cluster.course(history, 6)
+    assert cluster.courses == [["200m"]]
+    assert cluster.suspended == (what == "by hand")
+    assert cluster.limits("cpu")["PS"] == ("200m" if what == "by hand" else "800m")
 
 
 def test_a_refused_resize_and_a_full_node_are_told_once(clock, history):
