@@ -10,16 +10,15 @@ import http.client
 import re
 import shutil
 import socket
-import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from authority import Authority
-from mounted_secret import MountedSecret
+from encrypted_pods import NAME, folder_and_secret, impostor, pod, verifying
 from pods import Job, kill, show
-from sidecar_pods import TOKEN, SidecarPod, ended, job_folder
+from sidecar_pods import TOKEN, SidecarPod, ended
 from switching_relay import SwitchingRelay
 from tests_support import eventually
 
@@ -31,29 +30,7 @@ from rover_kf.api.status import Acknowledged
 
 pytestmark = pytest.mark.timeout(300)
 
-NAME = tls.server_name("test")
 EVENT = Event("Here", "a word that is secret", warning=False, at=1.0, sequence=0, source="x")
-
-
-def verifying(*authorities: Authority) -> ssl.SSLContext:
-    """As a peer verifies, at whatever address."""
-    context = tls.verifying("\n".join(one.pem for one in authorities))
-    context.check_hostname = False
-    return context
-
-
-@contextlib.contextmanager
-def folder_and_secret(content: dict[str, str]) -> Iterator[tuple]:
-    """A job's folder, its network, and the Secret that its pods mount."""
-    with job_folder() as (folder, net):
-        yield folder, net, MountedSecret(folder / "tls", content)
-
-
-def pod(folder, net: str, rank: int, secret: MountedSecret | None, **more) -> SidecarPod:
-    """One whose sidecar encrypts if there is a Secret."""
-    settings = {names.ENV_TLS_HOME: str(secret.folder)} if secret else {}
-    more.setdefault("coordinator", f"{net}.1")
-    return SidecarPod(folder, rank, f"{net}.{rank + 1}", settings=settings, **more)
 
 
 def shown_by(one: SidecarPod, authority: Authority) -> str:
@@ -108,35 +85,6 @@ WRONG = {
     "expired": lambda ours: ours.secret(NAME, ends=-60.0),
     "another namespace's": lambda ours: ours.secret(tls.server_name("another")),
 }
-
-
-@contextlib.contextmanager
-def impostor(address: str, content: dict[str, str], folder) -> Iterator[bytearray]:
-    """Somebody who has taken the coordinator's address; what it got to read."""
-    context, heard = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), bytearray()
-    (folder / "impostor.pem").write_text(content["tls.crt"] + content["tls.key"])
-    context.load_cert_chain(folder / "impostor.pem")
-    tried = threading.Event()
-
-    def serve(listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                plain, _ = listener.accept()
-                tried.set()
-                with (
-                    contextlib.suppress(OSError),
-                    context.wrap_socket(plain, server_side=True) as found,
-                ):
-                    found.settimeout(2)
-                    heard.extend(found.recv(1 << 16))
-
-    with socket.create_server((address, names.PORT)) as listener:
-        threading.Thread(target=serve, args=(listener,), daemon=True).start()
-        try:
-            yield heard
-        finally:
-            assert tried.is_set()
-            listener.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.parametrize("what", WRONG)

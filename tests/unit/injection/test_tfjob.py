@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pathlib
 
 import pytest
 from job_manifests import environment_of, make_job
@@ -236,6 +237,18 @@ def test_workers_that_come_and_go_know_all_addresses_and_the_chiefs_ledger():
     assert injected(done) == done
     bare = injection.remove(done)
     assert bare["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"] == pod
+
+
+def test_every_sidecar_of_such_a_job_has_the_certificate():
+    """The chief's lends records by TLS, a worker's asks by TLS."""
+    done = injected(coming(1, COMING | {"tls.secret": "pods"}))
+    for kind in ("Chief", "Worker", "PS"):
+        _, sidecar, spec = parts_of(done, kind)
+        assert settings_of(done, kind, 0).tls_home == pathlib.Path(names.TLS_HOME)
+        assert names.TLS_VOLUME in [mount["name"] for mount in sidecar["volumeMounts"]]
+        volumes = spec["template"]["spec"]["volumes"]
+        (held,) = (volume for volume in volumes if volume["name"] == names.TLS_VOLUME)
+        assert held["projected"]["sources"][0]["secret"]["name"] == "pods"
 
 
 @pytest.mark.parametrize(
