@@ -31,6 +31,8 @@ Resolve = Callable[[str], object]
 """Gives the tensor of a name."""
 
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict)
+_AS_THEY_ARE = frozenset((type(None), bool, int, str, float))
+"""What JSON gives for what stands for itself."""
 
 
 def refuse(path: str, value: object) -> Any:
@@ -111,7 +113,7 @@ def decode(data: Any, resolve: Resolve) -> Any:
     Raises:
         TornSnapshot: the data was not made by encode.
     """
-    if data is None or isinstance(data, (bool, int, str, float)):
+    if type(data) in _AS_THEY_ARE:
         return data
     try:
         ((tag, content),) = data.items()
@@ -124,18 +126,21 @@ def decode(data: Any, resolve: Resolve) -> Any:
 
 
 def _decode(tag: str, content: Any, resolve: Resolve) -> Any:
+    if tag == "T":  # most often: thousands in a state
+        return resolve(content)
     if tag == "l":
         return [decode(item, resolve) for item in content]
     if tag == "t":
         return tuple(decode(item, resolve) for item in content)
     if tag == "d":
-        return {decode(key, resolve): decode(item, resolve) for key, item in content}
+        return {
+            key if type(key) is str else decode(key, resolve): decode(item, resolve)
+            for key, item in content
+        }
     if tag == "b":
         return base64.b64decode(content, validate=True)
     if tag == "f":
         return float(content)
     if tag == "c":
         return complex(float.fromhex(content[0]), float.fromhex(content[1]))
-    if tag == "T":
-        return resolve(content)
     raise ValueError(tag)

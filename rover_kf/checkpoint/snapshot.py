@@ -169,7 +169,7 @@ def read(data: bytes | memoryview, file_bytes: int | None = None) -> Snapshot:
         parsed = json.loads(bytes(data[LENGTH_BYTES:data_begin]))
         metadata = {str(key): str(item) for key, item in parsed.pop("__metadata__", {}).items()}
         types = json.loads(metadata.get(TYPES_KEY, "{}"))
-        placed = [_placed(name, item, types, data_begin) for name, item in parsed.items()]
+        placed = _placed(parsed, types, data_begin)
     except UNREADABLE as cause:
         message = f"a snapshot's header cannot be read: {cause!r}"
         raise errors.TornSnapshot(message) from cause
@@ -203,25 +203,56 @@ def _compact(tree: Any) -> str:
     return json.dumps(tree, separators=(",", ":"))
 
 
-def _placed(name: str, item: Any, types: Mapping[str, Any], data_begin: int) -> Placed:
-    dtype, shape = item["dtype"], tuple(map(operator.index, item["shape"]))
-    begin, end = map(operator.index, item["data_offsets"])
-    width = WIDTHS[dtype]
-    if name in types:
-        kind, width, true_shape = types[name]
-        dtype, width, shape = str(kind), int(width), tuple(map(operator.index, true_shape))
-    if len(shape) > _MOST_DIMENSIONS:
-        message = f"{name} has {len(shape)} dimensions; {_MOST_DIMENSIONS} is the most"
+def _placed(listing: Mapping[str, Any], types: Mapping[str, Any], begin: int) -> list[Placed]:
+    """The tensors of a header; column by column, since a restore waits for thousands of them."""
+    items = listing.values()
+    shapes = [tuple(item["shape"]) for item in items]
+    begins, ends = [], []
+    for item in items:
+        first, last = item["data_offsets"]
+        begins.append(begin + first)
+        ends.append(begin + last)
+    _check_whole_numbers(shapes, begins, ends)
+    dtypes = [item["dtype"] for item in items]
+    widths = [WIDTHS[dtype] for dtype in dtypes]
+    if types:
+        for index, name in enumerate(listing):
+            if name in types:
+                kind, width, shape = types[name]
+                dtypes[index], widths[index] = str(kind), int(width)
+                shapes[index] = tuple(map(operator.index, shape))
+    _check_shapes(listing, shapes, widths, zip(begins, ends, strict=True))
+    return list(map(Placed, map(Entry, listing, dtypes, shapes, widths), begins, ends))
+
+
+def _check_whole_numbers(shapes: list[tuple[Any, ...]], *places: list[Any]) -> None:
+    kinds = set(map(type, itertools.chain(*shapes, *places)))
+    if not kinds <= {int}:
+        found = sorted(kind.__name__ for kind in kinds)
+        message = f"its shapes and offsets are of {found}"
         raise ValueError(message)
-    if math.prod(shape) * width != end - begin or (shape and min(shape) < 0):
-        message = f"{name} of shape {shape} cannot have {end - begin} bytes"
-        raise ValueError(message)
-    return Placed(Entry(name, dtype, shape, width), begin + data_begin, end + data_begin)
+
+
+def _check_shapes(
+    names: Iterable[str],
+    shapes: list[tuple[int, ...]],
+    widths: list[int],
+    places: Iterable[tuple[int, int]],
+) -> None:
+    for name, shape, width, (begin, end) in zip(names, shapes, widths, places, strict=True):
+        if len(shape) > _MOST_DIMENSIONS:
+            message = f"{name} has {len(shape)} dimensions; {_MOST_DIMENSIONS} is the most"
+            raise ValueError(message)
+        if math.prod(shape) * width != end - begin or (shape and min(shape) < 0):
+            message = f"{name} of shape {shape} cannot have {end - begin} bytes"
+            raise ValueError(message)
 
 
 def _check_places(placed: list[Placed], data_begin: int, length: int) -> None:
     expected = data_begin
-    for place in sorted(placed, key=lambda item: (item.begin, item.end)):
+    follows = all(here.end == there.begin for here, there in itertools.pairwise(placed))
+    ordered = placed if follows else sorted(placed, key=lambda item: (item.begin, item.end))
+    for place in ordered:
         if place.begin != expected:
             message = f"{place.entry.name} begins at {place.begin}, expected {expected}"
             raise errors.TornSnapshot(message)

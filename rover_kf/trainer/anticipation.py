@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 import mmap
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from rover_kf import errors
 from rover_kf.api.checkpoints import RestoreReply
 from rover_kf.checkpoint.snapshot import Snapshot
 from rover_kf.trainer.hands import Hands
@@ -31,7 +31,7 @@ _log = logging.getLogger("rover_kf")
 
 
 class Anticipation:
-    """One a restore; a context, which begins and ends the thread that looks ahead.
+    """One a restore; a context, which ends the threads that copy.
 
     Args:
         settings: of the process.
@@ -45,20 +45,14 @@ class Anticipation:
     ) -> None:
         self._settings, self._state, self._shards = settings, state, shards
         self._hands = Hands(threads - 1)
-        # A daemon: a process that is told to end must not wait for it.
-        self._thread = threading.Thread(target=self._look, name="rover-anticipation", daemon=True)
         self._seen: Glimpse | None = None
         self._loading: Loading | None = None
         self._used: mmap.mmap | None = None
-        self._is_over = threading.Event()
 
     def __enter__(self) -> Anticipation:  # noqa: PYI034 - Self needs Python 3.11
-        if self._shards.are_on_host():  # a device is chosen by thread
-            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._settle()
         if self._loading is not None:
             self._loading.drop()
         self._hands.close()
@@ -69,13 +63,28 @@ class Anticipation:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a step was found that could be made ready; after ``wait``."""
+        """Whether a step was found that could be made ready; after ``look``."""
         return self._loading is not None
 
-    def wait(self) -> None:
-        """Until all that can be made ready is."""
-        if self._thread.ident is not None:
-            self._thread.join()
+    def look(self, is_over: Callable[[], bool]) -> None:
+        """Make ready what can be.
+
+        Args:
+            is_over: whether the sidecar has answered; the copies that are not made then ``finish``
+                makes, if they are the right ones.
+        """
+        if not self._shards.are_on_host():  # whose copies there are seen by who uses the device
+            return
+        seen = glimpse(self._settings)
+        if seen is None:
+            return
+        try:
+            loading = self._loaded(seen.found, seen.buffer)
+            loading.go_ahead(is_over)
+        except Exception as reason:  # noqa: BLE001 - told if it is the one: it fails there, too
+            _log.debug("step %d was not made ready: %s", seen.seal.step, reason)
+            return
+        self._seen, self._loading = seen, loading
 
     def finish(self, reply: RestoreReply) -> None:
         """Bring the slot that the sidecar names into the live state.
@@ -87,7 +96,6 @@ class Anticipation:
             TornSnapshot: the slot no longer holds that step.
             CheckpointError: the snapshot lacks something that the state has.
         """
-        self._settle()
         with opened(reply, self._seen) as (found, buffer):
             loading, self._loading = self._loading, None
             if loading is not None and (self._seen is None or buffer is not self._seen.buffer):
@@ -97,24 +105,6 @@ class Anticipation:
                 loading = self._loaded(found, buffer)
             loading.finish()
         self._used = buffer
-
-    def _settle(self) -> None:
-        """Look no further ahead."""
-        self._is_over.set()
-        self.wait()
-
-    def _look(self) -> None:
-        seen = glimpse(self._settings)
-        if seen is None:
-            return
-        try:
-            loading = self._loaded(seen.found, seen.buffer)
-            loading.go_ahead(self._is_over.is_set)
-        except (errors.RoverError, RuntimeError) as reason:
-            # Told if it is the one: then it fails there, too.
-            _log.debug("step %d was not made ready: %s", seen.seal.step, reason)
-            return
-        self._seen, self._loading = seen, loading
 
     def _loaded(self, found: Snapshot, buffer: mmap.mmap) -> Loading:
         tensors = views(buffer, found.tensors)

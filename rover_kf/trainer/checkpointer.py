@@ -29,6 +29,7 @@ from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, Wan
 from rover_kf.api.samples import StepSample
 from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.checkpoint import cores, measured
+from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
 from rover_kf.trainer import followers
 from rover_kf.trainer import settings as trainer_settings
@@ -138,7 +139,7 @@ class Checkpointer:
         shards = live_shards(state, replicated=self._replicated)
         threads = cores.share(self._settings.local_world_size)
         with Anticipation(self._settings, state, shards, threads) as anticipation:
-            reply = recovery.bring(shards.wanted())
+            reply = recovery.bring(shards.wanted(), anticipation.look)
             if reply.step is not None:
                 anticipation.finish(reply)
                 self.restored_from = reply.source
@@ -363,6 +364,12 @@ class Checkpointer:
 
     def _ask_arena(self, slot_bytes: int) -> ArenaReply:
         assert self._link is not None  # noqa: S101 - no save gets here without one
+        assert self._settings.home is not None  # noqa: S101 - nor without this
+        local_rank = str(self._settings.local_rank)
+        arena = Arena(self._settings.home / names.ARENA_DIR / local_rank)
+        have = arena.slot_bytes()
+        if have >= slot_bytes:  # left by a process before this one; the sidecar would do nothing
+            return ArenaReply(str(arena.directory), have)
         return self._link.ask(
             names.PATH_ARENA,
             ArenaRequest(self._settings.local_rank, slot_bytes),

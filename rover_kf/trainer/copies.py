@@ -48,7 +48,7 @@ class Copies:
             source: contiguous, on the host; read until then.
         """
         copy = torch.empty_like(source)
-        self._fresh.append((copyable(copy), copyable(source)))
+        self._fresh.append((copy, source))
         self._fresh_bytes += source.nbytes
         if self._fresh_bytes >= _AHEAD_BYTES:
             self._begin()
@@ -64,7 +64,7 @@ class Copies:
         alike = (target.shape, target.dtype) == (source.shape, source.dtype)
         if not alike or type(target) not in PLAIN or target.is_cuda or not target.is_contiguous():
             return False
-        self._live.append((copyable(target.detach()), copyable(source)))
+        self._live.append((target.detach(), source))
         return True
 
     def go_ahead(self, is_over: Callable[[], bool]) -> None:
@@ -127,4 +127,4 @@ def _pieces(pairs: list[Pair], batch_bytes: int) -> list[Callable[[], None]]:
 
 
 def _calls(pairs: list[Pair]) -> list[Callable[[], None]]:
-    return calls([copy for copy, _ in pairs], [source for _, source in pairs])
+    return calls([copyable(copy) for copy, _ in pairs], [copyable(source) for _, source in pairs])

@@ -7,10 +7,13 @@ Checkpointer and reporter use it. Standard library only.
 
 from __future__ import annotations
 
+import functools
 import http.client
 import logging
 import pathlib
+import select
 import time
+from collections.abc import Callable
 from typing import TypeVar
 
 from rover_kf import errors
@@ -22,6 +25,9 @@ from rover_kf.api.unix_connection import UnixConnection
 _log = logging.getLogger("rover_kf")
 
 T = TypeVar("T")
+
+Meanwhile = Callable[[Callable[[], bool]], None]
+"""Does something else while an answer is on its way, and is told whether it is there."""
 
 _PAUSE_SECONDS = 0.1
 _OK = 200
@@ -38,7 +44,14 @@ class Link:
         self._socket = home / names.SOCKET
 
     def ask(
-        self, path: str, message: object, reply: type[T], *, timeout: float, patience: float = 0.0
+        self,
+        path: str,
+        message: object,
+        reply: type[T],
+        *,
+        timeout: float,
+        patience: float = 0.0,
+        meanwhile: Meanwhile | None = None,
     ) -> T:
         """POST a message and wait for the answer.
 
@@ -48,6 +61,8 @@ class Link:
             reply: what the answer is.
             timeout: seconds for one attempt.
             patience: seconds during which a sidecar that is away is asked again (it restarts).
+            meanwhile: called once the question is out, in this thread: another one would take
+                the interpreter from this one, and this one from it, at every turn.
 
         Raises:
             SidecarUnavailable: it did not answer.
@@ -57,7 +72,8 @@ class Link:
         deadline = time.monotonic() + patience
         while True:
             try:
-                status, body = self._post(path, codec.dumps(message), timeout)
+                now, meanwhile = meanwhile, None
+                status, body = self._post(path, codec.dumps(message), timeout, now)
                 break
             except (OSError, http.client.HTTPException) as cause:
                 if time.monotonic() >= deadline:
@@ -94,11 +110,21 @@ class Link:
             _log.warning("rover-kf: step %d is not %s: %s", step, level, reply.reason)
         return reply.done
 
-    def _post(self, path: str, body: bytes, timeout: float) -> tuple[int, bytes]:
+    def _post(
+        self, path: str, body: bytes, timeout: float, meanwhile: Meanwhile | None
+    ) -> tuple[int, bytes]:
         connection = UnixConnection(self._socket, timeout)
         try:
             connection.request("POST", path, body, {"Content-Type": "application/json"})
+            if meanwhile is not None:
+                meanwhile(functools.partial(_is_readable, connection))
             response = connection.getresponse()
             return response.status, response.read()
         finally:
             connection.close()
+
+
+def _is_readable(connection: http.client.HTTPConnection) -> bool:
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))

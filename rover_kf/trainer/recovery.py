@@ -24,7 +24,7 @@ from rover_kf.checkpoint import plain, snapshot
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.snapshot import STATE_KEY, Snapshot
-from rover_kf.trainer.link import Link
+from rover_kf.trainer.link import Link, Meanwhile
 from rover_kf.trainer.settings import TrainerSettings
 
 _log = logging.getLogger("rover_kf")
@@ -46,18 +46,21 @@ class Recovery:
         self._settings, self._link = settings, link
         self._looked_at: RestoreReply | None = None
 
-    def bring(self, wanted: tuple[Wanted, ...] = ()) -> RestoreReply:
+    def bring(
+        self, wanted: tuple[Wanted, ...] = (), meanwhile: Meanwhile | None = None
+    ) -> RestoreReply:
         """Have a slot filled with the step that all ranks have in common.
 
         Args:
             wanted: boxes of tensors that this process holds; what is not named comes whole.
+            meanwhile: what to do while the sidecar looks for it.
 
         Raises:
             SidecarUnavailable: it does not answer.
             CheckpointError: a rank does not ask, or nothing fits this world.
         """
         known, self._looked_at = self._looked_at, None
-        return known if known is not None and not wanted else self._ask(wanted)
+        return known if known is not None and not wanted else self._ask(wanted, meanwhile)
 
     def look(self) -> Any:
         """The plain values of what ``bring`` brings, its tensors as None; None: there is nothing.
@@ -72,7 +75,7 @@ class Recovery:
         with opened(reply) as (found, _):
             return plain.decode(json.loads(found.metadata[STATE_KEY]), lambda _: None)
 
-    def _ask(self, wanted: tuple[Wanted, ...]) -> RestoreReply:
+    def _ask(self, wanted: tuple[Wanted, ...], meanwhile: Meanwhile | None = None) -> RestoreReply:
         settings = self._settings
         return self._link.ask(
             names.PATH_RESTORE,
@@ -82,6 +85,7 @@ class Recovery:
             RestoreReply,
             timeout=_RESTORE_SECONDS,
             patience=PATIENCE_SECONDS,
+            meanwhile=meanwhile,
         )
 
 

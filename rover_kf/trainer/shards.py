@@ -76,6 +76,8 @@ class Shards:
 
     def of(self, name: str, part: torch.Tensor) -> Shard | None:
         """The layout that a restored tensor has to take; None: it is a plain tensor."""
+        if self is NONE:
+            return None
         found = self.exact.get(name)
         if found is not None:
             return found

@@ -50,7 +50,7 @@ class _Slots:
         """What a restoring process does while the sidecar looks for the step, to its end."""
         shards = states.take_apart(live).shards
         anticipation = self._stack.enter_context(Anticipation(self.settings, live, shards, 2))
-        anticipation.wait()
+        anticipation.look(lambda: False)
         return anticipation
 
 

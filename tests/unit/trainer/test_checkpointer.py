@@ -18,6 +18,7 @@ from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.trainer import followers
 from rover_kf.trainer import settings as trainer_settings
@@ -285,6 +286,21 @@ def test_a_killed_sidecar_goes_on_where_it_was(tmp_path):
         eventually((folder / "manifest.json").exists)
         with _checkpointer(pod, round_=2) as second:
             assert second.restore({"model": _fresh(9)["model"]}) == 2
+
+
+def test_slots_that_are_there_are_not_asked_for(tmp_path):
+    """A process that comes while the sidecar is away saves into those of the one before it."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        state = _fresh(1)
+        with _checkpointer(pod) as first:
+            first.restore(state)
+            first.save(1, state)
+        pod.kill()
+        with _checkpointer(pod, round_=2) as second:
+            second.save(2, state)
+            second.finish()
+        steps = [seal.step for seal in Arena(pod.settings.home / "arena" / "0").sealed()]
+        assert steps == [2, 1]
 
 
 def test_draining_saves_and_leaves(tmp_path):
