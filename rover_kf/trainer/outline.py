@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from rover_kf.trainer import state as states
 from rover_kf.trainer.state import Stateful
 
 _EXACT = frozenset((torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)))
+_AS_THEY_ARE = frozenset((int, bool, str, bytes, type(None)))
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _MOST_SECTIONS = 16
 """Of one dict; a module's, with a parameter for each key, is one section."""
@@ -82,24 +83,41 @@ def _flatten(value: object, outline: list[object], tensors: list[torch.Tensor]) 
     if kind in _EXACT:
         _mark(value, outline, tensors)
     elif isinstance(value, dict):
-        outline.append(kind)
-        outline.extend(value)
-        outline += [type(key) for key in value if type(key) is not str]
-        items = list(value.values())
-        if not (_tensors(items, outline, tensors) or _tables(items, outline, tensors)):
-            for item in items:
-                _flatten(item, outline, tensors)
-        outline.append(len(value))
+        _dict(value, outline, tensors)
     elif isinstance(value, (list, tuple)):
         outline += (kind, len(value))
-        for item in value:
-            _flatten(item, outline, tensors)
+        if not _plain(value, outline):
+            for item in value:
+                _flatten(item, outline, tensors)
     elif kind is float:
         outline += (repr(value), kind)  # tells -0.0 from 0.0, and knows a nan again
-    elif value is None or kind in (bool, int, str, bytes, complex):
-        outline += (kind, repr(value) if kind is complex else value)
+    elif kind in _AS_THEY_ARE:
+        outline += (kind, value)
+    elif kind is complex:
+        outline += (kind, repr(value))
     else:
         raise Unplain
+
+
+def _dict(value: dict[Any, Any], outline: list[object], tensors: list[torch.Tensor]) -> None:
+    outline.append(type(value))
+    outline.extend(value)
+    outline += [type(key) for key in value if type(key) is not str]
+    items = list(value.values())
+    if not (_tensors(items, outline, tensors) or _tables(items, outline, tensors)):
+        for item in items:
+            _flatten(item, outline, tensors)
+    outline.append(len(value))
+
+
+def _plain(items: Sequence[Any], outline: list[object]) -> bool:
+    """Take nothing but numbers and texts, as an optimizer counts its parameters."""
+    kinds = [*map(type, items)]
+    if not _AS_THEY_ARE.issuperset(kinds):
+        return False
+    outline += items
+    outline += kinds
+    return True
 
 
 def _tensors(items: list[Any], outline: list[object], tensors: list[torch.Tensor]) -> bool:

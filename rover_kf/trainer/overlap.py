@@ -22,6 +22,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from rover_kf.trainer.hands import LOWER_PRIORITY, Hands
+from rover_kf.trainer.transfer import Addresses, addresses
 from rover_kf.trainer.work import Work
 
 
@@ -107,11 +108,15 @@ class Owned:
     """
 
     def __init__(self) -> None:
-        self._seen: tuple[int, list[int]] | None = None
+        self._era, self._addresses = -1, addresses(())
         self._names: frozenset[str] = frozenset()
 
     def names(
-        self, era: int, state: Mapping[str, object], tensors: Mapping[str, torch.Tensor]
+        self,
+        era: int,
+        state: Mapping[str, object],
+        tensors: Mapping[str, torch.Tensor],
+        at: Addresses,
     ) -> frozenset[str]:
         """Their names.
 
@@ -119,10 +124,11 @@ class Owned:
             era: of the names, shapes and types (rover_kf.trainer.recall).
             state: as it was given to save.
             tensors: of it.
+            at: where they are.
         """
-        seen = era, [tensor.data_ptr() for tensor in tensors.values()]
-        if seen != self._seen:
-            self._seen, self._names = seen, left_to_optimizers(state, tensors)
+        if (era, at) != (self._era, self._addresses):
+            self._era, self._addresses = era, at
+            self._names = left_to_optimizers(state, tensors)
         return self._names
 
 

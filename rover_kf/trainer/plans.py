@@ -82,7 +82,8 @@ class Plans:
         """
         self._slots.settle()
         plan = self._plan
-        if plan is not None and plan.late == late and plan.fits(era, parts):
+        same = plan is not None and (plan.late is late or plan.late == late)
+        if plan is not None and same and plan.fits(era, parts):
             head = self._header(plan, parts)
             if head is not None:
                 return plan, head
@@ -91,7 +92,7 @@ class Plans:
         self._slots.reach(layout.length)
         placed = {place.entry.name: place for place in layout.placed}
         slots = [views(buffer, placed) for buffer in self._slots.buffers]
-        batches = transfer.batches(layout.placed, slots, late, self._batch_bytes)
+        batches = transfer.batches(layout.placed, parts.tensors, slots, late, self._batch_bytes)
         self._plan = plan = Plan(era, _signature(parts), late, layout, batches)
         head = self._header(plan, parts)
         if head is None:

@@ -21,6 +21,7 @@ import torch
 from rover_kf.checkpoint import plain
 from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer import state as states
+from rover_kf.trainer.named import Named
 from rover_kf.trainer.outline import Section, Unplain, sections
 from rover_kf.trainer.shards import NONE, Shards
 from rover_kf.trainer.state import Parts
@@ -57,10 +58,8 @@ class Recall:
         if any(new is not old for new, old in zip(renewed, self._known, strict=True)):
             self._metadata = {**self._metadata, STATE_KEY: _tree_text(renewed)}
             self._known = renewed
-        tensors: dict[str, torch.Tensor] = {}
-        for section, known in zip(seen, renewed, strict=True):
-            tensors.update(zip(known.names, section.tensors, strict=True))
-        return Parts(tensors, self._metadata)
+        tensors = list(itertools.chain.from_iterable(section.tensors for section in seen))
+        return Parts(Named([known.names for known in renewed], tensors), self._metadata)
 
     def forget(self) -> None:
         """Start anew at the next state."""
@@ -74,10 +73,12 @@ class Recall:
         renewed: list[Section] = []
         for section, known in zip(seen, self._known, strict=True):
             if section.path == known.path and section.outline == known.outline:
+                if len(section.tensors) != len(known.names):
+                    return None
                 renewed.append(known)
                 continue
             again = _encoded(section)
-            if again.shape() != known.shape():
+            if again.shape() != known.shape() or len(section.tensors) != len(again.names):
                 return None
             renewed.append(again)
         return renewed
@@ -118,8 +119,14 @@ def live_shards(state: Mapping[str, object], *, replicated: bool) -> Shards:
 
 
 def _without_values(section: Section) -> Section:
-    # What was given up must be freed: neither tensors nor values are kept.
-    return dataclasses.replace(section, tensors=[], value=None)
+    # What was given up must be freed: neither tensors nor values are kept. Marks that are alike
+    # become one object: the next save then compares with a few, which stay in the cache.
+    alike: dict[object, object] = {}
+    outline = [
+        alike.setdefault(mark, mark) if type(mark) in (torch.Size, str) else mark
+        for mark in section.outline
+    ]
+    return dataclasses.replace(section, outline=outline, tensors=[], value=None)
 
 
 def _encoded(section: Section) -> Section:

@@ -24,13 +24,14 @@ from rover_kf.trainer import foresight, transfer
 from rover_kf.trainer.collection import without_collection
 from rover_kf.trainer.device import Streams
 from rover_kf.trainer.hands import Hands
+from rover_kf.trainer.named import listed
 from rover_kf.trainer.overlap import Overlap, Owned
 from rover_kf.trainer.plans import Plan, Plans
 from rover_kf.trainer.recall import Recall
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.slots import AskArena, Slots
 from rover_kf.trainer.state import Parts
-from rover_kf.trainer.transfer import Watch
+from rover_kf.trainer.transfer import Addresses, Source, Watch
 from rover_kf.trainer.work import Work
 
 Told = Callable[[Seal, float], None]
@@ -113,10 +114,11 @@ class Saver:
             parts = dataclasses.replace(parts, metadata={**parts.metadata, **measured})
         on_device = _on_device(parts)
         overlaps = self.overlaps(on_device=on_device)
-        late = frozenset[str]()
+        late, at = frozenset[str](), transfer.NOWHERE
         if overlaps:
-            late = self._owned.names(self._recall.era, state, parts.tensors)
-        self._begin(step, parts, late, on_device=on_device)
+            at = transfer.addresses(listed(parts.tensors))
+            late = self._owned.names(self._recall.era, state, parts.tensors, at)
+        self._begin(step, parts, late, at, on_device=on_device)
         return overlaps
 
     def save_parts(self, step: int, parts: Parts) -> None:
@@ -130,18 +132,21 @@ class Saver:
         self.finish()
         self.issued += 1
         self._recall.forget()
-        self._begin(step, parts, frozenset(), on_device=_on_device(parts))
+        self._begin(step, parts, frozenset(), transfer.NOWHERE, on_device=_on_device(parts))
         self._overlap.finish()
 
-    def _begin(self, step: int, parts: Parts, late: frozenset[str], *, on_device: bool) -> None:
+    def _begin(
+        self, step: int, parts: Parts, late: frozenset[str], at: Addresses, *, on_device: bool
+    ) -> None:
         plan, head = self._plans.fit(self._recall.era, parts, late)
         begun = time.perf_counter()
         filling = self._slots.arena.fill()
         seal = functools.partial(self._seal, filling, plan.layout.length, parts.in_pieces, begun)
         try:
             buffer = self._slots.ready(filling.slot, pinned=on_device)
-            buffer[: head.numel()] = head
-            rest = self._copy(plan, filling.slot, step, parts.tensors, seal, on_device=on_device)
+            heading = transfer.calls([buffer[: head.numel()]], [head])
+            source = Source(step, listed(parts.tensors), at, on_device=on_device)
+            rest = self._copy(plan, filling.slot, source, heading, seal)
         except BaseException:
             filling.close()
             raise
@@ -194,28 +199,27 @@ class Saver:
         self,
         plan: Plan,
         slot: int,
-        step: int,
-        tensors: Mapping[str, torch.Tensor],
+        source: Source,
+        heading: list[Callable[[], None]],
         seal: Callable[[Watch, BaseException | None], None],
-        *,
-        on_device: bool,
     ) -> Work:
         """Copy what cannot wait; gives the rest, which ends with the seal."""
         now = [batch for batch in plan.batches if not batch.late]
         late = [batch for batch in plan.batches if batch.late]
         early, later = [], []
-        if on_device:
-            early = self._streams.start(transfer.device_pairs(now, slot, tensors), hold=True)
-            later = self._streams.start(transfer.device_pairs(late, slot, tensors), hold=False)
-        first = Work(transfer.copies(now, slot, tensors, on_device=on_device))
+        if source.on_device:
+            early = self._streams.start(transfer.device_pairs(now, slot, source), hold=True)
+            later = self._streams.start(transfer.device_pairs(late, slot, source), hold=False)
+        waited = transfer.copies(now, slot, source)
+        rest = transfer.copies(late, slot, source)
+        (rest if late else waited).extend(heading)  # where all is waited for, nothing is left
+        first = Work(waited)
         self._hands.lend(first)
         first.wait()
         if first.error is not None:
             raise first.error
-        watch = transfer.watch(step, tensors, [name for batch in late for name in batch.names])
-        copies = transfer.copies(late, slot, tensors, on_device=on_device)
-        pieces = [*copies, *early, *later]
-        return Work(pieces, functools.partial(seal, watch))
+        watch = transfer.watch(late, source)
+        return Work([*rest, *early, *later], functools.partial(seal, watch))
 
     def _seal(  # noqa: PLR0917 - bound by position
         self,
@@ -227,11 +231,11 @@ class Saver:
         error: BaseException | None,
     ) -> None:
         with filling:
+            watch.check()  # it may tell what a copy that failed has met
             if error is not None:
                 return
-            watch.check()
             seal = filling.seal(
-                step=watch.step,
+                step=watch.source.step,
                 length=length,
                 rank=self._settings.rank,
                 world_size=self._settings.world_size,

@@ -19,7 +19,9 @@ def written(parts: Parts) -> mmap.mmap:
     buffer = mmap.mmap(-1, layout.length)
     buffer[: len(head)] = head
     targets = views.views(buffer, {place.entry.name: place for place in layout.placed})
-    batches = transfer.batches(layout.placed, [targets], frozenset())
-    for copy in transfer.copies(batches, 0, parts.tensors, on_device=False):
+    batches = transfer.batches(layout.placed, parts.tensors, [targets], frozenset())
+    tensors = [*parts.tensors.values()]
+    source = transfer.Source(0, tensors, transfer.addresses(tensors), on_device=False)
+    for copy in transfer.copies(batches, 0, source):
         copy()
     return buffer

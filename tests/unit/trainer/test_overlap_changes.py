@@ -1,0 +1,213 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever a script does between save() and the next step: the step as it was, or an error that
+tells, never a mixture; and the save after it has what is there then."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import mmap
+import pathlib
+import threading
+
+import checkpoint_pod
+import pytest
+import torch
+
+from rover_kf import errors
+from rover_kf.checkpoint import snapshot
+from rover_kf.checkpoint.arena import Arena
+from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer import state as states
+from rover_kf.trainer.checkpointer import Checkpointer
+from rover_kf.trainer.work import Work
+
+pytestmark = pytest.mark.torch
+
+
+def _fresh(seed: int = 1) -> dict[str, object]:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 96), torch.nn.BatchNorm1d(96), torch.nn.Linear(96, 8)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    state = {"model": model, "optimizer": optimizer, "mean": torch.zeros(7), "n": [0]}
+    _train(state)
+    return state
+
+
+def _train(state: dict[str, object]) -> None:
+    state["optimizer"].zero_grad()
+    state["model"](torch.randn(8, 64)).square().mean().backward()
+    state["optimizer"].step()
+
+
+def _whole(state: dict[str, object]) -> tuple[dict[str, bytes], str]:
+    parts = states.take_apart(state)
+    tensors = {name: t.contiguous().numpy().tobytes() for name, t in parts.tensors.items()}
+    return tensors, parts.metadata[snapshot.STATE_KEY]
+
+
+class _Scene:
+    """A training process with a checkpointer, and what its memory holds."""
+
+    def __init__(self, pod: checkpoint_pod.Pod, checkpointer: Checkpointer) -> None:
+        self._arena = Arena(pathlib.Path(pod.settings.home) / "arena" / "0")
+        self.checkpointer = checkpointer
+
+    def sealed(self) -> tuple[int, tuple[dict[str, bytes], str]]:
+        """The newest step, its tensors' bytes and its plain data."""
+        seal = self._arena.sealed()[0]
+        length = seal.length
+        with self._arena.pin(seal) as pin, mmap.mmap(pin.descriptor, length, prot=1) as raw:
+            data = bytes(raw)
+        found = snapshot.read(data)
+        tensors = {name: data[place.begin : place.end] for name, place in found.tensors.items()}
+        return seal.step, (tensors, found.metadata[snapshot.STATE_KEY])
+
+    @contextlib.contextmanager
+    def held(self):
+        """Everything is copied as late as it can be: when the next step waits for it."""
+        go = threading.Event()
+        self.checkpointer._saver._overlap._hands.lend(Work([lambda: go.wait(60)]))
+        try:
+            yield
+        finally:
+            go.set()
+
+
+@pytest.fixture
+def scene(tmp_path):
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        settings = trainer_settings.read(pod.environment())
+        with Checkpointer(settings=settings, overlap=True) as checkpointer:
+            yield _Scene(pod, checkpointer)
+
+
+def _replace_parameter(state: dict[str, object]) -> None:
+    state["model"][0].weight = torch.nn.Parameter(torch.zeros(96, 64))
+
+
+def _delete_module(state: dict[str, object]) -> None:
+    del state["model"][2]
+    state["model"].append(torch.nn.Linear(96, 8))
+
+
+def _new_group(state: dict[str, object]) -> None:
+    state["optimizer"].add_param_group({"params": [torch.nn.Parameter(torch.ones(5))]})
+
+
+def _forward(state: dict[str, object]) -> None:
+    state["model"](torch.randn(8, 64)).sum().backward()
+    assert state["model"][1].num_batches_tracked == 3
+
+
+def _hook(state: dict[str, object]) -> None:
+    def doubled(_, given, prefix, *rest):
+        del rest
+        given[prefix + "0.bias"] = given[prefix + "0.bias"].detach() * 2
+        return given
+
+    state["model"]._register_state_dict_hook(doubled)
+
+
+def _swap_optimizer(state: dict[str, object]) -> None:
+    state["optimizer"] = torch.optim.SGD(state["model"].parameters(), lr=1.0, momentum=0.9)
+
+
+def _load_optimizer(state: dict[str, object]) -> None:
+    given = copy.deepcopy(state["optimizer"].state_dict())
+    for kept in given["state"].values():
+        kept["exp_avg"].fill_(9.0)
+    state["optimizer"].load_state_dict(given)
+
+
+def _plain_values(state: dict[str, object]) -> None:
+    state["n"][0] += 1
+    state["mean"] += 1
+    state["optimizer"].param_groups[0]["lr"] = 0.5
+
+
+WHOLE = {
+    "nothing": lambda _: None,
+    "a parameter is replaced": _replace_parameter,
+    "a module is replaced": _delete_module,
+    "a group comes": _new_group,
+    "the forward changes buffers": _forward,
+    "a hook of the state dict comes": _hook,
+    "another optimizer steps": _swap_optimizer,
+    "the optimizer loads a state": _load_optimizer,
+    "the optimizer forgets its state": lambda state: state["optimizer"].state.clear(),
+    "an entry goes": lambda state: state.pop("mean"),
+    "gradients go": lambda state: state["model"].zero_grad(set_to_none=True),
+    "plain values and tables change": _plain_values,
+}
+
+
+@pytest.mark.parametrize("change", WHOLE)
+def test_the_step_is_sealed_as_it_was(scene, change):
+    """And the next one as it is then, three times over: what is remembered is not believed."""
+    state = _fresh()
+    for step in (1, 3, 5):
+        expected = _whole(state)
+        with scene.held():
+            scene.checkpointer.save(step, state)
+            assert not scene.checkpointer._saver._overlap.is_done
+            if step == 3:
+                WHOLE[change](state)
+            _train(state)
+        assert scene.sealed() == (step, expected)
+        expected = _whole(state)
+        scene.checkpointer.save(step + 1, state)
+        scene.checkpointer.finish()
+        assert scene.sealed() == (step + 1, expected)
+
+
+def _in_place(state: dict[str, object]) -> None:
+    with torch.no_grad():
+        state["model"][0].weight.mul_(2)
+
+
+def _other_bytes(state: dict[str, object]) -> None:
+    state["model"][0].weight.data = torch.zeros(96, 64)
+
+
+def _other_shape(state: dict[str, object]) -> None:
+    state["model"][0].weight.data = torch.zeros(1)
+
+
+def _moments(state: dict[str, object]) -> None:
+    state["optimizer"].state[state["model"][0].weight]["exp_avg"].zero_()
+
+
+SPOILT = {
+    "a parameter changes in place": _in_place,
+    "a parameter gets other bytes": _other_bytes,
+    "a parameter gets another shape": _other_shape,
+    "a parameter's moments change": _moments,
+    "the module loads a state": lambda state: state["model"].load_state_dict(
+        copy.deepcopy(state["model"].state_dict())
+    ),
+    "the module gets another type": lambda state: state["model"].double(),
+}
+
+
+@pytest.mark.parametrize("change", SPOILT)
+def test_a_step_that_cannot_be_whole_is_told_and_not_sealed(scene, change):
+    """The error names the step, and what was sealed before stays."""
+    state = _fresh()
+    expected = _whole(state)
+    scene.checkpointer.save(1, state)
+    scene.checkpointer.finish()
+    with scene.held():
+        scene.checkpointer.save(2, state)
+        SPOILT[change](state)
+        scene.checkpointer._saver._overlap.wait()
+    with pytest.raises(errors.CheckpointError, match=r"step 2 is not saved: .*overlap=False"):
+        scene.checkpointer.finish()
+    assert scene.sealed() == (1, expected)
+    expected = _whole(state)
+    scene.checkpointer.save(3, state)
+    scene.checkpointer.finish()
+    assert scene.sealed() == (3, expected)
