@@ -23,7 +23,7 @@ sys.path.insert(0, str(PEERS))
 
 import shape
 from environments import NotInstalled
-from measure import Course, Figures, Size, take
+from measure import Course, Figures, Size, loop_mebibytes, take
 from session import SYSTEMS, Failed, Session
 from table import markdown
 
@@ -73,6 +73,11 @@ def measured(size: Size, systems: list[str], passes: int, out: pathlib.Path) -> 
     with Session("floors", str(flat)) as floors:
         floors.ask("prepare", folder=str(folder / "floors"), mebibytes=1, tensors=4)
         copy = statistics.median(floors.ask("bare")["ms"] for _ in range(7))
+        with Session("nothing") as sham:
+            compute_ms = COPIES_A_STEP * copy
+            own = loop_mebibytes(
+                sham, Course(floors, size, folder / "sham", compute_ms, counted=False)
+            )
         for number in range(passes):
             prefault += [floors.ask("facts")["prefault_ms"] for _ in range(2)]
             persist += [floors.ask("durable")["ms"] for _ in range(2)]
@@ -87,7 +92,8 @@ def measured(size: Size, systems: list[str], passes: int, out: pathlib.Path) -> 
         "floor_copy_ms": round(statistics.median(copies), 1),
         "floor_prefault_ms": round(statistics.median(prefault), 1),
         "floor_persist_ms": round(statistics.median(persist), 1),
-        "systems": {name: found.report() for name, found in figures.items()},
+        "loop_memory_mib": own,
+        "systems": {name: found.report(own) for name, found in figures.items()},
     }
 
 

@@ -28,6 +28,7 @@ class DLRover(Peer):
         """Its saver is a process of its own."""
         super().open(loop, folder)
         self._checkpointer = DdpCheckpointer(str(folder))
+        self._left: list[object] = []
 
     def save(self, step: int) -> None:
         """To memory; it skips a save silently while it persists, which is no save."""
@@ -65,6 +66,12 @@ class DLRover(Peer):
         for old in self.folder.iterdir():
             if old.is_dir() and old.name.isdigit() and int(old.name) != step:
                 shutil.rmtree(old)
+
+    def die(self) -> None:
+        """Its successor has nothing mapped, and finds the memory by its name."""
+        handler = self._checkpointer._engine._shm_handler
+        self._left.append(handler.shared_memory)
+        handler.shared_memory = None
 
     def restore(self, loop: Loop) -> None:
         """From memory."""
