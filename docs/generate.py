@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""``python docs/generate.py``: write cli.md, failures.md, metrics.md, policy.md, rbac.md.
+"""``python docs/generate.py``: write api.md, cli.md, failures.md, metrics.md, policy.md, rbac.md.
 
 A test compares the files with what this gives, so that they cannot fall behind.
 """
@@ -32,8 +32,9 @@ from rover_kf.metrics import exporter
 from rover_kf.reconcilers.decision_times import DecisionTimes
 
 HERE = pathlib.Path(__file__).parent
-sys.path.append(str(HERE.parent / "tests" / "support"))
+sys.path += [str(HERE.parent / "tests" / "support"), str(HERE)]
 
+import api_reference  # noqa: E402 - beside this file
 import brought_about  # noqa: E402 - where the tests declare it
 from brought_about import Way  # noqa: E402 - likewise
 
@@ -331,6 +332,7 @@ def main() -> None:
 def documents() -> dict[str, str]:
     """Text by file name."""
     return {
+        "api.md": f"{NOTE}{api_reference.page()}",
         "cli.md": command_line(),
         "failures.md": failures(),
         "metrics.md": metrics(),

@@ -34,6 +34,7 @@ class FileDataset:
             image = Image.open(io.BytesIO(file.content)).convert("RGB")
             return transform(image), file.label
 
+
         images = FileDataset("/data/train", decode=picture, endings=(".jpg", ".png"))
         loader = ElasticDataLoader(images, batch_size=256, num_workers=4)
 

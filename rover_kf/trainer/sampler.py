@@ -27,12 +27,12 @@ class ElasticSampler(Sampler[int]):
 
         sampler = ElasticSampler(dataset, batch_size=256)
         loader = DataLoader(dataset, sampler.own, sampler=sampler, num_workers=4)
-        step = checkpointer.restore({..., "sampler": sampler})
+        step = checkpointer.restore({**state, "sampler": sampler})
         for epoch in range(sampler.epoch, epochs):
             for inputs, labels in loader:
                 ...
                 sampler.advance()
-                checkpointer.step(step, {..., "sampler": sampler})
+                checkpointer.step(step, {**state, "sampler": sampler})
 
     torchdata's StatefulDataLoader counts by itself: give the checkpointer that one in its place.
 

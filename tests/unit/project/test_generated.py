@@ -9,6 +9,7 @@ import pathlib
 
 import pytest
 
+PAGES = ("api.md", "cli.md", "failures.md", "metrics.md", "policy.md", "rbac.md")
 DOCS = pathlib.Path(__file__).parents[3] / "docs"
 
 
@@ -19,7 +20,7 @@ def _generated() -> dict[str, str]:
     return module.documents()
 
 
-@pytest.mark.parametrize("name", ["cli.md", "failures.md", "metrics.md", "policy.md", "rbac.md"])
+@pytest.mark.parametrize("name", PAGES)
 def test_generated_pages_are_fresh(name):
     """docs/generate.py gives exactly what is checked in; run it and commit if this fails."""
     assert _generated()[name] == (DOCS / name).read_text()

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import pathlib
 import re
@@ -142,6 +143,23 @@ def test_the_api_page_has_every_public_name():
     told = set(re.findall(r"autoclass:: rover_kf\.(\w+)", (DOCS / "api.md").read_text()))
     missing = set(rover_kf.__all__) - told - {"RoverError"}  # its whole module is there
     assert missing == set()
+
+
+def test_the_api_page_can_be_read_without_a_site():
+    """Above what Sphinx fills in stand each public name and each argument of what users call."""
+    text = (DOCS / "api.md").read_text().partition("```{eval-rst}")[0]
+    for name in set(rover_kf.__all__) - {"RoverError"}:
+        assert f"\n### {name}\n" in text
+    parts = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##)", text, re.MULTILINE | re.DOTALL))
+    for name, call in (
+        ("Checkpointer", rover_kf.Checkpointer),
+        ("Checkpointer", rover_kf.Checkpointer.step),
+        ("ElasticDataLoader", rover_kf.ElasticDataLoader),
+        ("RoverClient", rover_kf.RoverClient.train),
+    ):
+        told = set(re.findall(r"^ *- `(\w+)` \(`", parts[name], re.MULTILINE))
+        assert set(inspect.signature(call).parameters) - {"self"} <= told
+    assert "shuffle=True" in parts["ElasticDataLoader"]
 
 
 def _migration(starts):
