@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import pathlib
+import shlex
 from typing import Any
 
 import click
@@ -61,7 +62,10 @@ def train(place: Place, /, script: pathlib.Path, **given: Any) -> int:
         return 0
     following.end_on_sigterm()
     with place.embedded() as rover:
-        return following.to_its_end(rover, lambda: _start(rover, asked), given["report"])
+        code = following.to_its_end(rover, lambda: _start(rover, place, asked), given["report"])
+    if code in (0, 1):  # else it was interrupted, and is gone
+        click.echo(f"what it printed: {_logs(place, asked)}")
+    return code
 
 
 def _asked(script: pathlib.Path, given: dict[str, Any]) -> Training:
@@ -89,8 +93,17 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _start(rover: RoverClient, asked: Training) -> JobKey:
-    return rover.start_training(asked).key
+def _start(rover: RoverClient, place: Place, asked: Training) -> JobKey:
+    key = rover.start_training(asked).key
+    click.echo(f"{key} created; what it prints: {_logs(place, asked)}")
+    return key
+
+
+def _logs(place: Place, asked: Training) -> str:
+    """The command that shows what the first replica printed."""
+    words = ["rover-kf", *(["--state", str(place.state)] if place.state else []), "logs"]
+    words += ["-n", asked.namespace] if asked.namespace != "default" else []
+    return shlex.join([*words, asked.name])
 
 
 def _show(asked: Training, *, on_cluster: bool) -> None:
@@ -98,7 +111,14 @@ def _show(asked: Training, *, on_cluster: bool) -> None:
     documents = [training.cluster_job(asked) if on_cluster else training.embedded_job(asked)]
     if on_cluster:
         documents.insert(0, training.script_map(asked))
+        click.echo(_BY_HAND, nl=False)
     click.echo("---\n".join(differences.to_yaml(document) for document in documents), nl=False)
 
+
+_BY_HAND = """\
+# For kubectl apply -f FILE where rover-kf's webhook injects; elsewhere for
+# rover-kf patch FILE | kubectl apply -f -
+# The ConfigMap made so has no owner: it stays when the job is deleted, and is deleted by hand.
+"""
 
 VERBS = (train,)

@@ -14,13 +14,12 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
+from rover_kf.client import script_files
 from rover_kf.injection import storage
 
 WORKSPACE, CHECKPOINTS = "/workspace", "/checkpoints"
 """Where pods find the script, and a claim for checkpoints."""
 CLAIM = "claim:"
-SCRIPT_BYTES = 1_000_000
-"""What fits into a ConfigMap, with room for its names."""
 GPU = "nvidia.com/gpu"
 _NAME_LETTERS = 50
 _REPLICAS = re.compile(r"^(\d+)(?::(\d+))?$")
@@ -114,7 +113,7 @@ def embedded_job(asked: Training) -> Manifest:
     """The job for this machine: its script is found where it is.
 
     Raises:
-        InputError: there is no such script.
+        InputError: there is no such script, or checkpoints would go to a claim of a cluster.
     """
     if not asked.script.is_file():
         raise errors.InputError(f"{asked.script} is no file; allowed: a Python script")
@@ -124,6 +123,11 @@ def embedded_job(asked: Training) -> Manifest:
         "command": ["torchrun", str(asked.script.absolute()), *asked.arguments],
     }
     path = asked.checkpoints
+    if path.startswith(CLAIM) and not asked.image:
+        raise errors.InputError(
+            f"checkpoints go to {path!r}, which a cluster has; allowed here: a folder; or name an "
+            "image (--image), which makes it a job of the cluster"
+        )
     if path.startswith(CLAIM):
         return _job(asked, *_with_claim(container, path))
     if path and not storage.is_url(path):
@@ -160,26 +164,16 @@ def cluster_job(asked: Training) -> Manifest:
 
 
 def script_map(asked: Training, owner_uid: str = "") -> dict[str, Any]:
-    """The ConfigMap with the script; it goes with the job if that is named.
+    """The ConfigMap with the script and its own modules; it goes with the job if that is named.
 
     Raises:
-        InputError: the script cannot be read, or is too large.
+        InputError: a file of it cannot be read, or all are too large.
     """
-    try:
-        text = asked.script.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as cause:
-        raise errors.InputError(f"{asked.script} cannot be read: {cause}") from cause
-    size = len(text.encode())
-    if size > SCRIPT_BYTES:
-        raise errors.InputError(
-            f"{asked.script} has {size} bytes; allowed: at most {SCRIPT_BYTES}, which a ConfigMap "
-            "can hold; put it into the image and submit a manifest"
-        )
     metadata: dict[str, Any] = {"name": asked.name, "namespace": asked.namespace}
     if owner_uid:
         owner = {"kind": names.PYTORCHJOB, "name": asked.name, "uid": owner_uid}
         metadata["ownerReferences"] = [{"apiVersion": _VERSION, **owner}]
-    data = {asked.script.name: text}
+    data = script_files.files_of(asked.script)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 

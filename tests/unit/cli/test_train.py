@@ -32,6 +32,8 @@ def test_a_dry_run_prints_what_a_cluster_would_get(call):
     words = ("--image", "torch:1", "--replicas", "1:4", "--name", "fit", "--set", "hang.action=off")
     code, out, _ = call("train", *words, "--dry-run", "fit.py", "--replicas", "9", "-n", "x")
     assert code == 0
+    assert "rover-kf patch FILE | kubectl apply" in out
+    assert "has no owner" in out
     kept, job = yaml.safe_load_all(out)
     assert kept["data"] == {"fit.py": "print('trained')\n"}
     pod = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
@@ -40,6 +42,18 @@ def test_a_dry_run_prints_what_a_cluster_would_get(call):
     assert command == ["torchrun", "fit.py", "--replicas", "9", "-n", "x"]
     assert job["metadata"]["annotations"]["rover-kf.io/hang.action"] == "off"
     assert job["spec"]["elasticPolicy"] == {"minReplicas": 1, "maxReplicas": 4}
+
+
+def test_it_says_where_its_output_is(call, tmp_path):
+    """At its begin and at its end, as a command that shows it; a plain script looks not hung."""
+    (tmp_path / "fit.py").write_text("print('trained')\n")
+    code, out, err = call("train", "--name", "fit", "-n", "team", "fit.py")
+    assert code == 0, err
+    first, *_, last = out.splitlines()
+    assert first.endswith("created; what it prints: rover-kf logs -n team fit")
+    assert last == "what it printed: rover-kf logs -n team fit"
+    assert "steps not reported" in out
+    assert "trained" in call("logs", "-n", "team", "fit")[1]
 
 
 def test_without_an_image_it_is_a_job_of_this_machine(call, tmp_path):

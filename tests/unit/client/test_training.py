@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from rover_kf import errors
-from rover_kf.client import RoverClient, function_script, settings, training
+from rover_kf.client import RoverClient, function_script, script_files, settings, training
 from rover_kf.client.training import Resources, Training
 from rover_kf.cluster.local import admission
 from rover_kf.injection.inject import inject
@@ -110,9 +110,32 @@ def test_scripts_that_cannot_go_along_are_refused(asked, tmp_path):
         training.script_map(missing)
     with pytest.raises(errors.InputError, match=r"missing\.py is no file"):
         training.embedded_job(missing)
-    asked.script.write_text("#" * (training.SCRIPT_BYTES + 1))
+    asked.script.write_text("#" * (script_files.MOST_BYTES + 1))
     with pytest.raises(errors.InputError, match="at most 1000000, which a ConfigMap can hold"):
         training.script_map(asked)
+
+
+def test_modules_beside_a_script_go_along(asked, tmp_path):
+    """Those that it imports, and those that they do, as Python would find them; no others."""
+    asked.script.write_text("import json, os.path\ndef main():\n    from steps import one\n")
+    (tmp_path / "steps.py").write_text("import fit\nimport numbers_of.it\n")
+    (tmp_path / "numbers_of.py").write_text("N = 3\n")
+    (tmp_path / "other.py").write_text("")
+    assert set(training.script_map(asked)["data"]) == {"fit.py", "steps.py", "numbers_of.py"}
+    (tmp_path / "numbers_of.py").write_text("#" * script_files.MOST_BYTES)
+    with pytest.raises(errors.InputError, match=r"fit\.py with steps\.py, numbers_of\.py has"):
+        training.script_map(asked)
+    (tmp_path / "numbers_of").mkdir()
+    (tmp_path / "numbers_of" / "__init__.py").write_text("")
+    with pytest.raises(errors.InputError, match=r"imports numbers_of, a folder beside it"):
+        training.script_map(asked)
+
+
+def test_a_claim_is_of_a_cluster(asked):
+    """Without an image the job is of this machine, where nobody would look for a claim."""
+    claimed = dataclasses.replace(asked, checkpoints="claim:kept")
+    with pytest.raises(errors.InputError, match=r"'claim:kept', .* allowed here: a folder; .*--im"):
+        training.embedded_job(claimed)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,69 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A script with the modules beside it that it imports, as they go along to a cluster.
+
+Only imports that stand in the text are seen, wherever in it; what is loaded by a name that is made
+at run time has to be in the image.
+"""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+from collections.abc import Iterator
+
+from rover_kf import errors
+
+MOST_BYTES = 1_000_000
+"""What fits into a ConfigMap, with room for its names."""
+
+
+def files_of(script: pathlib.Path) -> dict[str, str]:
+    """Texts by file name: the script first, then each module of its folder that is imported.
+
+    Raises:
+        InputError: one cannot be read, is a folder, or all are too large for a ConfigMap.
+    """
+    found = {script.name: _text(script)}
+    left = [script.name]
+    while left:
+        for name in _imported(found[left.pop()]):
+            path = script.parent / f"{name}.py"
+            # A package comes before a module of the same name, as in Python.
+            if (script.parent / name / "__init__.py").is_file():
+                raise errors.InputError(
+                    f"{script} imports {name}, a folder beside it, which no ConfigMap can hold; "
+                    "put it into the image under another path and submit a manifest, or make it "
+                    f"one file {name}.py"
+                )
+            if path.name not in found and path.is_file():
+                found[path.name] = _text(path)
+                left.append(path.name)
+    size = sum(len(text.encode()) for text in found.values())
+    if size > MOST_BYTES:
+        beside = f" with {', '.join(list(found)[1:])}" if len(found) > 1 else ""
+        raise errors.InputError(
+            f"{script}{beside} has {size} bytes; allowed: at most {MOST_BYTES}, which a ConfigMap "
+            "can hold; put it into the image and submit a manifest"
+        )
+    return found
+
+
+def _text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as cause:
+        raise errors.InputError(f"{path} cannot be read: {cause}") from cause
+
+
+def _imported(text: str) -> Iterator[str]:
+    """First names of what the text imports; a relative import is no script's."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return  # its own error is said where it runs
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
