@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from collections.abc import Iterator
 
 from rover_kf.api.jobs import Event
 from rover_kf.api.samples import Goodput
@@ -21,13 +22,11 @@ def event_line(event: Event) -> str:
 
 def progress_line(progress: Progress) -> str:
     """Where the job stands, in one line."""
-    total = f"/{progress.total_steps}" if progress.total_steps else ""
     parts = [
         progress.phase or "New",
         *([progress.activity] if progress.activity else []),
         f"replicas {progress.running}/{progress.replicas}",
-        f"step {progress.step}{total}",
-        f"{progress.samples_per_second:.0f} samples/s",
+        *_reported(progress),
         f"in memory {_step(progress.sealed_step)}",
         f"durable {_step(progress.durable_step)}",
     ]
@@ -35,6 +34,16 @@ def progress_line(progress: Progress) -> str:
     if progress.restarts:
         parts.append(f"restarts {progress.restarts}")
     return f"{progress.job}: " + ", ".join(parts)
+
+
+def _reported(progress: Progress) -> Iterator[str]:
+    """What the script says of its steps; one that knows nothing of rover-kf says nothing."""
+    if not progress.step:
+        yield "steps not reported" + " yet" * (not progress.finished)
+        return
+    total = f"/{progress.total_steps}" if progress.total_steps else ""
+    yield f"step {progress.step}{total}"
+    yield f"{progress.samples_per_second:.0f} samples/s"
 
 
 def goodput_line(spent: Goodput) -> str:

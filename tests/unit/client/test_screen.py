@@ -13,6 +13,7 @@ import io
 from rich.console import Console
 
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
+from rover_kf.client.lines import progress_line
 from rover_kf.client.progress import progress_of
 from rover_kf.client.screen import Look, Screen
 
@@ -38,6 +39,13 @@ def test_a_log_gets_lines():
         [" step 40/40"],
     ]
     assert [line for line in lines if "Restored: rank 0 resumes at step 20 from memory" in line]
+
+
+def test_a_script_that_reports_nothing_does_not_look_hung():
+    """Its line says so; of one that reports, steps and samples."""
+    assert ", steps not reported yet," in progress_line(_at(0))
+    assert ", steps not reported," in progress_line(_at(0, phase="Succeeded"))
+    assert ", step 3/40, 0 samples/s," in progress_line(_at(3))
 
 
 def test_a_terminal_is_drawn_in_place():
