@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from collections.abc import Callable
 
@@ -69,9 +70,28 @@ def _client(
             pass  # not in a pod: the kubeconfig below
         else:
             return kubernetes.client.ApiClient(configuration), True
+    if not (found := _kubeconfigs(kubeconfig)):
+        raise errors.ClusterUnavailable(_NO_KUBECONFIG)
     try:
         kubernetes.config.load_kube_config(kubeconfig, context, configuration)
     except (kubernetes.config.ConfigException, OSError) as cause:
-        message = f"no cluster to talk to: {cause}; set KUBECONFIG, or run embedded"
+        message = (
+            f"no cluster to talk to: {', '.join(found)}: {cause}; mend it, set KUBECONFIG to "
+            "another, or run embedded"
+        )
         raise errors.ClusterUnavailable(message) from cause
     return kubernetes.client.ApiClient(configuration), False
+
+
+_NO_KUBECONFIG = (
+    "no cluster to talk to: this is no pod of one, and there is no kubeconfig; set KUBECONFIG to "
+    "the file that the cluster's administrator gives out, put it to ~/.kube/config, or run embedded"
+)
+
+
+def _kubeconfigs(named: str | None) -> list[str]:
+    """Files that are there of those that would be read; one that is named need not be."""
+    if named is not None:
+        return [named]
+    told = os.environ.get("KUBECONFIG") or "~/.kube/config"
+    return [path for path in told.split(os.pathsep) if pathlib.Path(path).expanduser().is_file()]

@@ -381,8 +381,8 @@ class Checkpointer:
     def _say_outside(self) -> None:
         if not self._warned:
             _log.warning(
-                "rover-kf: %s is not set, so nothing is saved; start the script in a job that "
-                "rover-kf has patched to get checkpoints",
+                "rover-kf: %s is not set, so nothing is saved; start the script by rover-kf train, "
+                "or in a job that rover-kf has patched, to get checkpoints",
                 names.ENV_HOME,
             )
         self._warned = True

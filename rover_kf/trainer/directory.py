@@ -213,7 +213,11 @@ class DirectoryCheckpointer:
 
     def _say_outside(self) -> None:
         if not self._warned:
-            _log.warning("rover-kf: %s is not set, so nothing is saved", names.ENV_HOME)
+            _log.warning(
+                "rover-kf: %s is not set, so nothing is saved; start the script by rover-kf train, "
+                "or in a job that rover-kf has patched, to get checkpoints",
+                names.ENV_HOME,
+            )
         self._warned = True
 
 

@@ -379,6 +379,19 @@ def test_no_cluster_is_said(tmp_path):
         from_environment(kubeconfig=str(tmp_path / "none"))
 
 
+def test_no_configuration_is_not_a_broken_one(tmp_path, monkeypatch):
+    """Without any kubeconfig that is said, with what to do; of a broken one its path and fault."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(errors.ClusterUnavailable, match=r"no kubeconfig; set KUBECONFIG") as told:
+        from_environment()
+    assert "Invalid" not in str(told.value)
+    broken = tmp_path / "broken"
+    broken.write_text("clusters: 3\n")
+    with pytest.raises(errors.ClusterUnavailable, match=r"broken: .*mend it"):
+        from_environment(kubeconfig=str(broken))
+
+
 def test_a_pod_without_a_node_says_why(cluster, server):
     """The scheduler's own words and since when; none once a place is being freed for the pod."""
     placed = {

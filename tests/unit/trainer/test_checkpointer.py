@@ -334,6 +334,7 @@ def test_outside_rover_it_does_nothing_and_says_so_once(caplog):
         assert not checkpointer.wait(2, "memory", 1)
     assert len(caplog.records) == 1
     assert names.ENV_HOME in caplog.text
+    assert "rover-kf train" in caplog.text
 
 
 def test_a_missing_sidecar_is_named(tmp_path, monkeypatch):
