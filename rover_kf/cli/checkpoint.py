@@ -10,11 +10,11 @@ import time
 from typing import Any
 
 import click
-from rich.console import Console
 
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.cli import checkpoint_tables as tables
+from rover_kf.cli.output import printer
 from rover_kf.inspection import removal
 from rover_kf.inspection.checking import Checked, check
 from rover_kf.inspection.differences import Difference, differences
@@ -51,7 +51,7 @@ def list_checkpoints(path: str, as_json: bool) -> None:  # noqa: FBT001 - click 
     if as_json:
         _print_json([{**codec.encode(item), "whole": not item.problem} for item in found])
     else:
-        Console().print(tables.listed(found, time.time()))
+        printer().print(tables.listed(found, time.time()))
 
 
 @checkpoint.command()
@@ -65,7 +65,7 @@ def show(path: str, step: int | None, rank: int, as_json: bool) -> None:  # noqa
     if as_json:
         _print_json(tables.described(state))
         return
-    console = Console()
+    console = printer()
     for part in tables.shown(state):
         console.print(part)
 

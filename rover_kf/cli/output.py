@@ -24,6 +24,15 @@ FORMAT = click.option(
 )
 
 
+_WIDE = 10_000
+
+
+def printer() -> Console:
+    """The standard output; in a pipe or a file lines are as long as they are, to be searched."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
+
+
 def tell(value: object, form: str, *parts: RenderableType) -> None:
     """Print a value.
 
@@ -37,7 +46,7 @@ def tell(value: object, form: str, *parts: RenderableType) -> None:
     elif form == "yaml":
         click.echo(yaml.safe_dump(codec.encode(value), sort_keys=False, width=100), nl=False)
     else:
-        console = Console()
+        console = printer()
         for part in parts:
             # Sentences go on to the end of their line, so that a file of them can be searched.
             console.print(part, soft_wrap=not isinstance(part, Table))

@@ -84,6 +84,15 @@ def test_a_dry_run_shows_the_difference(tmp_path, running, call):
     assert "new" not in {found.key.name for found in running.list()}
 
 
+@pytest.mark.usefixtures("running")
+def test_a_table_in_a_pipe_is_as_wide_as_it_is(call, monkeypatch):
+    """A terminal's width cuts nothing where none is: each row is a line, with the whole name."""
+    monkeypatch.setenv("COLUMNS", "20")
+    (row,) = (line for line in call("list").splitlines() if "steady" in line)
+    assert "default" in row
+    assert re.search(r"Running +1 worker +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", row)
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_a_script_of_the_shell(call, shell):
     """It names our variable; where the shell is here, it accepts it."""
