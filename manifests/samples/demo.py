@@ -29,6 +29,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
 from rover_kf.api.records import RunRecord
 from rover_kf.api.status import CoordinatorStatus
+from rover_kf.cli.sizes import amount
 from rover_kf.client import RoverClient, settings
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.errors import ClusterUnavailable
@@ -70,7 +71,7 @@ def main() -> int:
     missed = bars_missed(result)
     seconds = result.pop("seconds")
     out.write_text(json.dumps(result, indent=2) + "\n")
-    say(f"{seconds} s ({SECONDS:.0f} s are the bar on two idle cores); {out}")
+    say(f"{seconds} s ({SECONDS:.0f} s are the bar on two idle cores); {out}, {result['report']}")
     for bar in missed:
         say(f"MISSED: {bar}")
     return 1 if missed else 0
@@ -79,7 +80,7 @@ def main() -> int:
 def run(rover: RoverClient, report: pathlib.Path) -> dict[str, object]:
     """Take the sample through its life; what was measured."""
     for size in rover.recommend(SAMPLE).quantities:
-        say(f"recommended {size.name}: {size.target:g} {size.unit} ({size.basis})")
+        say(f"recommended {size.name}: {amount(size.target, size.unit)} ({size.basis})")
     job = rover.submit(SAMPLE)
     key = job.key
     interval = int(job.annotations[f"{names.PREFIX}checkpoint.every"])

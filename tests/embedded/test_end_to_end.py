@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -43,6 +44,8 @@ def test_the_demo_keeps_its_promises(tmp_path):
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     result = json.loads(out.read_text())
+    assert str(out.with_suffix(".html")) in done.stdout
+    assert re.search(r"recommended \w+: [\d.]+ [GM]iB", done.stdout)
     assert set(result) == KEYS
     assert result["accuracy"] >= 0.95
     assert result["killed_at_step"] >= result["resumed_step"] > 0
