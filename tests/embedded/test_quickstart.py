@@ -89,6 +89,8 @@ def test_the_commands_do_what_the_page_says(clone, said, capsys):
     assert "first: Succeeded" in said(first)
     assert "trained by 1" in said(logs)
     assert "Checkpointer" in said(difference)
+    # The page's minute is for who opens another terminal.
+    second = second.replace("--pause 0.1", "--pause 0.02")
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
         killed = pool.submit(_killed_and_back, clone)
         said(second)
@@ -130,8 +132,19 @@ def _killed_and_back(clone: pathlib.Path) -> tuple[CoordinatorStatus, Coordinato
         eventually(lambda: job.key in {found.key for found in rover.list()}, within=120)
         before = eventually(lambda: _saved(job), within=180, what="a step in memory")
         pod = rover.cluster.list_pods(job.key)[1]
-        os.kill(_trainer(f"rkf-{pod.uid[:8]}-"), signal.SIGKILL)
+        trainer = _trainer(f"rkf-{pod.uid[:8]}-")
+        assert _chosen(clone) == trainer
+        os.kill(trainer, signal.SIGKILL)
         return before, job.goes_on(before)
+
+
+def _chosen(clone: pathlib.Path) -> int:
+    """The process that the page's command would kill if no other clone's job had the name."""
+    (command,) = re.findall(r"^kill -9 \$\((.*) \| tail -n 1\)$", PAGE, re.MULTILINE)
+    named = subprocess.check_output(command, shell=True, text=True, timeout=60).split()
+    here = str(clone).encode()
+    mine = [pid for pid in named if here in pathlib.Path(f"/proc/{pid}/environ").read_bytes()]
+    return int(mine[-1])
 
 
 def _saved(job: EmbeddedJob) -> CoordinatorStatus | None:
