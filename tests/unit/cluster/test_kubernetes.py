@@ -387,7 +387,7 @@ def test_no_configuration_is_not_a_broken_one(tmp_path, monkeypatch):
         from_environment()
     assert "Invalid" not in str(told.value)
     broken = tmp_path / "broken"
-    broken.write_text("clusters: 3\n")
+    broken.write_text("kind: Config\n")
     with pytest.raises(errors.ClusterUnavailable, match=r"broken: .*mend it"):
         from_environment(kubeconfig=str(broken))
 
