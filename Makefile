@@ -63,7 +63,7 @@ test: programs test-fast
 
 test-fast: check
 	$(PY) -m pytest -n 3 --dist worksteal -m "not alone" $(HERE)
-	$(PY) -m pytest -m alone tests/embedded
+	$(PY) -m pytest -m alone tests/embedded tests/faults
 
 test-cluster: packages venv
 	$(PY) -m pytest tests/cluster

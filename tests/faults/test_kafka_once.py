@@ -119,7 +119,7 @@ def test_each_record_counts_once_in_the_model_that_survives(kafka):
     )
     assert (lost, twice, sum(counts)) == (0, 0, feed.count)
     assert {step["of"] for step in steps} == {1, 2, 3}
-    assert again > 0
+    assert len({step["pid"] for step in steps}) > 3, "each kill and each size has other processes"
     assert lag.ahead == []
     assert len(lag.values) > 1
     assert sum(lag.committed().values()) == feed.count + 1, "with the one that is no number"
