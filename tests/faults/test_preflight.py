@@ -130,6 +130,7 @@ def test_a_slow_pod_and_one_that_hangs_are_told_by_name():
         check = job.status().preflight
         assert check
         show("first check", [*told(job, names.EVENT_PREFLIGHT), *told(job, names.EVENT_NODE_UNFIT)])
+        assert len({pod.device for pod in check.pods}) == 1, "else no matmul is compared"
         # Pods share this machine's cores, with whatever else runs: others may have had bad luck.
         assert check.verdicts[2].verdict == "slow"
         slow = [line for line in told(job, names.EVENT_NODE_UNFIT) if "train-worker-2" in line]

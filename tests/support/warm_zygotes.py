@@ -50,7 +50,8 @@ def address() -> str:
         listener.listen(64)
         process = subprocess.Popen(
             [sys.executable, "-u", "-c", _PROGRAM, str(HERE), str(listener.fileno())],
-            env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+            # As a launcher has it: torch reads it when it is loaded.
+            env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(HERE.parents[1])},
             stdin=subprocess.DEVNULL,
             pass_fds=(listener.fileno(),),
         )
