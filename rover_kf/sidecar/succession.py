@@ -142,7 +142,9 @@ class Succession:
             except errors.RoverError as error:
                 found = refusal(error)
             found.headers[names.GENERATION_HEADER] = str(self.generation)
-            if self._state and request.headers.get(names.POD_HEADER) in self._keepers:
+            wanted = found.status == names.STATUS_COPY_WANTED
+            keeper = request.headers.get(names.POD_HEADER) in self._keepers
+            if self._state and keeper and not wanted:
                 found.headers[names.COPY_HEADER] = label(self._state)
             return found
 
@@ -156,8 +158,10 @@ class Succession:
             )
 
     def _is_wanted(self, request: web.Request) -> bool:
+        """Whether the asker's copy has to come first; it is not to be replaced by ours before."""
         copy = order(request.headers.get(names.COPY_HEADER, ""))
-        return self._absorbed < copy < (self.generation, 0) and request.path != names.PATH_STATE
+        brought = request.path == names.PATH_STATE and request.method == "POST"
+        return self._absorbed < copy < (self.generation, 0) and not brought
 
     async def _on_fetch(self, _: web.Request) -> web.Response:
         return reply(self._state) if self._state else web.Response(status=404)

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import pathlib
+import random
 import socket
 import warnings
 from collections.abc import Iterator, Mapping
@@ -120,10 +121,14 @@ async def serve(settings: SidecarSettings, story: Told, port: int) -> None:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that nobody listens on now, and that the kernel gives no connection of its own
+    accord: one of those may be taken until a test uses it."""
+    lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(lowest // 2, lowest)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
 
 
 @dataclasses.dataclass

@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import checkpoint_pod
 import jwt
 import pytest
+from aiohttp import test_utils, web
 
-from rover_kf.api import names
+from rover_kf.api import codec, names
 from rover_kf.api.coordinator_state import CoordinatorState, RendezvousMemory
 from rover_kf.sidecar import succession
 from rover_kf.sidecar.succession import Succession
@@ -88,3 +90,34 @@ def test_a_restart_goes_on_and_is_no_new_pod(settings):
     assert second.succession.generation == first.succession.generation + 1
     second.succession.heard(second.succession.generation + 1)
     assert second.succession.successor
+
+
+def test_a_newer_copy_is_taken_before_it_can_be_replaced(settings):
+    """Two pods have copies, one older than the other, and the older is known first: whoever keeps
+    the newer one is given none that was made of the older, not even if it asks for nothing else."""
+    office = Office(settings)
+    began = office.succession.generation - 100
+
+    def known(revision: int, number: int) -> CoordinatorState:
+        return CoordinatorState(began, revision, RendezvousMemory(number=number, expected=1))
+
+    async def ask(client, method: str, revision: int, state: CoordinatorState | None = None):
+        headers = {names.POD_HEADER: "keeper", names.COPY_HEADER: f"{began}.{revision}"}
+        body = None if state is None else codec.dumps(state)
+        async with client.request(method, names.PATH_STATE, data=body, headers=headers) as answer:
+            return answer.status, names.COPY_HEADER in answer.headers
+
+    async def pods_come() -> list[tuple[int, bool]]:
+        application = web.Application()
+        application.add_routes(office.succession.guarded(office.succession.routes()))
+        async with test_utils.TestClient(test_utils.TestServer(application)) as client:
+            told = [await ask(client, "POST", 3, known(3, number=1))]
+            office.succession.note("round 1", ["keeper"])
+            told.append(await ask(client, "GET", 5))
+            told.append(await ask(client, "POST", 5, known(5, number=2)))
+            told.append(await ask(client, "GET", 5))
+            return told
+
+    answers = asyncio.run(pods_come())
+    assert answers == [(200, False), (names.STATUS_COPY_WANTED, False), (200, True), (200, True)]
+    assert [number for number, _ in office.taken] == [1, 2]
