@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from rover_kf import errors
-from rover_kf.api import names
+from rover_kf.api import names, termination_log
 from rover_kf.api.membership import (
     FinishRequest,
     Identity,
@@ -31,7 +31,7 @@ from rover_kf.api.membership import (
 )
 from rover_kf.api.preflight import CheckRequest
 from rover_kf.api.status import Acknowledged
-from rover_kf.launcher import last_words, memory_wait
+from rover_kf.launcher import memory_wait
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.crew import Crew
 from rover_kf.launcher.errands import Errands, Stop, ZygoteLost
@@ -200,7 +200,7 @@ class Agent:
         exit_code = reply.exit_code
         if exit_code:
             say(f"the job has failed: {reply.reason}")
-            last_words.leave(self.home, reply.reason)
+            termination_log.leave(self.home, reply.reason)
         else:
             exit_code = self._flush()
         self._leave("the job has ended")

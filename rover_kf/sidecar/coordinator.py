@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from rover_kf.api import names
+from rover_kf.api import last_status, names, termination_log
 from rover_kf.api.coordinator_state import CoordinatorState
 from rover_kf.api.hangs import StackReport
 from rover_kf.api.jobs import Event
@@ -119,6 +119,8 @@ class Coordinator:
             await asyncio.wait_for(self._deserted.wait(), LINGER_SECONDS)
         if self._rendezvous.world.closed:
             await self._last_look.wait(time.monotonic())
+            last = last_status.pack(self.status(names.NO_EVENTS))
+            termination_log.leave(self._settings.home, last)
         if self._ticker is not None:
             self._ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):

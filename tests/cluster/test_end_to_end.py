@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable
 
 import pytest
-from testcluster import jobs, objects, storage
+from testcluster import deployment, jobs, objects, storage
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from tests_support import eventually
 
+from rover_kf.api import names
 from rover_kf.checkpoint import manifest
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("controller")]
@@ -164,8 +165,11 @@ def test_without_the_label_nothing_is_touched(cluster, namespace, with_trainer):
     assert not any("initContainers" in pod["spec"] for pod in running.pods().values())
 
 
-def test_an_injected_job_does_not_need_the_controller(controller_down, faults, submit, hurry):
-    """With the controller gone an injected job trains, recovers, persists and succeeds."""
+def test_an_injected_job_does_not_need_the_controller(
+    cluster, controller_down, faults, submit, hurry
+):
+    """With the controller gone an injected job trains, recovers, persists and succeeds; the next
+    controller knows of the steps that none has seen."""
     job = submit("--samples-per-second", "300", "--steps", "400")
     assert _injected(job)
     _reaches(job, nodes=2, step=1)
@@ -175,6 +179,14 @@ def test_an_injected_job_does_not_need_the_controller(controller_down, faults, s
     _reaches(job, durable_step=40)
     hurry()
     assert _ends(job) == "Succeeded"
+    deployment.scale(cluster, 1)
+    eventually(
+        lambda: names.EVENT_RECORDED in {event["reason"] for event in job.events()},
+        within=120,
+        what="its run is recorded",
+    )
+    told = json.loads(job.read()["metadata"]["annotations"][names.STATUS_ANNOTATION])
+    assert (told["phase"], told["step"], told["restarts"]) == ("finished", 400, 1)
 
 
 def test_a_job_starts_without_the_controller(cluster, controller_down, submit):

@@ -10,8 +10,9 @@ import threading
 import pytest
 from memory_cluster import KEY, Clock, Killed, MemoryCluster, manifest
 
-from rover_kf.api import names
+from rover_kf.api import codec, last_status, names
 from rover_kf.api.jobs import Container, JobKey, ObservedJob, Pod
+from rover_kf.api.status import CoordinatorStatus
 from rover_kf.api.surroundings import Objects
 from rover_kf.client.explaining import explain
 from rover_kf.history.store import SqlHistory
@@ -599,6 +600,33 @@ class _Switched(_Nowhere):
 
     def __getattr__(self, name):
         return getattr(self.history, name) if self.works else super().__getattr__(name)
+
+
+@pytest.mark.parametrize("kept", ["whole", "", "{", '{"job": 1}'])
+def test_steps_that_nobody_asked_for_in_time_are_known(cluster, history, kept, caplog):
+    """What the coordinator left in its container's status, when the job has ended, goes into the
+    history and the job's annotation; without it, they end with the last look."""
+    look(cluster, history)
+    seen = history.get("uid-1")
+    cluster.train(3)
+    last = codec.loads(
+        CoordinatorStatus, cluster.call_coordinator(KEY, "GET", f"{names.PATH_STATUS}?after=0")
+    )
+    assert last.step > seen.steps
+    words = last_status.pack(last) if kept == "whole" else kept
+    cluster.reachable, cluster.phase = False, "Succeeded"
+    sidecar = Container(names.SIDECAR_CONTAINER, running=False, exit_code=0, last_words=words)
+    cluster.pods = (
+        Pod("digits-worker-0", "uid-0", "worker", 0, "Succeeded", containers=(sidecar,)),
+    )
+    look(cluster, history, times=2, windows=0)
+    record = history.get("uid-1")
+    assert record.outcome == "succeeded"
+    known = last.step if kept == "whole" else seen.steps
+    assert (record.steps, remembered(cluster)["step"]) == (known, known)
+    windows = [window.ended_at for window in record.windows]
+    assert (windows[-1] == last.windows[-1].ended_at) is (kept == "whole")
+    assert ("left a last status that cannot be read" in caplog.text) is kept.startswith("{")
 
 
 def test_a_verdict_that_nobody_asked_for_in_time_is_told(cluster, history):

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict in the container's status: it outlives the pod's coordinator, which tells of it too.
+"""Last words in a container's status: they outlive the processes of the pod, which told of it too.
 
 Kubernetes keeps what a container leaves in its termination log beside its exit code. A controller
-that was slow, or away, when the job ended finds it there.
+that was slow, or away, when the job ended finds it there: the launcher's verdict in the training's
+container, the coordinator's last status in the sidecar's.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from rover_kf.api import names
 
 PLACE = pathlib.Path("/dev/termination-log")
 """Where the kubelet looks, unless the user's container says something else."""
-_MOST_BYTES = 2048
-"""Of the 4096 that Kubernetes keeps."""
+MOST_BYTES = 4096
+"""That Kubernetes keeps of a container; of all of a pod 12 KiB."""
 
 
 def leave(home: pathlib.Path, text: str, place: pathlib.Path = PLACE) -> bool:
@@ -24,7 +25,7 @@ def leave(home: pathlib.Path, text: str, place: pathlib.Path = PLACE) -> bool:
 
     Args:
         home: of the shared volume; in another place than a pod's the log is not this container's.
-        text: of the verdict.
+        text: what is cut after MOST_BYTES.
         place: the log; it is not made where it is not.
 
     Returns:
@@ -39,7 +40,7 @@ def leave(home: pathlib.Path, text: str, place: pathlib.Path = PLACE) -> bool:
     try:
         if os.fstat(log).st_size:
             return False
-        whole = text.encode(errors="replace")[:_MOST_BYTES].decode(errors="ignore")
+        whole = text.encode(errors="replace")[:MOST_BYTES].decode(errors="ignore")
         os.write(log, whole.encode())
     except OSError:
         return False

@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A coordinator's last status as text for its container's termination log, and back.
+
+A controller looks at a calm job every half minute, and hears of its end when the coordinator is
+gone: what the last steps brought would be known to nobody.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+from rover_kf import errors
+from rover_kf.api import codec, termination_log
+from rover_kf.api.status import CoordinatorStatus
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_VERDICT = 200
+"""Characters, which may take twelve bytes each; the launcher leaves more of it."""
+
+
+def pack(status: CoordinatorStatus) -> str:
+    """As much of it as Kubernetes keeps: all figures, and as many data sets and windows as fit."""
+    bare = dataclasses.replace(
+        status,
+        verdict=status.verdict[:_LONGEST_VERDICT],
+        data=(),
+        windows=(),
+        # What was told while the job ran, and is of no use after it.
+        preflight=None,
+        events=(),
+        hangs=(),
+        memory_kills=(),
+        slow=(),
+        unfit=(),
+        cpus=(),
+    )
+    with_data = dataclasses.replace(bare, data=status.data)
+    told = with_data if _fits(with_data) else bare
+    for window in reversed(status.windows):
+        more = dataclasses.replace(told, windows=(window, *told.windows))
+        if not _fits(more):
+            break
+        told = more
+    return codec.dumps(told).decode()
+
+
+def unpack(text: str, source: str) -> CoordinatorStatus | None:
+    """The status in a termination log; None if there is none, or it cannot be read.
+
+    Args:
+        text: of the log.
+        source: whose it is, for the log line of one that cannot be read.
+    """
+    if not text:
+        return None
+    try:
+        return codec.loads(CoordinatorStatus, text.encode())
+    except errors.MessageError as error:
+        _log.warning("%s left a last status that cannot be read: %s", source, error)
+        return None
+
+
+def _fits(status: CoordinatorStatus) -> bool:
+    return len(codec.dumps(status)) <= termination_log.MOST_BYTES
