@@ -107,7 +107,6 @@ def told(job: Job, reason: str) -> list[str]:
     return []
 
 
-@pytest.mark.alone
 def test_a_slow_pod_and_one_that_hangs_are_told_by_name():
     """The first check finds the slow one of three by its matmul, the next, after a failure of the
     hardware of another pod, finds that it hangs; the job trains on both times."""
