@@ -1,201 +1,260 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
 """What a job with checkpoints holds of the machine while it runs, and that none of it stays after
-its end: the normal one, one after a pod was killed, and its deletion."""
+its end: the normal one, one by errors of its script, by a limit, its deletion, one after a pod was
+killed, and those of the process that runs it: Ctrl-C and SIGKILL."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import json
 import os
 import pathlib
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from embedded_job import EmbeddedJob, client_in
+from job_holdings import KEPT, Holdings, held_by_job
 from job_manifests import make_job, trainer_of
 from tests_support import eventually
 
+from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.api.jobs import JobKey
 from rover_kf.checkpoint import manifest as manifests
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
+from rover_kf.cli import exit_codes
 from rover_kf.client import RoverClient
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
 
-MEMORY = pathlib.Path("/dev/shm")
-"""Where memory-backed volumes are."""
-LISTENING = "0A"
-"""A TCP socket's state, as /proc/net/tcp has it."""
+SOON = 20.0
+"""Seconds from a verdict until nothing may be left, on a machine that is busy with other tests."""
+COMMAND = (sys.executable, "-m", "rover_kf.cli", "--on", "embedded", "--state")
 
 SCRIPT = """
 import pathlib, sys, time
 import torch
+import torch.distributed as dist
 import rover_kf
+dist.init_process_group("gloo")
+print("begins", flush=True)
 place = pathlib.Path(sys.argv[1])
 saver, state = rover_kf.Checkpointer(), {"w": torch.zeros(1 << 20)}
 for step in range(saver.restore(state) + 1, 100_000):
     state["w"] += 1
     saver.step(step, state, total_steps=100_000)
-    if (place / "finish").exists() and step % 10 == 0:
+    end = torch.tensor(int((place / "finish").exists()))
+    dist.all_reduce(end)  # all ranks end at the same step, or its checkpoint is never whole
+    if end and step % 10 == 0:
         break
+    if (place / "wrong").exists():
+        raise ValueError("the data has a row that is wrong")
+    if (place / "gone").exists():
+        raise OSError("the data is gone")
     time.sleep(0.01)
 saver.wait(step, "durable")
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class Held:
-    """What a running job has of the machine."""
-
-    processes: frozenset[int]
-    memory: frozenset[pathlib.Path]
-    """Folders of its volumes in memory."""
-    slots: frozenset[pathlib.Path]
-    """Files in them that processes map."""
-    sockets: frozenset[int]
-    """Inodes of all that its processes have."""
-    listening: frozenset[int]
-    """Those that wait for connections."""
-
-    def left(self) -> dict[str, object]:
-        """What of it is there still."""
-        there = {int(path.name) for path in pathlib.Path("/proc").iterdir() if path.name.isdigit()}
-        found = {
-            "processes": [pid for pid in self.processes & there if not _is_zombie(pid)],
-            "memory": [path for path in self.memory if path.exists()],
-            "sockets": self.sockets & (_tcp() | _unix(self.memory)),
-        }
-        return {what: value for what, value in found.items() if value}
+@pytest.fixture
+def temporary(tmp_path, monkeypatch) -> pathlib.Path:
+    """The folder for temporary files of the job alone."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
 
 
-def _is_zombie(pid: int) -> bool:
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def _tcp(state: str = "") -> set[int]:
-    """Inodes of TCP sockets, of one state or of any."""
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == (state or words[3]):
-                found.add(int(words[9]))
-    return found
-
-
-def _unix(folders: frozenset[pathlib.Path]) -> set[int]:
-    """Inodes of Unix sockets that have a name below these folders."""
-    found = set()
-    for line in pathlib.Path("/proc/net/unix").read_text().splitlines()[1:]:
-        words = line.split()
-        if any(word.startswith(str(folder)) for word in words[7:] for folder in folders):
-            found.add(int(words[6]))
-    return found
-
-
-def _held(rover: RoverClient, job: EmbeddedJob) -> Held:
-    containers = (names.PYTORCH_CONTAINER, names.SIDECAR_CONTAINER)
-    pods = rover.cluster.list_pods(job.key)
-    processes = {
-        pid
-        for pod in pods
-        for container in containers
-        for pid in rover.cluster.processes(job.key, pod.name, container)
+def _job(folder: pathlib.Path, policy: str = "") -> dict:
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "stored").mkdir()
+    wanted = {
+        "checkpoint.path": str(folder / "stored"),
+        "checkpoint.arena": "64Mi",
+        "checkpoint.every": "5",
+        "checkpoint.persist-seconds": "0",
+        "failures.restarts": "2",
     }
-    memory = frozenset(path for pod in pods for path in MEMORY.glob(f"rkf-{pod.uid[:8]}-*"))
-    sockets: set[int] = set()
-    slots: set[pathlib.Path] = set()
-    for pid in processes:
-        sockets |= _sockets_of(pid)
-        slots |= {path for path in _mapped(pid) if memory & {*path.parents}}
-    found = sockets & (_tcp() | _unix(memory))
-    listening = frozenset(sockets & (_tcp(LISTENING) | _unix(memory)))
-    return Held(frozenset(processes), memory, frozenset(slots), frozenset(found), listening)
+    job = make_job(workers=2, policy=wanted)
+    job["spec"]["nprocPerNode"] = "1"
+    if policy:
+        job["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = policy
+    trainer_of(job)["command"] = ["torchrun", str(folder / "train.py"), str(folder)]
+    return job
 
 
-def _sockets_of(pid: int) -> set[int]:
-    found = set()
-    try:
-        for descriptor in pathlib.Path(f"/proc/{pid}/fd").iterdir():
-            target = str(descriptor.readlink())
-            if target.startswith("socket:["):
-                found.add(int(target[8:-1]))
-    except FileNotFoundError:  # it has closed it, or ended
-        pass
-    return found
+def _running(job: EmbeddedJob, folder: pathlib.Path) -> Holdings:
+    """What it holds once it trains: it is checked that what is looked for is found."""
+    job.between_seals()
+    held = held_by_job(folder / "state")
+    assert len(held.volumes) == 2
+    assert {path.name for path in held.files} >= {"slot-0", "slot-1"}
+    assert len(held.processes) >= 10, "supervisors, sidecars, launchers, zygotes, training"
+    assert len(held.listening) >= 4, "a Unix socket and a port of each sidecar"
+    return held
 
 
-def _mapped(pid: int) -> set[pathlib.Path]:
-    try:
-        lines = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
-    except OSError:
-        return set()
-    return {pathlib.Path(line.split(maxsplit=5)[5]) for line in lines if str(MEMORY) in line}
-
-
-def _finish(rover: RoverClient, job: EmbeddedJob, place: pathlib.Path) -> None:
-    (place / "finish").touch()
+def _finish(rover: RoverClient, job: EmbeddedJob, folder: pathlib.Path) -> None:
+    (folder / "finish").touch()
     assert rover.wait(job.key, timeout=200).phase == "Succeeded", rover.logs(job.key)
 
 
-def _delete(rover: RoverClient, job: EmbeddedJob, _: pathlib.Path) -> None:
-    rover.delete(job.key)
-    eventually(lambda: not rover.list(), within=100, what="the job is gone")
-
-
-def _kill(rover: RoverClient, job: EmbeddedJob, place: pathlib.Path) -> None:
+def _kill(rover: RoverClient, job: EmbeddedJob, folder: pathlib.Path) -> None:
     """All processes of a pod, its sidecar's among them, and then those that came after them."""
     before = job.between_seals()
     for container in (names.SIDECAR_CONTAINER, names.PYTORCH_CONTAINER):
         for pid in rover.cluster.processes(job.key, "digits-worker-1", container):
             os.kill(pid, signal.SIGKILL)
     job.goes_on(before)
-    _finish(rover, job, place)
+    _finish(rover, job, folder)
 
 
-ENDS = {"normal end": _finish, "deletion": _delete, "killed pod": _kill}
+def _fail(how: str, verdict: str) -> Callable[[RoverClient, EmbeddedJob, pathlib.Path], None]:
+    def fail(rover: RoverClient, job: EmbeddedJob, folder: pathlib.Path) -> None:
+        (folder / how).touch()
+        with pytest.raises(errors.JobFailed, match=verdict):
+            rover.wait(job.key, timeout=200)
+
+    return fail
+
+
+def _outlast(rover: RoverClient, job: EmbeddedJob, _: pathlib.Path) -> None:
+    rover.cluster.patch_job(job.key, {"spec": {"runPolicy": {"activeDeadlineSeconds": 1}}})
+    with pytest.raises(errors.JobFailed, match="active longer than specified deadline"):
+        rover.wait(job.key, timeout=60)
+
+
+ENDS = {
+    "normal end": ("", _finish),
+    "killed pod": ("", _kill),
+    "error of the script": ("", _fail("wrong", "the data has a row that is wrong")),
+    "budget": ("", _fail("gone", "the budget of 2 restarts is spent")),
+    "budget, ExitCode": ("ExitCode", _fail("gone", "the budget of 2 restarts is spent")),
+    "time limit": ("", _outlast),
+}
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_nothing_is_left(tmp_path, end):
-    """No process, no page in memory, no socket; on storage whole checkpoints and nothing else."""
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    (tmp_path / "stored").mkdir()
-    policy = {
-        "checkpoint.path": str(tmp_path / "stored"),
-        "checkpoint.arena": "64Mi",
-        "checkpoint.every": "5",
-        "checkpoint.persist-seconds": "0",
-        "failures.restarts": "2",
-    }
-    job_manifest = make_job(workers=2, policy=policy)
-    job_manifest["spec"]["nprocPerNode"] = "1"
-    trainer_of(job_manifest)["command"] = ["torchrun", str(script), str(tmp_path)]
-    before = {path.name for path in MEMORY.iterdir()}
+def test_nothing_is_left(tmp_path, temporary, end):
+    """The process that ran the job goes on, as a notebook does; what tells of the job stays."""
+    policy, bring_about = ENDS[end]
     with client_in(tmp_path) as rover:
-        job = EmbeddedJob(rover, rover.submit(job_manifest).key)
-        job.between_seals()
-        held = _held(rover, job)
-        assert len(held.memory) == 2
-        assert {path.name for path in held.slots} == {"slot-0", "slot-1"}
-        assert len(held.listening) >= 4, "a Unix socket and a port of each sidecar"
-        ENDS[end](rover, job, tmp_path)
-        eventually(lambda: not held.left(), within=60, what=f"nothing left, not {held.left()}")
-        known = {path.name for path in MEMORY.iterdir()} - before
-        assert not [name for name in known if name.startswith("rkf-")]
-    (folder,) = (tmp_path / "stored").iterdir()
-    storage = DirectoryStorage(folder)
+        job = EmbeddedJob(rover, rover.submit(_job(tmp_path, policy)).key)
+        held = _running(job, tmp_path)
+        bring_about(rover, job, tmp_path)
+        seconds = _empty(held)
+        assert not _left_in(temporary)
+        (folder,) = (tmp_path / "state" / "jobs").glob("*/*/*")
+        assert {path.name for path in folder.iterdir()} <= KEPT | {"work"}
+        assert rover.get(job.key).finished
+        assert {pod.phase for pod in rover.cluster.list_pods(job.key)} <= {"Succeeded", "Failed"}
+        assert rover.events(job.key)
+        assert "begins" in rover.logs(job.key)
+    _print(end, held, _stored(tmp_path), seconds)
+
+
+def test_nothing_is_left_of_a_deleted_job(tmp_path, temporary):
+    """Its folder goes, too."""
+    with client_in(tmp_path) as rover:
+        job = EmbeddedJob(rover, rover.submit(_job(tmp_path)).key)
+        held = _running(job, tmp_path)
+        rover.delete(job.key)
+        eventually(lambda: not rover.list(), within=100, what="the job is gone")
+        seconds = _empty(held)
+        assert not _left_in(temporary)
+        assert not [*(tmp_path / "state" / "jobs").glob("*/*/*")]
+    _print("deletion", held, _stored(tmp_path), seconds)
+
+
+def test_nothing_is_left_after_ctrl_c(tmp_path, temporary):
+    """The command drains its job, says so and ends with the code of an interrupt."""
+    with client_in(tmp_path) as rover, _command(tmp_path) as process:
+        job = _seen(rover)
+        held = _running(job, tmp_path)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(100) == exit_codes.INTERRUPTED
+        # The command has ended by itself: there is nothing more to wait for.
+        assert not held.left()
+    assert not _left_in(temporary)
+    assert not [*(tmp_path / "state" / "jobs").glob("*/*/*")]
+    _print("Ctrl-C", held, _stored(tmp_path), 0.0)
+
+
+def test_nothing_is_left_after_kill_9(tmp_path, temporary):
+    """Nobody has to come and sweep; whoever comes is told how the job ended."""
+    with client_in(tmp_path) as rover, _command(tmp_path) as process:
+        job = _seen(rover)
+        held = _running(job, tmp_path)
+        process.kill()
+        process.wait()
+        seconds = _empty(held)
+    assert not _left_in(temporary)
+    with client_in(tmp_path) as later:
+        with pytest.raises(errors.JobFailed, match="the process that ran it ended"):
+            later.wait(job.key, timeout=10)
+        (folder,) = (tmp_path / "state" / "jobs").glob("*/*/*")
+        assert {path.name for path in folder.iterdir()} <= KEPT
+    _print("kill -9", held, _stored(tmp_path), seconds)
+
+
+@contextlib.contextmanager
+def _command(folder: pathlib.Path) -> Iterator[subprocess.Popen[bytes]]:
+    """``rover-kf run`` as a user starts it."""
+    (folder / "job.json").write_text(json.dumps(_job(folder)))
+    variables = {name: value for name, value in os.environ.items() if "ROVER_KF" not in name}
+    command = [*COMMAND, str(folder / "state"), "run", str(folder / "job.json")]
+    with (folder / "said").open("wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, env=variables)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _seen(rover: RoverClient) -> EmbeddedJob:
+    """The job of a command, as another process sees it."""
+    key = JobKey("team", "digits", names.PYTORCHJOB)
+    eventually(lambda: key in {job.key for job in rover.list()}, within=60, what="the job is there")
+    return EmbeddedJob(rover, key)
+
+
+def _empty(held: Holdings) -> float:
+    """Seconds from now until nothing is left."""
+    began = time.monotonic()
+    try:
+        eventually(lambda: not held.left(), within=SOON)
+    except AssertionError as late:
+        raise AssertionError(f"{held.left()} is left after {SOON:g} s") from late
+    return time.monotonic() - began
+
+
+def _left_in(temporary: pathlib.Path) -> list[pathlib.Path]:
+    """But for the folder that torch has for what it compiles: one a user, for all programs."""
+    return [path for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]
+
+
+def _stored(folder: pathlib.Path) -> int:
+    """Whole checkpoints on storage; there is nothing else but one that was not completed."""
+    (place,) = (folder / "stored").iterdir()
+    storage = DirectoryStorage(place)
     whole = storage.whole()
     assert whole
     expected = {manifests.NAME, manifests.file_name(0), manifests.file_name(1)}
     for found in whole:
         assert {path.name for path in pathlib.Path(found.location).iterdir()} <= expected
         storage.verify(found)
+    return len(whole)
+
+
+def _print(end: str, held: Holdings, stored: int, seconds: float) -> None:
     print(
-        f"{end}: {len(held.processes)} processes, {len(held.memory)} volumes in memory, "
-        f"{len(held.sockets)} sockets, 0 left; {len(whole)} whole checkpoints on storage"
+        f"{end}: {len(held.processes)} processes, {len(held.volumes)} volumes in memory with "
+        f"{len(held.files)} files, {len(held.sockets)} sockets, 0 left after {seconds:.1f} s; "
+        f"{stored} whole checkpoints on storage"
     )

@@ -3,8 +3,9 @@
 """One container as a process tree under its supervisor; used by ``pod``.
 
 Nothing outlives the embedded cluster: the supervisor reads a pipe whose other end only this
-process holds, so even SIGKILL of this process ends the tree. (PR_SET_PDEATHSIG in the child alone
-would not do: it fires when the *thread* that started the child ends, and covers one level.)
+process holds, so even SIGKILL of this process ends the tree and gives its memory back.
+(PR_SET_PDEATHSIG in the child alone would not do: it fires when the *thread* that started the child
+ends, and covers one level.)
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class ContainerPlan:
     folder: pathlib.Path
     """Working directory."""
     log: pathlib.Path
+    volumes: tuple[pathlib.Path, ...] = ()
+    """The pod's own folders: its supervisor removes them if this process dies."""
     native: bool = False
     """An init container with restartPolicy Always: runs beside the others."""
     probe: Probe | None = None
@@ -106,12 +109,12 @@ class Container:
         """Start the command; its output is appended to the log."""
         self.plan.log.parent.mkdir(parents=True, exist_ok=True)
         orders, self._control = os.pipe()
-        script = os.fspath(pathlib.Path(supervisor.__file__))
+        arguments = supervisor.arguments(self.plan.volumes, self.plan.command)
         self._restart_at = None
         with self.plan.log.open("ab") as log:
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", script, str(orders), *self.plan.command],
+                    [sys.executable, "-I", "-S", supervisor.__file__, str(orders), *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -8,7 +8,6 @@ all jobs that this process runs, one more for each pod. Used by ``cluster``.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import pathlib
 import threading
@@ -19,31 +18,18 @@ from typing import IO
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.jobs import Event, JobKey, Pod
+from rover_kf.api.jobs import Event, JobKey
 from rover_kf.cluster.local import admission, environment, verdict
 from rover_kf.cluster.local.network import Lease
 from rover_kf.cluster.local.plan import Site, plan_pod, restart_policy
 from rover_kf.cluster.local.pod import LocalPod
+from rover_kf.cluster.local.run import Run
 from rover_kf.cluster.local.settings import Timing
 from rover_kf.cluster.local.status import with_condition, with_counts
 from rover_kf.cluster.local.store import Record, Store
 
 SOURCE = "pytorchjob-controller"
 """Who an operator's Events are from, as in a cluster."""
-
-
-@dataclasses.dataclass(slots=True)
-class _Run:
-    """A job that this process runs."""
-
-    key: JobKey
-    owner: IO[bytes]
-    lease: Lease
-    pods: dict[tuple[str, int], LocalPod] = dataclasses.field(default_factory=dict)
-    started_at: float = 0.0
-    shown: tuple[Pod, ...] = ()
-    seen: tuple[str, bool, tuple[Pod, ...]] | None = None
-    """What the last look was based on."""
 
 
 class Operator:
@@ -61,7 +47,7 @@ class Operator:
     ) -> None:
         self._store, self._timing = store, timing
         self._memory, self._base = memory, base
-        self._runs: dict[JobKey, _Run] = {}
+        self._runs: dict[JobKey, Run] = {}
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._closing = False
@@ -79,7 +65,7 @@ class Operator:
         """Run a stored job from now on."""
         masters = environment.replica_counts(self._store.read(key).manifest).get("master", 0)
         with self._lock:
-            run = _Run(key, owner, Lease(key.name, masters), started_at=time.time())
+            run = Run(key, owner, Lease(key.name, masters), started_at=time.time())
             self._runs[key] = run
         self.wake()
 
@@ -119,39 +105,41 @@ class Operator:
                 self._try(run)
             self._wake.wait(self._timing.resync)
 
-    def _try(self, run: _Run) -> None:
+    def _try(self, run: Run) -> None:
         try:
             self._reconcile(run)
         except (errors.RoverError, OSError) as cause:
             self._fail(run, f"the embedded cluster cannot run it: {cause}")
 
-    def _reconcile(self, run: _Run) -> None:
+    def _reconcile(self, run: Run) -> None:
         record = self._store.read(run.key)
-        for place in [place for place, pod in run.pods.items() if pod.gone]:
-            del run.pods[place]
+        run.forget_gone()
         views = tuple(pod.view() for pod in run.pods.values())
         seen = (record.resource_version, record.deleting, views)
-        if seen == run.seen and not _has_deadline(record):
+        if seen == run.seen and not run.waits(record):
             return  # looked at already, and nothing followed from it
         run.seen = seen
         suspended = bool((record.manifest["spec"].get("runPolicy") or {}).get("suspend"))
         if record.deleting:
-            self._end_pods(run)
+            run.delete_pods()
             if not run.pods:
                 self._forget(run)
                 return
         elif record.finished_at is not None:
-            self._clean(run, record)
+            run.clean(record, self._timing)
         elif suspended:
-            self._end_pods(run)
+            run.delete_pods()
             run.started_at = time.time()
             self._conclude(run, verdict.Verdict("Suspended", "PyTorchJobSuspended", "suspended"))
         else:
             self._fit_pods(run, record)
-            self._conclude(run, self._judge(run, record))
+            concluded = self._judge(run, record)
+            self._conclude(run, concluded)
+            if concluded.by_limit:
+                run.end_pods()
         self._show(run)
 
-    def _fit_pods(self, run: _Run, record: Record) -> None:
+    def _fit_pods(self, run: Run, record: Record) -> None:
         """Make missing pods, delete surplus ones and those whose failure asks for another."""
         for kind, replica in record.manifest["spec"][admission.SPECS].items():
             replica_type, wanted = kind.lower(), int(replica.get("replicas", 1))
@@ -168,7 +156,7 @@ class Operator:
                 if (replica_type, index) not in run.pods:
                     self._create_pod(run, record, replica_type, index)
 
-    def _create_pod(self, run: _Run, record: Record, replica_type: str, index: int) -> None:
+    def _create_pod(self, run: Run, record: Record, replica_type: str, index: int) -> None:
         namespace = run.key.namespace
         site = Site(
             root=self._store.root,
@@ -188,7 +176,7 @@ class Operator:
         pod.start()
         self._tell(run, "SuccessfulCreatePod", f"Created pod: {plan.name}")
 
-    def _judge(self, run: _Run, record: Record) -> verdict.Verdict:
+    def _judge(self, run: Run, record: Record) -> verdict.Verdict:
         seen = [
             verdict.Seen(
                 replica_type=pod.plan.replica_type,
@@ -201,14 +189,7 @@ class Operator:
         ]
         return verdict.conclude(record.manifest, seen, age=time.time() - run.started_at)
 
-    def _clean(self, run: _Run, record: Record) -> None:
-        """Apply cleanPodPolicy to a finished job; None, the default, leaves its pods alone."""
-        policy = (record.manifest["spec"].get("runPolicy") or {}).get("cleanPodPolicy", "None")
-        for pod in run.pods.values():
-            if policy == "All" or (policy == "Running" and pod.phase in ("Pending", "Running")):
-                pod.delete()
-
-    def _conclude(self, run: _Run, concluded: verdict.Verdict) -> None:
+    def _conclude(self, run: Run, concluded: verdict.Verdict) -> None:
         views = [pod.view() for pod in run.pods.values()]
 
         def change(record: Record) -> Record:
@@ -223,17 +204,13 @@ class Operator:
 
     # -- ends --------------------------------------------------------------------------------------
 
-    def _end_pods(self, run: _Run) -> None:
-        for pod in run.pods.values():
-            pod.delete()
-
-    def _fail(self, run: _Run, message: str) -> None:
+    def _fail(self, run: Run, message: str) -> None:
         if run.key in self._store.jobs():
             failed = verdict.Verdict("Failed", "PyTorchJobFailed", message)
             self._store.update(run.key, lambda record: with_condition(record, failed))
-        self._end_pods(run)
+        run.delete_pods()
 
-    def _abandon(self, run: _Run) -> None:
+    def _abandon(self, run: Run) -> None:
         """The embedded cluster is left: what is not finished has failed, deleted jobs go."""
         if run.key in self._store.jobs():
             if self._store.read(run.key).deleting:
@@ -241,26 +218,24 @@ class Operator:
             else:
                 self._show(run)
                 self._store.update(run.key, ended_with_process)
-                self._store.sweep_memory(run.key)
-        run.lease.close()
-        run.owner.close()
+                self._store.sweep(run.key)
+        run.close()
 
-    def _forget(self, run: _Run) -> None:
+    def _forget(self, run: Run) -> None:
         self._store.remove(run.key)
-        run.lease.close()
-        run.owner.close()
+        run.close()
         with self._lock:
             del self._runs[run.key]
 
     # -- what others see ---------------------------------------------------------------------------
 
-    def _show(self, run: _Run) -> None:
+    def _show(self, run: Run) -> None:
         views = tuple(run.pods[place].view() for place in sorted(run.pods))
         if views != run.shown:
             run.shown = views
             self._store.write_pods(run.key, views)
 
-    def _tell(self, run: _Run, reason: str, message: str, *, warning: bool = False) -> None:
+    def _tell(self, run: Run, reason: str, message: str, *, warning: bool = False) -> None:
         event = Event(reason, message, warning=warning, at=time.time(), source=SOURCE)
         self._store.add_event(run.key, event)
 
@@ -269,10 +244,6 @@ def ended_with_process(record: Record) -> Record:
     """A job whose process has ended: failed, unless it had finished before."""
     message = "the process that ran it ended; durable checkpoints are kept: delete it and run again"
     return with_condition(record, verdict.Verdict("Failed", "PyTorchJobFailed", message))
-
-
-def _has_deadline(record: Record) -> bool:
-    return "activeDeadlineSeconds" in (record.manifest["spec"].get("runPolicy") or {})
 
 
 def _conditions(record: Record) -> list[tuple[str, str]]:

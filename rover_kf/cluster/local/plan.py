@@ -116,6 +116,7 @@ class _Builder:
             environment={**self.site.base, **variables},
             folder=self._folder(spec),
             log=self.logs / f"{spec['name']}.log",
+            volumes=(*self.volumes.memory, *self.volumes.work),
             native=spec.get("restartPolicy") == "Always",
             probe=self._probe(spec),
         )

@@ -3,9 +3,10 @@
 """One pod, as a kubelet runs it: a thread that starts, restarts and ends its containers.
 
 Init containers in order, native sidecars beside them, then the containers; restarts in place by
-the pod's restartPolicy with a back-off, the volumes staying; on deletion SIGTERM to the
-containers, the grace period, SIGKILL, then the sidecars in reverse order. Liveness and readiness
-probes, limits and security contexts are the cluster's business and have no effect here.
+the pod's restartPolicy with a back-off, the volumes staying; on deletion, or when it is told to
+end, SIGTERM to the containers, the grace period, SIGKILL, then the sidecars in reverse order.
+Liveness and readiness probes, limits and security contexts are the cluster's business and have no
+effect here.
 """
 
 from __future__ import annotations
@@ -39,17 +40,22 @@ class LocalPod:
         delays = (timing.first_restart, timing.longest_restart)
         self._init = [Container(item, delays) for item in plan.init]
         self._containers = [Container(item, delays) for item in plan.containers]
-        self._deleting = threading.Event()
+        self._deleting, self._ending = False, threading.Event()
         self._grace = plan.grace
         self._phase = "Pending"
-        self._gone = False
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name=plan.name, daemon=True)
         self._seen: PodView | None = None
 
     @property
     def gone(self) -> bool:
         """Deleted and ended: its name is free."""
-        return self._gone
+        return self._ended and self._deleting
+
+    @property
+    def ended(self) -> bool:
+        """Nothing of it runs any more and its volumes are given back, deleted or not."""
+        return self._ended
 
     @property
     def phase(self) -> str:
@@ -80,7 +86,7 @@ class LocalPod:
             phase=self._phase,
             address=self.plan.address,
             node="localhost",
-            deleting=self._deleting.is_set(),
+            deleting=self._deleting,
             containers=tuple(
                 ContainerView(c.plan.name, c.running, c.restarts, c.exit_code, c.reason)
                 for c in (*self._init, *self._containers)
@@ -95,10 +101,18 @@ class LocalPod:
         """End it; returns at once. ``gone`` says when it has ended."""
         if grace is not None:
             self._grace = min(grace, self._grace)
-        self._deleting.set()
+        self._deleting = True
+        self._ending.set()
+
+    def end(self) -> None:
+        """End what runs and give its volumes back, as a deletion does; the pod and its logs stay.
+
+        Returns at once; ``ended`` says when it is done.
+        """
+        self._ending.set()
 
     def join(self) -> None:
-        """Wait until its thread has ended, after ``delete``."""
+        """Wait until its thread has ended, after ``delete`` or ``end``."""
         self._thread.join()
 
     # -- the pod's thread --------------------------------------------------------------------------
@@ -113,9 +127,8 @@ class LocalPod:
                 self._watch()
         finally:
             self._end()
-        self._deleting.wait()
-        self._gone = True
-        self._changed()
+            self._ended = True
+            self._changed()
 
     def _run_init(self) -> bool:
         """Whether all init containers are through and the containers may start."""
@@ -141,7 +154,7 @@ class LocalPod:
         return True
 
     def _watch(self) -> None:
-        """Until every container has ended for good, or the pod is deleted."""
+        """Until every container has ended for good, or the pod is to end."""
         while not all(container.finished for container in self._containers):
             for container in self._containers:
                 code = container.poll()
@@ -169,9 +182,9 @@ class LocalPod:
                 container.restart_if_due(time.monotonic())
 
     def _pause(self) -> bool:
-        """Tell what changed, wait one tick; whether the pod is being deleted."""
+        """Tell what changed, wait one tick; whether the pod is to end."""
         self._tell()
-        return self._deleting.wait(self._timing.tick)
+        return self._ending.wait(self._timing.tick)
 
     def _tell(self) -> None:
         view = self.view()
@@ -181,12 +194,19 @@ class LocalPod:
 
     def _end(self) -> None:
         """End what runs, in the kubelet's order, then give the volumes back."""
-        deadline = time.monotonic() + self._grace
+        began = time.monotonic()
         normal = [c for c in self._init if not c.plan.native] + self._containers
         for container in normal:
             container.terminate()
+        while any(container.running for container in normal):
+            if time.monotonic() >= began + self._grace:  # which a deletion may shorten meanwhile
+                break
+            time.sleep(self._timing.tick)
+            for container in normal:
+                container.poll()
         for container in normal:
-            container.stop(deadline - time.monotonic())
+            container.stop(0.0)
+        deadline = began + self._grace
         for container in reversed([c for c in self._init if c.plan.native]):
             container.stop(max(deadline - time.monotonic(), SIDECAR_GRACE))
         self.plan.volumes.remove()

@@ -19,4 +19,4 @@ def settle(store: Store) -> None:
                 store.remove(key)
             else:
                 store.update(key, ended_with_process)
-                store.sweep_memory(key)
+                store.sweep(key)

@@ -31,6 +31,10 @@ class Timing:
     """Between SIGTERM and SIGKILL where the manifest does not say."""
     closing_grace: float = 10.0
     """The same when the whole embedded cluster is left."""
+    after_failure: float = 5.0
+    """What a pod has to end by itself once its job has failed (a cluster: as long as it likes)."""
+    after_success: float = 30.0
+    """The same once it has succeeded: a pod may still have to write what is its own."""
 
 
 def base_environment(shims: pathlib.Path) -> dict[str, str]:

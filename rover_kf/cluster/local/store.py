@@ -121,7 +121,7 @@ class Store:
     def remove(self, key: JobKey) -> None:
         """Forget a job with its logs, work folders and memory-backed volumes."""
         with self._locked():
-            self.sweep_memory(key)
+            self.sweep(key)
             shutil.rmtree(self.folder(key), ignore_errors=True)
 
     # -- pods and events, beside the object -------------------------------------------------------
@@ -184,12 +184,13 @@ class Store:
         with (self.folder(key) / "memory.list").open("a") as file:
             file.write(f"{folder}\n")
 
-    def sweep_memory(self, key: JobKey) -> None:
-        """Remove the job's memory-backed volumes that are left."""
+    def sweep(self, key: JobKey) -> None:
+        """Remove what is left of the volumes that its pods had of their own."""
         with contextlib.suppress(FileNotFoundError):
             for line in (self.folder(key) / "memory.list").read_text().splitlines():
                 if pathlib.Path(line).name.startswith("rkf-"):
                     shutil.rmtree(line, ignore_errors=True)
+        shutil.rmtree(self.folder(key) / "work", ignore_errors=True)
 
     # ----------------------------------------------------------------------------------------------
 

@@ -38,6 +38,8 @@ class Verdict:
     type: str = ""
     reason: str = ""
     message: str = ""
+    by_limit: bool = False
+    """A limit of its runPolicy ends the job, and all its pods with it."""
 
 
 def conclude(manifest: Manifest, pods: Sequence[Seen], *, age: float) -> Verdict:
@@ -54,10 +56,10 @@ def conclude(manifest: Manifest, pods: Sequence[Seen], *, age: float) -> Verdict
     restarts = sum(pod.restarts for pod in pods if pod.phase == "Running")
     if limit is not None and restarts >= max(int(limit), 1):
         message = f"{name} has failed because it has reached the specified backoff limit"
-        return Verdict("Failed", "PyTorchJobFailed", message)
+        return Verdict("Failed", "PyTorchJobFailed", message, by_limit=True)
     if deadline is not None and age >= float(deadline):
         message = f"{name} has failed because it was active longer than specified deadline"
-        return Verdict("Failed", "PyTorchJobFailed", message)
+        return Verdict("Failed", "PyTorchJobFailed", message, by_limit=True)
     found = Verdict()
     for kind, replica in manifest["spec"][admission.SPECS].items():
         verdict = _of_replicas(manifest, kind.lower(), replica, pods)

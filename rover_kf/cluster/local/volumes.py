@@ -9,6 +9,7 @@ a Unix socket's path has room for 107 bytes.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 import re
@@ -53,6 +54,9 @@ class Volumes:
         """Remove the pod's own folders; claims and host paths stay."""
         for folder in (*self.memory, *self.work):
             shutil.rmtree(folder, ignore_errors=True)
+        for folder in {folder.parent for folder in self.work}:
+            with contextlib.suppress(OSError):  # it was not made, or somebody looks into it
+                folder.rmdir()
 
     def mounts(self, container: Mapping[str, Any]) -> Mounts:
         """A container's mounts."""

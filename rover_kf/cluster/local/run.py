@@ -1,0 +1,72 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job that this process runs: its pods and what it holds of the machine; used by ``operator``."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import IO
+
+from rover_kf.api.jobs import JobKey, Pod
+from rover_kf.cluster.local import cleaning
+from rover_kf.cluster.local.network import Lease
+from rover_kf.cluster.local.pod import LocalPod
+from rover_kf.cluster.local.settings import Timing
+from rover_kf.cluster.local.store import Record
+
+
+@dataclasses.dataclass(slots=True)
+class Run:
+    """One a job."""
+
+    key: JobKey
+    owner: IO[bytes]
+    """The lock that says who runs it."""
+    lease: Lease
+    pods: dict[tuple[str, int], LocalPod] = dataclasses.field(default_factory=dict)
+    started_at: float = 0.0
+    shown: tuple[Pod, ...] = ()
+    seen: tuple[str, bool, tuple[Pod, ...]] | None = None
+    """What the last look was based on."""
+    cleaned: bool = False
+    """It has finished and nothing of it runs."""
+
+    def forget_gone(self) -> None:
+        """Free the names of pods that are deleted and have ended."""
+        for place in [place for place, pod in self.pods.items() if pod.gone]:
+            del self.pods[place]
+
+    def waits(self, record: Record) -> bool:
+        """Whether time alone may change what there is to do."""
+        if record.finished_at is not None:
+            return not self.cleaned
+        return "activeDeadlineSeconds" in (record.manifest["spec"].get("runPolicy") or {})
+
+    def delete_pods(self) -> None:
+        """Delete all of them."""
+        for pod in self.pods.values():
+            pod.delete()
+
+    def end_pods(self) -> None:
+        """End what runs in all of them; the pods and their logs stay."""
+        for pod in self.pods.values():
+            pod.end()
+
+    def clean(self, record: Record, timing: Timing) -> None:
+        """Delete or end the pods of a finished job that are to go; then its addresses are free."""
+        since = time.time() - (record.finished_at or 0.0)
+        for pod in self.pods.values():
+            fate = cleaning.fate(record.manifest, pod.phase, since=since, timing=timing)
+            if fate == "delete":
+                pod.delete()
+            elif fate == "end":
+                pod.end()
+        self.cleaned = all(pod.ended for pod in self.pods.values())
+        if self.cleaned:
+            self.lease.close()
+
+    def close(self) -> None:
+        """Give back what the job holds of this process."""
+        self.lease.close()
+        self.owner.close()
