@@ -19,7 +19,7 @@ class Lane:
         poison: slots that were set aside.
 
     Raises:
-        CheckpointError: slots are done that the partition does not have.
+        CheckpointError: slots are done that the partition does not have, or done and set aside.
     """
 
     def __init__(self, partition: Partition, shard: int, done: Ranges, poison: Ranges) -> None:
@@ -30,6 +30,13 @@ class Lane:
         for known in (done, poison):
             for begin, end in known:
                 self._know(begin, end)
+        twice = [piece for begin, end in poison for piece in done.within(begin, end)]
+        if twice:  # of a stream that no longer has them; else they are not there to be set aside
+            raise errors.CheckpointError(
+                f"the checkpoint has slots {twice[0][0]} to {twice[0][1]} of partition "
+                f"{partition.name!r} done and set aside; no checkpoint of rover-kf has: leave the "
+                "data out of the state to begin anew"
+            )
 
     @property
     def size(self) -> int:

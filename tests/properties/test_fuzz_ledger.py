@@ -123,6 +123,14 @@ def test_a_strange_progress_is_gone_on_with_or_refused():
     assert set(counts) == {"MessageError", "CheckpointError", "gone on with"}
 
 
+def test_slots_that_a_stream_lost_are_not_done_and_set_aside():
+    """Nobody writes that of slots that are still there; neither of older ones."""
+    plan = DataPlan("train", (Partition("stream", 5, 20, bounded=False),), 8)
+    Ledger(plan, Progress(done={"stream": "0+1"}, poison={"stream": "1+2"}))
+    with pytest.raises(errors.CheckpointError, match=r"slots 0 to 1 of .* done and set aside"):
+        Ledger(plan, Progress(done={"stream": "0+1"}, poison={"stream": "0+2"}))
+
+
 def test_whatever_workers_say_no_slot_is_in_two_places():
     """With the token and a round's number: strange names, spans of nothing, ends beyond all."""
     counts: collections.Counter[str] = collections.Counter()
