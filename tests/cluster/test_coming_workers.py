@@ -88,6 +88,12 @@ def _others(job: RunningJob, worker: Worker) -> dict[str, str]:
     }
 
 
+def _deaths(job: RunningJob, pod: str) -> list[str]:
+    """What is told of processes of a pod that failed."""
+    told = [one["message"] for one in job.events() if one["reason"] == names.EVENT_PROCESS_FAILED]
+    return [message for message in told if pod in message]
+
+
 @pytest.mark.at_length
 def test_a_worker_that_came_is_killed(cluster, namespace, with_trainer, shared_claim, faults):
     """Its program, then its whole container: it takes records again, in the same pod and in another
@@ -110,6 +116,8 @@ def test_a_worker_that_came_is_killed(cluster, namespace, with_trainer, shared_c
     stays.takes(5)
     dies.takes(5)
     assert dies.uid() == pod, "its program began anew in its pod"
+    # Its sidecar knows why; the controller asks it every half minute.
+    died = eventually(lambda: _deaths(job, dies.pod), within=PATIENCE, every=1.0, what="an Event")
     lent.append(dies.killed(container=True))
     stays.takes(5)
     eventually(lambda: dies.uid() not in ("", pod), within=PATIENCE, every=0.5, what="another pod")
@@ -118,8 +126,6 @@ def test_a_worker_that_came_is_killed(cluster, namespace, with_trainer, shared_c
 
     assert eventually(job.verdict, within=2 * PATIENCE, every=0.5, what="the end") == "Succeeded"
     assert len(chief.starts()) == 1
-    died = [one["message"] for one in job.events() if one["reason"] == names.EVENT_PROCESS_FAILED]
-    assert any(dies.pod in line for line in died)
     result = chief.result()
     assert result["least"] == EPOCHS, "a row was lost"
     again = result["rows"] - EPOCHS * ROWS
