@@ -51,13 +51,27 @@ def main() -> None:
         help="end with 1 where the simulator is more than 5 %% off what its traces' authors have",
     )
     parser.add_argument("--seeds", type=int, default=200, help="splits for the model's error")
+    for part in ("compute", "exchange"):
+        parser.add_argument(
+            f"--{part}",
+            type=float,
+            default=1.0,
+            help="times that part of each step: other hardware",
+        )
     arguments = parser.parse_args()
     found = traces.read(arguments.traces)
+    if (arguments.compute, arguments.exchange) != (1.0, 1.0):
+        tables = {
+            name: table.elsewhere(arguments.compute, arguments.exchange)
+            for name, table in found.tables.items()
+        }
+        found = dataclasses.replace(found, tables=tables)
     started = time.process_time()
     mape = _mape(found, arguments.seeds)
     fleet, averages = _fleet(found)
     published = _published(averages)
     result = {
+        "times": {"compute": arguments.compute, "exchange": arguments.exchange},
         "cost_over_oracle": _single_jobs(found),
         "mape_4x": {model: errors["4"] for model, errors in mape.items() if "4" in errors},
         "mape": mape,

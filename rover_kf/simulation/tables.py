@@ -68,6 +68,25 @@ class StepTable:
                 self._by_size.setdefault((row.hosts, row.ranks), []).append(row)
         self._known: dict[tuple[tuple[int, ...], float], tuple[float, float]] = {}
 
+    def elsewhere(self, compute: float, exchange: float) -> StepTable:
+        """The table as other hardware would have it.
+
+        Args:
+            compute: times the part of a step that is not the exchange of gradients.
+            exchange: times the exchange.
+        """
+        return StepTable(
+            self.name,
+            (
+                dataclasses.replace(
+                    row,
+                    seconds=max(row.seconds - row.sync, 0.0) * compute + row.sync * exchange,
+                    sync=row.sync * exchange,
+                )
+                for row in self.rows
+            ),
+        )
+
     @functools.cached_property
     def batches(self) -> tuple[float, float]:
         """Smallest and largest batch of a rank that most placements were measured with."""

@@ -40,6 +40,14 @@ def test_a_size_that_was_not_measured_is_taken_from_its_neighbours():
     assert alone.times((4, 4), 99) == alone.times((1,), 8)
 
 
+def test_other_hardware_has_other_times_for_each_part():
+    """Half the time to compute, three times for the exchange; a step that was all exchange too."""
+    rows = [Row(1, 1, 8, 2.0), Row(1, 2, 8, 3.0, 1.0, (2,)), Row(2, 4, 8, 1.0, 1.5)]
+    found = StepTable("law", rows).elsewhere(0.5, 3.0).rows
+    assert [(row.seconds, row.sync) for row in found] == [(1.0, 0.0), (4.0, 3.0), (4.5, 4.5)]
+    assert found[1].placement == (2,)
+
+
 def test_sizes_follow_from_the_rows():
     """Up to a node any number, then whole nodes, where the share of the batch was measured."""
     table = step_tables.table()
