@@ -50,6 +50,8 @@ UNREADABLE = (
 )
 """What reading a text that is not ours ends in: a header, or what stands in its metadata."""
 
+_NONE: Mapping[str, str] = {}
+
 WIDTHS: Mapping[str, int] = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1,
     "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
@@ -127,9 +129,17 @@ def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> Layout:
     return Layout(placed, data_begin, data_begin + begins[-1], listing, types)
 
 
-def header(layout: Layout, metadata: Mapping[str, str]) -> bytes | None:
-    """The file's bytes before the tensors; None if the layout has too little room: plan anew."""
-    text = _header_text(layout.listing, layout.types, metadata)
+def header(
+    layout: Layout, metadata: Mapping[str, str], written: Mapping[str, str] = _NONE
+) -> bytes | None:
+    """The file's bytes before the tensors; None if the layout has too little room: plan anew.
+
+    Args:
+        layout: of the tensors.
+        metadata: to write.
+        written: texts of the metadata that are known as JSON.
+    """
+    text = _header_text(layout.listing, layout.types, metadata, written)
     room = layout.data_begin - LENGTH_BYTES
     if len(text) > room:
         return None
@@ -193,10 +203,13 @@ def _listing(relative: Iterable[Placed]) -> tuple[str, str]:
     return _compact(tree)[1:-1], _compact(types) if types else ""
 
 
-def _header_text(listing: str, types: str, metadata: Mapping[str, str]) -> bytes:
-    described = {**metadata, TYPES_KEY: types} if types else dict(metadata)
+def _header_text(
+    listing: str, types: str, metadata: Mapping[str, str], written: Mapping[str, str] = _NONE
+) -> bytes:
+    described = {**metadata, TYPES_KEY: types} if types else metadata
+    told = (f"{_compact(k)}:{written.get(k) or _compact(v)}" for k, v in described.items())
     comma = "," if listing else ""
-    return f'{{"__metadata__":{_compact(described)}{comma}{listing}}}'.encode()
+    return f'{{"__metadata__":{{{",".join(told)}}}{comma}{listing}}}'.encode()
 
 
 def _compact(tree: Any) -> str:

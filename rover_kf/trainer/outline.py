@@ -7,15 +7,17 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from rover_kf.trainer import state as states
 from rover_kf.trainer.state import Stateful
+from rover_kf.trainer.template import EMPTY, Template, number
 
 _EXACT = frozenset((torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)))
 _AS_THEY_ARE = frozenset((int, bool, str, bytes, type(None)))
+_NUMBERS = frozenset((float, complex))
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _MOST_SECTIONS = 16
 """Of one dict; a module's, with a parameter for each key, is one section."""
@@ -27,10 +29,16 @@ class Section:
 
     path: tuple[object, ...]
     outline: list[object]
-    """Everything but the tensors' values, flat."""
+    """Everything but the values of tensors and scalars, flat."""
     tensors: list[torch.Tensor]
+    scalars: list[object]
+    """Numbers, texts and the like, in the order in which they are encoded."""
     value: object = None
+    template: Template = EMPTY
     text: str = ""
+    """As it is encoded."""
+    escaped: str = ""
+    """The same inside of a JSON text."""
     names: tuple[str, ...] = ()
     """Of its tensors, in order."""
 
@@ -72,65 +80,73 @@ def _inner(value: object) -> object:
 
 
 def _section(path: tuple[object, ...], value: object) -> Section:
-    outline: list[object] = []
-    tensors: list[torch.Tensor] = []
-    _flatten(value, outline, tensors)
-    return Section(path, outline, tensors, value)
+    found = _Found([], [], [])
+    _flatten(value, found)
+    return Section(path, found.outline, found.tensors, found.scalars, value)
 
 
-def _flatten(value: object, outline: list[object], tensors: list[torch.Tensor]) -> None:
+class _Found(NamedTuple):
+    """What a look has found so far; see Section."""
+
+    outline: list[object]
+    tensors: list[torch.Tensor]
+    scalars: list[object]
+
+
+def _flatten(value: object, found: _Found) -> None:
     kind = type(value)
     if kind in _EXACT:
-        _mark(value, outline, tensors)
+        _mark(value, found)
     elif isinstance(value, dict):
-        _dict(value, outline, tensors)
+        _dict(value, found)
     elif isinstance(value, (list, tuple)):
-        outline += (kind, len(value))
-        if not _plain(value, outline):
+        found.outline.extend((kind, len(value)))
+        if not _plain(value, found):
             for item in value:
-                _flatten(item, outline, tensors)
-    elif kind is float:
-        outline += (repr(value), kind)  # tells -0.0 from 0.0, and knows a nan again
+                _flatten(item, found)
     elif kind in _AS_THEY_ARE:
-        outline += (kind, value)
-    elif kind is complex:
-        outline += (kind, repr(value))
+        found.outline.append(kind)
+        found.scalars.append(value)
+    elif isinstance(value, (float, complex)) and kind in _NUMBERS:
+        found.outline.append(kind)
+        found.scalars.append(number(value))  # tells -0.0 from 0.0, and knows a nan again
     else:
         raise Unplain
 
 
-def _dict(value: dict[Any, Any], outline: list[object], tensors: list[torch.Tensor]) -> None:
+def _dict(value: dict[Any, Any], found: _Found) -> None:
+    outline = found.outline
     outline.append(type(value))
     outline.extend(value)
     outline += [type(key) for key in value if type(key) is not str]
     items = list(value.values())
-    if not (_tensors(items, outline, tensors) or _tables(items, outline, tensors)):
+    if not (_tensors(items, found) or _tables(items, found)):
         for item in items:
-            _flatten(item, outline, tensors)
+            _flatten(item, found)
     outline.append(len(value))
 
 
-def _plain(items: Sequence[Any], outline: list[object]) -> bool:
+def _plain(items: Sequence[Any], found: _Found) -> bool:
     """Take nothing but numbers and texts, as an optimizer counts its parameters."""
     kinds = [*map(type, items)]
     if not _AS_THEY_ARE.issuperset(kinds):
         return False
-    outline += items
-    outline += kinds
+    found.scalars.extend(items)
+    found.outline.extend(kinds)
     return True
 
 
-def _tensors(items: list[Any], outline: list[object], tensors: list[torch.Tensor]) -> bool:
+def _tensors(items: list[Any], found: _Found) -> bool:
     """Take nothing but tensors: most of a state, so no call for each."""
     if not _EXACT.issuperset(map(type, items)):
         return False
-    tensors += items
-    outline += [item.shape for item in items]
-    outline += [item.dtype for item in items]
+    found.tensors.extend(items)
+    found.outline.extend([item.shape for item in items])
+    found.outline.extend([item.dtype for item in items])
     return True
 
 
-def _tables(items: list[Any], outline: list[object], tensors: list[torch.Tensor]) -> bool:
+def _tables(items: list[Any], found: _Found) -> bool:
     """Take nothing but dicts of tensors, as an optimizer keeps one for each parameter."""
     if {*map(type, items)} != {dict}:
         return False
@@ -139,13 +155,13 @@ def _tables(items: list[Any], outline: list[object], tensors: list[torch.Tensor]
     except TypeError:  # a key that is no text
         return False
     inner = [value for item in items for value in item.values()]
-    if not _tensors(inner, outline, tensors):
+    if not _tensors(inner, found):
         return False
-    outline += keys
-    outline += [len(item) for item in items]
+    found.outline.extend(keys)
+    found.outline.extend([len(item) for item in items])
     return True
 
 
-def _mark(value: Any, outline: list[object], tensors: list[torch.Tensor]) -> None:
-    tensors.append(value)
-    outline += (value.shape, value.dtype)
+def _mark(value: Any, found: _Found) -> None:
+    found.tensors.append(value)
+    found.outline.extend((value.shape, value.dtype))

@@ -104,7 +104,7 @@ class Plans:
         known = self._head
         if known is not None and known.layout is plan.layout and known.told is parts.metadata:
             return known.content
-        made = snapshot.header(plan.layout, parts.metadata)
+        made = snapshot.header(plan.layout, parts.metadata, parts.written)
         if made is None:
             return None
         content = torch.frombuffer(bytearray(made), dtype=torch.uint8)

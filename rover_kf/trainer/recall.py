@@ -4,8 +4,9 @@
 
 Naming and encoding thousands of tensors takes longer than copying them. Between two saves only
 plain values change (a learning rate, a counter), so the state is seen as sections, the values of
-its dicts and of its objects' state dicts. A section whose outline is what it was keeps its text;
-one with another plain value is encoded anew; another tensor anywhere means a new start.
+its dicts and of its objects' state dicts. A section that is what it was keeps its text; one with
+other scalars alone has these put in; one of another outline is encoded anew; another tensor
+anywhere means a new start.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from rover_kf.trainer.named import Named
 from rover_kf.trainer.outline import Section, Unplain, sections
 from rover_kf.trainer.shards import NONE, Shards
 from rover_kf.trainer.state import Parts
+from rover_kf.trainer.template import Template, compact, inside, template_of, woven
 
 
 class Recall:
@@ -38,6 +40,9 @@ class Recall:
         self._replicated = replicated
         self._known: list[Section] = []
         self._metadata: Mapping[str, str] = {}
+        self._written: Mapping[str, str] = {}
+        self._between: Sequence[str] = ()
+        self._between_escaped: Sequence[str] = ()
         self.era = 0
         """Grows with every start; in one era names, shapes and types stay."""
 
@@ -56,10 +61,14 @@ class Recall:
         if renewed is None:
             return self._start(state, seen)
         if any(new is not old for new, old in zip(renewed, self._known, strict=True)):
-            self._metadata = {**self._metadata, STATE_KEY: _tree_text(renewed)}
             self._known = renewed
+            text = woven(self._between, [section.text for section in renewed])
+            escaped = woven(self._between_escaped, [section.escaped for section in renewed])
+            self._metadata = {**self._metadata, STATE_KEY: text}
+            self._written = {**self._written, STATE_KEY: f'"{escaped}"'}
         tensors = list(itertools.chain.from_iterable(section.tensors for section in seen))
-        return Parts(Named([known.names for known in renewed], tensors), self._metadata)
+        named = Named([known.names for known in renewed], tensors)
+        return Parts(named, self._metadata, written=self._written)
 
     def forget(self) -> None:
         """Start anew at the next state."""
@@ -75,10 +84,12 @@ class Recall:
             if section.path == known.path and section.outline == known.outline:
                 if len(section.tensors) != len(known.names):
                     return None
-                renewed.append(known)
+                renewed.append(known if section.scalars == known.scalars else _told(section, known))
                 continue
             again = _encoded(section)
             if again.shape() != known.shape() or len(section.tensors) != len(again.names):
+                return None
+            if not again.template.holds(again.scalars):
                 return None
             renewed.append(again)
         return renewed
@@ -87,19 +98,24 @@ class Recall:
         parts = states.take_apart(state, replicated=self._replicated)
         tree = json.loads(parts.metadata[STATE_KEY])
         known = [_found(section, tree) for section in seen]
+        between = _between(known)
         told = [
             (name, tensor)
             for section in known
             for name, tensor in zip(section.names, section.tensors, strict=False)
         ]
         fits = (
-            _tree_text(known) == parts.metadata[STATE_KEY]
+            woven(between, [section.text for section in known]) == parts.metadata[STATE_KEY]
+            and all(section.template.holds(section.scalars) for section in known)
             and all(len(section.names) == len(section.tensors) for section in known)
             and [name for name, _ in told] == list(parts.tensors)
             and all(parts.tensors[name].data_ptr() == tensor.data_ptr() for name, tensor in told)
         )
         self._known = [_without_values(section) for section in known] if fits else []
+        self._between = between
+        self._between_escaped = [inside(text) for text in between]
         self._metadata = parts.metadata
+        self._written = {key: compact(text) for key, text in parts.metadata.items()}
         self.era += 1
         return parts
 
@@ -129,6 +145,21 @@ def _without_values(section: Section) -> Section:
     return dataclasses.replace(section, outline=outline, tensors=[], value=None)
 
 
+def _told(section: Section, known: Section) -> Section:
+    """The known section with another one's scalars."""
+    template = known.template.told_anew(known.scalars, section.scalars)
+    return _worded(known, template, known.names, section.scalars)
+
+
+def _worded(
+    section: Section, template: Template, names: tuple[str, ...], scalars: list[object]
+) -> Section:
+    text = template.text()
+    return dataclasses.replace(
+        section, scalars=scalars, template=template, text=text, escaped=inside(text), names=names
+    )
+
+
 def _encoded(section: Section) -> Section:
     """The section with its text, made anew."""
     value = section.value
@@ -145,7 +176,7 @@ def _found(section: Section, tree: Any) -> Section:
     for key in section.path:
         wanted = plain.encode(key)
         node = next(item for name, item in node["d"] if name == wanted)
-    return dataclasses.replace(section, text=_compact(node), names=tuple(_names(node)))
+    return _worded(section, template_of(node), tuple(_names(node)), section.scalars)
 
 
 def _names(node: Any) -> Iterator[str]:
@@ -162,18 +193,18 @@ def _names(node: Any) -> Iterator[str]:
             yield from _names(item)
 
 
-def _tree_text(sections: list[Section]) -> str:
-    pairs: list[str] = []
+def _between(sections: list[Section]) -> tuple[str, ...]:
+    """What stands before, between and after the sections' texts in the whole state's."""
+    texts, before = [], '{"d":['
     for key, group in itertools.groupby(sections, key=lambda section: section.path[0]):
+        before += f"[{compact(plain.encode(key))},"
         members = list(group)
-        if len(members[0].path) == 1:
-            text = members[0].text
-        else:
-            inner = (f"[{_compact(plain.encode(m.path[1]))},{m.text}]" for m in members)
-            text = f'{{"d":[{",".join(inner)}]}}'
-        pairs.append(f"[{_compact(plain.encode(key))},{text}]")
-    return f'{{"d":[{",".join(pairs)}]}}'
-
-
-def _compact(node: Any) -> str:
-    return json.dumps(node, separators=(",", ":"))
+        nested = len(members[0].path) > 1
+        for index, member in enumerate(members):
+            if nested:
+                begin = "]," if index else '{"d":['
+                before += f"{begin}[{compact(plain.encode(member.path[1]))},"
+            texts.append(before)
+            before = ""
+        before = "]]}]," if nested else "],"
+    return (*texts, before.removesuffix(",") + "]}")

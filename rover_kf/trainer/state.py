@@ -65,6 +65,8 @@ class Parts:
     shards: Shards = shards.NONE
     boxes: bool = False
     """The metadata names boxes of tensors, though none of these is a DTensor."""
+    written: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Texts of the metadata as JSON, of those that are known from the last time."""
 
     @property
     def in_pieces(self) -> bool:
