@@ -129,6 +129,8 @@ class Agent:
         self.errands.start(names.PATH_EXAMINE, {}, Acknowledged)
         store = self.crew.take_store(self.errands, identity.address)
         if identity.preflight:
+            # Else the time that a slow node takes to load torch would be its measurement's.
+            self.crew.ready(self.errands)
             self._preflight(CheckRequest(member, identity.address, store.port))
         self.crew.nearly_ready(self.errands)
         reply = self._join(JoinRequest(member, identity.address, store.port, self.last_round))

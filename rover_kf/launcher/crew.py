@@ -47,7 +47,7 @@ class Crew:
         self._counted: Counted | None = None
         self._tails: dict[int, StderrTail] = {}
         self._starts = 0
-        """Of zygotes of which none has been ready yet."""
+        """Of zygotes of which none has been ready yet; 0: it is."""
         self._ready_at: float | None = None
         """When training processes can be forked, as far as is known; None: torch is not there."""
 
@@ -127,6 +127,11 @@ class Crew:
             errands.next_event()
         store, self._store = self._store, None
         return store
+
+    def ready(self, errands: Errands) -> None:
+        """Wait until all is loaded: a zygote that still loads takes no order."""
+        while self._starts:
+            errands.next_event()
 
     def nearly_ready(self, errands: Errands) -> None:
         """Wait until training processes can be forked, or will be AHEAD_SECONDS from now."""

@@ -29,8 +29,9 @@ PAUSE_SECONDS = 0.05
 """Between two questions of a pod; of a large job longer, so that they stay few,"""
 MOST_QUESTIONS = 2000.0
 """a second."""
-MARGIN_SECONDS = 3.0
-"""What a round may take beside its measurements: forks, and the way to and fro."""
+MARGIN_SECONDS = 8.0
+"""What a round may take beside its measurements: forks, and the way to and fro, which is long where
+packets are lost: connections are tried again after one, three and seven seconds."""
 
 
 MOST_TIMES = 3

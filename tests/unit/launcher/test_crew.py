@@ -40,3 +40,27 @@ def test_a_pod_joins_when_it_is_nearly_ready(known, to_come, taken):
         events.put(event)
     crew.nearly_ready(Errands(SidecarClient(pathlib.Path("nowhere")), events, crew.note))
     assert events.qsize() == len(to_come) - taken
+
+
+class Idle(Nursery):
+    """Starts no zygote: the test says what one tells."""
+
+    def start(self, inherited):
+        pass
+
+    def stop(self):
+        pass
+
+
+def test_a_pod_is_measured_when_all_is_loaded():
+    """Not when its store is open, nor by guess."""
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    crew = Crew(Idle(events), {})
+    errands = Errands(SidecarClient(pathlib.Path("nowhere")), events, crew.note)
+    crew.start()
+    for event in (SHORT, LONG, Ready(), SHORT):
+        events.put(event)
+    crew.ready(errands)
+    assert events.qsize() == 1
+    crew.ready(errands)
+    assert events.qsize() == 1
