@@ -8,8 +8,9 @@ ended it).
 When the command has ended, every process that it left behind is killed, as the kernel does with
 a container's. The control pipe brings orders (``T``: SIGTERM to the command, ``K``: kill all);
 its end means that the embedded cluster is gone, however it went: everything is killed, and the
-pod's own folders are removed. Each supervisor of a pod removes them after it has killed what was
-its own, so that the last one finds nobody who writes there.
+pod's own folders are removed. So it is a second after this process got another parent, since a
+child that the cluster's process has forked may hold the pipe open. Each supervisor of a pod removes
+them after it has killed what was its own, so that the last one finds nobody who writes there.
 
 A subreaper, so that no descendant escapes by a double fork; standard library only, so that it
 starts in some 20 ms.
@@ -108,6 +109,7 @@ def _reap(child: int) -> int | None:
 def main(control: int, folders: list[str], command: list[str]) -> int:
     """Supervise until the command has ended; its exit code."""
     os.set_inheritable(control, False)  # noqa: FBT003 - os takes it so
+    cluster = os.getppid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     wake, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -117,12 +119,13 @@ def main(control: int, folders: list[str], command: list[str]) -> int:
     code = None
     while code is None:
         ready, _, _ = select.select([control, wake], [], [], 1.0)
-        if control in ready:
-            orders = os.read(control, 64)
-            if not orders or b"K" in orders:
-                _kill_all()
-                _remove([] if orders else folders)
-                return 128 + signal.SIGKILL
+        orders = os.read(control, 64) if control in ready else None
+        gone = orders == b"" or os.getppid() != cluster
+        if gone or (orders and b"K" in orders):
+            _kill_all()
+            _remove(folders if gone else [])
+            return 128 + signal.SIGKILL
+        if orders:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGTERM)
         if wake in ready:

@@ -305,12 +305,14 @@ def test_leaving_the_cluster_ends_everything(state):
             again.get_job(key)
 
 
-def test_a_killed_cluster_leaves_nothing_running(state, tmp_path):
-    """SIGKILL of the process that runs the jobs ends their processes and frees their memory."""
+@pytest.mark.parametrize("forks", [False, True])
+def test_a_killed_cluster_leaves_nothing_running(state, tmp_path, forks):
+    """SIGKILL of the process that runs the jobs ends their processes and frees their memory, also
+    where a child that it has forked lives on."""
     script = tmp_path / "run.py"
     script.write_text(
         textwrap.dedent("""
-        import json, pathlib, sys, time
+        import json, os, pathlib, sys, time
         from rover_kf.cluster.local import LocalCluster
         cluster = LocalCluster(pathlib.Path(sys.argv[1]))
         key = cluster.create_job(json.loads(sys.argv[2])).key
@@ -318,7 +320,9 @@ def test_a_killed_cluster_leaves_nothing_running(state, tmp_path):
             time.sleep(0.05)
         while not (pids := cluster.processes(key, pods[0].name, "pytorch")):
             time.sleep(0.05)
-        print(json.dumps([pods[0].uid, pids]), flush=True)
+        child = os.fork() if sys.argv[3] == "True" else 0
+        if child or sys.argv[3] == "False":
+            print(json.dumps([pods[0].uid, pids, child]), flush=True)
         time.sleep(1000)
         """)
     )
@@ -329,16 +333,22 @@ def test_a_killed_cluster_leaves_nothing_running(state, tmp_path):
     )
     manifest = json.dumps(job("orphan", worker=worker))
     with subprocess.Popen(
-        [sys.executable, script, state, manifest], stdout=subprocess.PIPE
+        [sys.executable, script, state, manifest, str(forks)], stdout=subprocess.PIPE
     ) as process:
         try:
-            uid, pids = json.loads(process.stdout.readline())
+            uid, pids, child = json.loads(process.stdout.readline())
         finally:
             process.kill()
-    eventually(lambda: not any(alive(pid) for pid in pids), within=WAIT)
-    # Nobody has to come for that.
-    volumes = pathlib.Path("/dev/shm")
-    eventually(lambda: not list(volumes.glob(f"rkf-{uid[:8]}-*")), within=WAIT)
+    try:
+        eventually(lambda: not any(alive(pid) for pid in pids), within=WAIT)
+        # Nobody has to come for that.
+        volumes = pathlib.Path("/dev/shm")
+        eventually(lambda: not list(volumes.glob(f"rkf-{uid[:8]}-*")), within=WAIT)
+        assert alive(child) == forks
+    finally:
+        if forks:
+            os.kill(child, signal.SIGKILL)
+    eventually(lambda: not alive(child), within=WAIT)  # it holds the job's lock, too
     with LocalCluster(state) as cluster:
         (found,) = cluster.list_jobs()
         assert found.phase == "Failed"
