@@ -92,12 +92,18 @@ def _job(folder: pathlib.Path, policy: str = "") -> dict:
 def _running(job: EmbeddedJob, folder: pathlib.Path) -> Holdings:
     """What it holds once it trains: it is checked that what is looked for is found."""
     job.between_seals()
+    eventually(lambda: _durable(job), within=60, what="a checkpoint on storage")
     held = held_by_job(folder / "state")
     assert len(held.volumes) == 2
     assert {path.name for path in held.files} >= {"slot-0", "slot-1"}
     assert len(held.processes) >= 10, "supervisors, sidecars, launchers, zygotes, training"
     assert len(held.listening) >= 4, "a Unix socket and a port of each sidecar"
     return held
+
+
+def _durable(job: EmbeddedJob) -> bool:
+    status = job.status()
+    return status is not None and bool(status.durable_step)
 
 
 def _finish(rover: RoverClient, job: EmbeddedJob, folder: pathlib.Path) -> None:
