@@ -144,6 +144,9 @@ ENV_SERVES = "ROVER_SERVES"
 ENV_TF_CLUSTER = "ROVER_TF_CLUSTER"
 """In the trainer container of a TFJob whose workers come and go: the addresses of all processes
 that it may ever have, as JSON, by type."""
+ENV_KEEPER, ENV_KEEPS = "ROVER_KEEPER", "ROVER_KEEPS"
+"""Host name of the pod of another world that keeps a copy of this one's newest save; and of the pod
+whose newest save this one keeps, if it is the first of its type."""
 ENV_LEDGER = "ROVER_LEDGER"
 """Host name of the pod whose sidecar lends records to this one's trainer, if that is not the
 coordinator's."""
@@ -239,6 +242,8 @@ PATH_COMMIT_RESOLVE, PATH_COMMIT_WAIT = "/v1/commit/resolve", "/v1/commit/wait"
 PATH_REPLICATE, PATH_REPLICATED = "/v1/replicas/order", "/v1/replicas/done"
 PATH_COMMIT_NAMED, PATH_COMMIT_GIVEN_UP = "/v1/commit/named", "/v1/commit/given-up"
 PATH_PARITY_MADE = "/v1/replicas/parity"
+PATH_KEPT = "/v1/replicas/kept"
+"""Of any sidecar: which slots of others it keeps."""
 PATH_REPLICA_DIGEST = "/v1/replicas/digest"
 PATH_EVENTS = "/v1/events"
 PATH_STATE = "/v1/coordinator/state"

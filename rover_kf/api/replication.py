@@ -44,6 +44,23 @@ class Replicated:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class KeptRequest:
+    """Which slots of other pods does a sidecar keep (coordinator → keeper)?"""
+
+    timeout_seconds: float
+    """How long it may look."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kept:
+    """Copies that a pod keeps, each verified."""
+
+    known: bool
+    """False: they are still being verified; ask again."""
+    holdings: tuple[Holding, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ParityMade:
     """A pod's parities of an order are made, and not sealed yet (sidecar → coordinator)."""
 

@@ -68,6 +68,10 @@ class ReplicaPlan:
     """Of a TFJob whose workers come and go: all addresses that it may ever have (tfjob.py)."""
     ledger: str = ""
     """Replica type of the pod that lends it records, where that is of another world."""
+    keeper: str = ""
+    """Replica type of the pod of another world that keeps a copy of its newest save."""
+    keeps: str = ""
+    """Replica type of the pod of another world whose newest save it keeps."""
 
     @property
     def container(self) -> str:
@@ -99,6 +103,7 @@ def plan_replicas(
     processes = command.processes_of(spec.get("nprocPerNode"))
     dynamic = adapter is TENSORFLOW and tfjob.is_dynamic(manifest)
     cluster = tfjob.cluster(manifest, policy.scaling.max or 0) if dynamic else ""
+    copies = policy.checkpoint.peer_copy == "on"
     plans = []
     for replica in adapter.replicas(manifest):
         world = World(replica.kind, alone=True) if replica.kind in alone else together
@@ -123,6 +128,8 @@ def plan_replicas(
                 not_rewritten=rewritten if isinstance(rewritten, str) else "",
                 cluster=cluster,
                 ledger=together.first if dynamic and replica.kind == "worker" else "",
+                keeper="ps" if copies and replica.kind == together.first else "",
+                keeps=together.first if copies and replica.kind == "ps" else "",
             )
         )
     return tuple(plans)
@@ -144,11 +151,21 @@ def _memory(
 ) -> dict[str, int]:
     """Bytes of slots and of a framework's own files beside them."""
     if world.alone:
-        return {"arena_bytes": sizing.MIB, "scratch_bytes": 0}
+        kept = 0
+        if replica.kind == "ps" and policy.checkpoint.peer_copy == "on":
+            kept = _slot_of_first(manifest, adapter, policy)
+        return {"arena_bytes": sizing.MIB + kept, "scratch_bytes": 0}
     trainer = adapter.trainer(replica)
     stated = memory_limit.stated(manifest, replica.key, trainer)
     arena = sizing.arena_bytes(trainer, policy, stated=stated)
     return {"arena_bytes": arena, "scratch_bytes": arena // 2 if adapter.writes_files else 0}
+
+
+def _slot_of_first(manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy) -> int:
+    """Bytes of one of the two slots of the job's first pod."""
+    world, replicas = _world(manifest, adapter, policy), adapter.replicas(manifest)
+    first = next(item for item in replicas if item.kind == world.first)
+    return _memory(manifest, adapter, first, policy, world)["arena_bytes"] // 2
 
 
 def _identity(trainer: Mapping[str, Any], pod: Mapping[str, Any]) -> tuple[int, int | None]:
@@ -185,12 +202,15 @@ def coordinator_of(plan: ReplicaPlan) -> str:
     return f"{job}-{plan.world.first}-{index}"
 
 
-def ledger_of(plan: ReplicaPlan) -> str:
-    """Host name of the pod that lends records to one that is a world of its own; else empty."""
-    if not plan.ledger:
-        return ""
+def first_pod_of(plan: ReplicaPlan, kind: str) -> str:
+    """Host name of the first pod of another replica type.
+
+    Args:
+        plan: of the pod that is told.
+        kind: the type; empty: none.
+    """
     job = plan.job or f"$({names.ENV_JOB})"
-    return f"{job}-{plan.ledger}-0"
+    return f"{job}-{kind}-0" if kind else ""
 
 
 def canonical(value: object) -> str:

@@ -90,6 +90,9 @@ class CheckpointPolicy(Section):
     )
     """Fewest pods that share a parity of their sharded state, in place of the copy that each pod
     keeps of another one's. Of four pods it takes a third of a slot and brings back any one."""
+    peer_copy: Literal["off", "on"] = Field(default="off", description="off or on")
+    """Of a TFJob with parameter servers: the first one keeps a copy of the chief's newest save in
+    its pod's memory, since no other pod has that state."""
     every: int = Field(default=50, ge=1, description="a whole number of steps, 1 or more")
     """Steps between two saves to memory."""
     keep: int = Field(default=3, ge=1, description="a whole number, 1 or more")

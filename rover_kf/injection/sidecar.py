@@ -10,7 +10,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.injection import items, resources, runtime, security, volumes
 from rover_kf.injection.adapters import JobAdapter
-from rover_kf.injection.plan import ReplicaPlan, coordinator_of, ledger_of
+from rover_kf.injection.plan import ReplicaPlan, coordinator_of, first_pod_of
 
 COMMAND = ("python", "-m", "rover_kf.sidecar")
 OURS = {names.RUNTIME_CONTAINER: runtime.COMMAND, names.SIDECAR_CONTAINER: COMMAND}
@@ -59,7 +59,9 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
     policy, world = plan.policy, plan.world
     values = {
         names.ENV_COORDINATOR: coordinator_of(plan),
-        names.ENV_LEDGER: ledger_of(plan),
+        names.ENV_LEDGER: first_pod_of(plan, plan.ledger),
+        names.ENV_KEEPER: first_pod_of(plan, plan.keeper),
+        names.ENV_KEEPS: first_pod_of(plan, plan.keeps),
         names.ENV_NODES: world.masters + world.workers,
         names.ENV_MIN_NODES: world.masters + world.min_workers,
         names.ENV_MAX_NODES: world.masters + world.max_workers,

@@ -136,6 +136,9 @@ def _check_policy(
     for key, value in (("scaling.min", policy.scaling.min), ("scaling.max", policy.scaling.max)):
         if value is not None and value != workers and not dynamic:
             _refuse(key, value, f"{workers}, the job's Worker replicas: {fixed}", source)
+    if policy.checkpoint.peer_copy == "on" and "ps" not in counts:
+        why = "the copy goes to a PS, and mirrored workers keep copies of each other's state"
+        _refuse("checkpoint.peer-copy", "on", f"off, or PS in the job: {why}", source)
     if policy.preflight.mode != "off":
         _refuse("preflight.mode", policy.preflight.mode, "off: the check needs torch", source)
 

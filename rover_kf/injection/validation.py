@@ -53,6 +53,10 @@ def validate(
     )
     if adapter is TENSORFLOW:
         tfjob.check(manifest, policy, source)
+    elif policy.checkpoint.peer_copy == "on":
+        allowed = "off: a PyTorchJob's pods keep copies of each other's state by themselves"
+        key = names.PREFIX + "checkpoint.peer-copy"
+        raise errors.PolicyError(key, "on", allowed=allowed, source=source)
     _check_bounds(manifest, adapter, policy, source)
     for replica in adapter.replicas(manifest):
         trainer = adapter.trainer(replica)

@@ -27,6 +27,7 @@ from rover_kf.checkpoint.control import SLOTS
 from rover_kf.sidecar import background
 from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.examination import Examination
+from rover_kf.sidecar.kept_replicas import KeptReplicas
 from rover_kf.sidecar.persister import Persister
 from rover_kf.sidecar.place import Place
 from rover_kf.sidecar.replica_check import ReplicaCheck
@@ -64,6 +65,7 @@ class Checkpoints:
             Persister(settings, self._slots, place.writer, peers, story) if place else None
         )
         self._replicas = Replicas(settings, self._slots, peers, story)
+        self._kept = KeptReplicas(self._slots, story)
         self._check = ReplicaCheck(settings, self._slots, peers)
         self._examination = Examination(self._slots)
         self._restorer = Restorer(
@@ -93,6 +95,7 @@ class Checkpoints:
         self._tasks.clear()
         await self._check.stop()
         await self._examination.stop()
+        await self._kept.stop()
 
     def local_routes(self) -> list[web.RouteDef]:
         """For the Unix socket."""
@@ -107,7 +110,7 @@ class Checkpoints:
 
     def peer_routes(self) -> list[web.RouteDef]:
         """For the TCP port."""
-        return SlotServer(self._slots).routes()
+        return [*SlotServer(self._slots).routes(), *self._kept.routes()]
 
     async def _on_arena(self, request: web.Request) -> web.Response:
         wanted = await read(request, ArenaRequest)

@@ -31,9 +31,11 @@ from rover_kf.api.replica_checks import SealTaken
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint import commit
 from rover_kf.checkpoint.manifest import Manifest
+from rover_kf.checkpoint.resolve import newest_in_memory
 from rover_kf.checkpoint.storage import StoredCheckpoints
 from rover_kf.sidecar import first_look, newest_stored
 from rover_kf.sidecar.common_step import CommonStep
+from rover_kf.sidecar.keeper import Keeper
 from rover_kf.sidecar.long_poll import LongPoll
 from rover_kf.sidecar.naming import Naming
 from rover_kf.sidecar.plan_file import PlanFile
@@ -79,8 +81,8 @@ class Commits:
         self._seals = SealAccount()
         self._rate = StorageRate()
         self._naming = Naming(settings.persist_seconds, time.time_ns(), settings.persist_steps)
-        group = settings.checkpoint_parity_group
-        self._replication = Replication(peers, lambda: self._naming.named, group)
+        self._replication = Replication(peers, lambda: self._naming.named, settings)
+        self._keeper = Keeper(settings, peers) if settings.keeper_host else None
         self._verdicts = ReplicaVerdicts(settings.checkpoint_check_every, story)
         kept = PlanFile(settings.home, settings.pod_uid)
         self._common = CommonStep(self._choose, self._begin_round, kept, seconds=resolve_seconds)
@@ -145,7 +147,7 @@ class Commits:
             if not (sealed.restored and self._is_durable(sealed.step)):
                 self._naming.sealed(key)
             # A restored slot keeps the round that it was sealed in, its replica would have another.
-            if not (sealed.replicated or sealed.restored):
+            if (self._keeper or not sealed.replicated) and not sealed.restored:
                 self._replication.sealed(key, self._seals.holdings(key))
             elif sealed.replicated and self._seals.pods(key) > 1:
                 self._replication.held_by_all(sealed.step)
@@ -251,6 +253,8 @@ class Commits:
 
     async def _choose(self, requests: Sequence[ResolveRequest]) -> Mapping[int, ResolveReply]:
         absent = await self._replication.absent(requests)
+        if self._keeper is not None and not newest_in_memory(requests, absent):
+            absent += await self._keeper.kept()
         known = (self.durable_step or 0) if self._has_looked else None
         asked = (self._storage, requests, absent, self._warn, known)
         replies = await asyncio.to_thread(newest_stored.choose, *asked)

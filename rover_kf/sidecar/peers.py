@@ -78,7 +78,7 @@ class SidecarPeers:
         self._ledger = f"{self._scheme}://{_bracketed(settings.ledger_host)}:{settings.port}"
         self._names: LastKnown | None = None
         self._sockets = Sockets()
-        self._asks_early = settings.is_coordinator
+        self._asks_early = settings.is_coordinator and not settings.keeps_host
         self._token = Token(settings.token_home / "token")
         self._session: aiohttp.ClientSession | None = None
         self.copy = StateCopy(settings)

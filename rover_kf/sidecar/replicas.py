@@ -4,13 +4,15 @@
 
 One slot for each rank that is kept, beside the pod's own slots. While a newer step is copied over
 an older one there is no replica; a pod that is lost in that moment costs a way back to storage.
-Parities are parity_maker.py's.
+Parities are parity_maker.py's. A pod that is a world of its own may keep another world's slots: it
+asks that one's coordinator in place of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TypeVar
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -30,6 +32,10 @@ _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 5.0
 _LONG_POLL_SECONDS = 10.0
+_KEEPER_POLL_SECONDS = 4.0
+"""Less than what peers.tell waits for."""
+
+T = TypeVar("T")
 
 
 class Replicas:
@@ -47,24 +53,34 @@ class Replicas:
         self._peers, self._story = peers, story
         self._cap = Cap(settings.checkpoint_replica_bandwidth)
         self._parities = ParityMaker(settings, slots, peers, self._cap)
+        # A chief that is lost is not waited for: its successor may have another address.
+        self._poll_seconds = _KEEPER_POLL_SECONDS if settings.keeps_host else _LONG_POLL_SECONDS
         self._told: type[Exception] | None = None
 
     async def run(self) -> None:
         """Copy what the coordinator orders, or make parities of it, for ever."""
         number = 0
         while True:
-            request = ReplicateRequest(self._settings.pod, number, _LONG_POLL_SECONDS)
+            request = ReplicateRequest(self._settings.pod, number, self._poll_seconds)
             try:
-                order = await self._peers.ask_coordinator(
-                    names.PATH_REPLICATE, request, ReplicateOrder
-                )
+                order = await self._ask(names.PATH_REPLICATE, request, ReplicateOrder)
                 number = order.number
                 if order.holdings or order.lanes:
                     told = Replicated(self._settings.pod, number, await self._carried_out(order))
-                    await self._peers.ask_coordinator(names.PATH_REPLICATED, told, Acknowledged)
+                    await self._ask(names.PATH_REPLICATED, told, Acknowledged)
             except errors.RoverError as error:
                 _log.warning("the coordinator orders no replicas: %s", error)
+                if self._settings.keeps_host:
+                    number = 0  # It may be another one, or may not have heard what was done.
                 await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _ask(self, path: str, message: object, reply: type[T]) -> T:
+        """The coordinator; the one whose world is kept here, where there is one."""
+        settings = self._settings
+        if not settings.keeps_host:
+            return await self._peers.ask_coordinator(path, message, reply)
+        host = f"{settings.keeps_host}:{settings.port}"
+        return await self._peers.tell(host, path, message, reply)
 
     async def _carried_out(self, order: ReplicateOrder) -> str:
         """Do what is ordered; why it could not be done."""
@@ -93,6 +109,8 @@ class Replicas:
             return str(error)
 
     async def _copy(self, holding: Holding) -> None:
+        if await asyncio.to_thread(self._has, holding):
+            return
         arena = await asyncio.to_thread(
             self._slots.allocate_replica, holding.rank, holding.snapshot_bytes
         )
@@ -105,10 +123,21 @@ class Replicas:
                 rank=holding.rank,
                 world_size=holding.world_size,
                 round_=holding.round,
-                replicated=False,
+                replicated=holding.replicated,
                 pieces=holding.pieces,
             )
             arena.control.write_checksum(seal, holding.checksum)
+
+    def _has(self, holding: Holding) -> bool:
+        """Whether a copy is here already: a keeper that was started again asks anew."""
+        arena = self._slots.arena(f"{names.REPLICA_PLACE}{holding.rank}")
+        return any(
+            (seal.step, seal.round, seal.length) == (
+                holding.step, holding.round, holding.snapshot_bytes
+            )
+            and arena.control.read_checksum(seal) == holding.checksum
+            for seal in arena.sealed()
+        )  # fmt: skip
 
     def _warn(self, why: Exception, what: str, then: str) -> None:
         _log.info("%s: %s", what, why)

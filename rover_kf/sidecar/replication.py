@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -29,8 +30,9 @@ from rover_kf.api.status import Acknowledged
 from rover_kf.sidecar.long_poll import LongPoll
 from rover_kf.sidecar.parity_verdicts import ParityVerdicts
 from rover_kf.sidecar.peer_source import PeerSource
-from rover_kf.sidecar.ring import Key, Ring
+from rover_kf.sidecar.ring import KEEPER_PACE, Key, Ring
 from rover_kf.sidecar.seams import Peers
+from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.web import read, reply
 
 _log = logging.getLogger(__name__)
@@ -44,15 +46,20 @@ class Replication:
     Args:
         peers: other sidecars.
         persisting: tells which step is being persisted.
-        parity_group: fewest pods that share a parity; 0: each keeps a copy of another one's slots.
+        settings: of the sidecar: who shares a parity, or that a pod beside the world keeps a copy.
     """
 
     def __init__(
-        self, peers: Peers, persisting: Callable[[], Key | None], parity_group: int = 0
+        self, peers: Peers, persisting: Callable[[], Key | None], settings: SidecarSettings
     ) -> None:
         self._peers, self._persisting = peers, persisting
-        # Above all that a coordinator before this one has counted: members remember its numbers.
-        self._ring = Ring(parity_group, number=time.time_ns())
+        self._ring = Ring(
+            settings.checkpoint_parity_group,
+            # Above all that a coordinator before this one has counted: members remember that.
+            number=time.time_ns(),
+            keeper=settings.keeper_host,
+            keeper_pace=min(KEEPER_PACE, (settings.checkpoint_replica_bandwidth or math.inf) / 2),
+        )
         self._verdicts = ParityVerdicts()
         self._poll = LongPoll()
         self._held_by_all: int | None = None
@@ -65,7 +72,7 @@ class Replication:
     @property
     def under_way(self) -> Key | None:
         """The step that is being copied."""
-        return self._ring.under_way
+        return self._ring.copying(time.monotonic())
 
     def routes(self) -> list[web.RouteDef]:
         """For the coordinator's TCP port."""
@@ -76,7 +83,7 @@ class Replication:
         ]
 
     def sealed(self, key: Key, holdings: Sequence[Holding]) -> None:
-        """Every rank has sealed the step, none of them all of it."""
+        """Every rank has sealed the step, none of them all of it, or it is one pod's alone."""
         self._ring.sealed(key, holdings)
         self._poll.notify()
 
@@ -115,10 +122,13 @@ class Replication:
 
     async def _on_replicate(self, request: web.Request) -> web.Response:
         asked = await read(request, ReplicateRequest)
+        if asked.pod == self._ring.keeper and not asked.after:
+            self._ring.anew()
 
         def news() -> ReplicateOrder | None:
             before = self._ring.number
-            self._ring.due(self._persisting())
+            if self._ring.keeper in ("", asked.pod):  # nothing waits for one that does not ask
+                self._ring.due(self._persisting(), time.monotonic())
             if self._ring.number != before:
                 self._verdicts = ParityVerdicts(self._ring.lanes)
             order = self._ring.order(asked.pod)

@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which pod keeps whose slots as well, one step at a time; pure.
 
-Each pod the next one's, or each pod a parity of its group's (parity_groups.py). Only states that
-are not replicated need it: of a replicated one every pod has all. A pod is spared its own node's
-pods where there is another node, since a node is lost with all of them.
+Each pod the next one's, or each pod a parity of its group's (parity_groups.py), or one pod beside
+the world all of it. Only states that are not replicated need it, and those of a single pod: of a
+replicated one every pod has all. A pod is spared its own node's pods where there is another node,
+since a node is lost with all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from rover_kf.api.checkpoints import Holding
@@ -18,6 +20,12 @@ from rover_kf.sidecar import parity_groups
 
 Key = tuple[int, int]
 """Round, step."""
+
+PATIENCE_SECONDS = 30.0
+"""That a keeper has for a copy, besides what its bytes take. It may be lost and tell nothing, and
+what waits for the copy, persisting other steps, must go on."""
+KEEPER_PACE = 5 << 20
+"""Bytes a second that a keeper copies at least."""
 
 
 def partners(holdings: Sequence[Holding]) -> dict[str, str]:
@@ -39,15 +47,18 @@ def partners(holdings: Sequence[Holding]) -> dict[str, str]:
 
 
 def orders(
-    holdings: Sequence[Holding], parity_group: int, number: int
+    holdings: Sequence[Holding], parity_group: int, number: int, keeper: str = ""
 ) -> dict[str, ReplicateOrder]:
-    """What each pod shall do about a step; nothing for a single pod.
+    """What each pod shall do about a step; nothing for a single pod without a keeper.
 
     Args:
         holdings: of the step, of all ranks.
         parity_group: fewest pods that share a parity; 0: each keeps a copy.
         number: of the orders.
+        keeper: pod beside the world that copies all of it.
     """
+    if keeper:
+        return {keeper: ReplicateOrder(number, tuple(holdings))} if holdings else {}
     if parity_group:
         lanes = parity_groups.lanes(holdings, parity_group)
         return {pod: ReplicateOrder(number, lanes=found) for pod, found in lanes.items()}
@@ -63,6 +74,8 @@ class Ring:
 
     Args:
         parity_group: fewest pods that share a parity; 0: each keeps a copy of another one's slots.
+        keeper: pod beside the world that copies all of it; empty: the world's pods do.
+        keeper_pace: bytes a second that it copies at least.
     """
 
     parity_group: int = 0
@@ -71,10 +84,14 @@ class Ring:
     under_way: Key | None = None
     replicated: Key | None = None
     """Newest step that every pod's partner holds."""
+    keeper: str = ""
+    keeper_pace: float = KEEPER_PACE
     _newest: tuple[Key, tuple[Holding, ...]] | None = None
     _orders: dict[str, ReplicateOrder] = dataclasses.field(default_factory=dict)
     _open: set[str] = dataclasses.field(default_factory=set)
     _failed: bool = False
+    _until: float = math.inf
+    """When the order that is under way is given up."""
 
     @property
     def newest(self) -> tuple[Holding, ...]:
@@ -86,20 +103,38 @@ class Ring:
         if self._newest is None or key > self._newest[0]:
             self._newest = key, tuple(holdings)
 
-    def due(self, persisting: Key | None) -> Key | None:
+    def copying(self, now: float) -> Key | None:
+        """What is under way and not given up.
+
+        Args:
+            now: monotonic seconds.
+        """
+        return self.under_way if now < self._until else None
+
+    def anew(self) -> None:
+        """The keeper begins, perhaps with nothing: the newest step is copied once more."""
+        if self.under_way is None:
+            self.replicated = None
+
+    def due(self, persisting: Key | None, now: float = 0.0) -> Key | None:
         """What is under way, or from now on.
 
         Args:
             persisting: the step that is being persisted. Its slots are pinned: to pin the others as
                 well would stop training's saves, so no other step is copied meanwhile.
+            now: monotonic seconds.
         """
+        if self.under_way is not None and self.copying(now) is None:
+            self.finished(self.keeper, self.number, done=False)
         if self.under_way is not None or self._newest is None:
             return self.under_way
         key, holdings = self._newest
         new = self.replicated is None or key > self.replicated
         if new and persisting in (None, key):
-            self._orders = orders(holdings, self.parity_group, self.number + 1)
+            number = self.number + 1
+            self._orders = orders(holdings, self.parity_group, number, self.keeper)
             if self._orders:
+                self._until = now + self._patience(holdings)
                 self._open, self._failed = set(self._orders), False
                 self.under_way, self.number = key, self.number + 1
         return self.under_way
@@ -125,6 +160,13 @@ class Ring:
             elif self._newest is not None and self._newest[0] == self.under_way:
                 self._newest = None  # not again and again; the next step is tried
             self.under_way = None
+
+    def _patience(self, holdings: Sequence[Holding]) -> float:
+        """A pod of the world that is lost ends the round, and with it its order."""
+        if not self.keeper:
+            return math.inf
+        size = sum(holding.snapshot_bytes for holding in holdings)
+        return PATIENCE_SECONDS + size / self.keeper_pace
 
     def restart(self) -> None:
         """A new round: its steps are copied anew."""

@@ -39,6 +39,14 @@ class Peers(Protocol):
             RoverError: of the class that the coordinator answered with.
         """
 
+    async def tell(self, host: str, path: str, message: object, reply: type[T]) -> T:
+        """POST to the sidecar at host:port, once, for a few seconds at most.
+
+        Raises:
+            ClusterUnavailable: it cannot be reached, or has not answered in time.
+            RoverError: of the class that it answered with.
+        """
+
     def get(
         self, address: str, path: str, *, offset: int = 0, end: int | None = None
     ) -> contextlib.AbstractAsyncContextManager[Stream]:

@@ -102,6 +102,10 @@ class SidecarSettings:
 
     ledger_host: str = ""
     """Host name of the pod whose sidecar lends records; empty: the coordinator's."""
+    keeper_host: str = ""
+    """Name of the pod of another world that keeps a copy of the newest save; empty: none does."""
+    keeps_host: str = ""
+    """Host name of the coordinator of another world, a copy of whose newest save is kept here."""
 
     @property
     def endpoint(self) -> str:
@@ -179,6 +183,8 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         preflight_seconds=_number(environment, names.ENV_PREFLIGHT_SECONDS, "20"),
         tls_home=_folder(environment, names.ENV_TLS_HOME),
         ledger_host=environment.get(names.ENV_LEDGER, ""),
+        keeper_host=environment.get(names.ENV_KEEPER, ""),
+        keeps_host=_keeps(environment),
     )
 
 
@@ -187,6 +193,12 @@ def _text(environment: Mapping[str, str], name: str) -> str:
     if not value:
         raise errors.InputError(f"{name} is not set; rover-kf's inject sets it: patch the job anew")
     return value
+
+
+def _keeps(environment: Mapping[str, str]) -> str:
+    """All pods of a type are told; the first one does."""
+    first = int(_number(environment, names.ENV_REPLICA_INDEX)) == 0
+    return environment.get(names.ENV_KEEPS, "") if first else ""
 
 
 def _folder(environment: Mapping[str, str], name: str) -> pathlib.Path | None:

@@ -194,12 +194,49 @@ def test_injecting_twice_changes_nothing_and_can_be_undone():
         ({"Worker": 2}, {}, {"scaling.max": "4"}, r"scaling\.max is 4; allowed: 2, the job's"),
         ({"Worker": 2}, {}, {"scaling.min": "1"}, r"scaling\.min is 1; allowed: 2, the job's"),
         ({"Worker": 2}, {}, {"preflight.mode": "report"}, "off: the check needs torch"),
+        (
+            {"Chief": 1, "Worker": 2},
+            {},
+            {"checkpoint.peer-copy": "on"},
+            r"peer-copy is 'on'; allowed: off, or PS in the job",
+        ),
     ],
 )
 def test_what_cannot_train_is_refused(counts, changes, policy, says):
     """Each with the key, its value and what may stand there."""
     with pytest.raises(errors.InputError, match=says):
         injected(make_tfjob(counts, policy, **changes))
+
+
+@pytest.mark.parametrize("first", ["Chief", "Master"])
+def test_the_first_server_keeps_a_copy_of_the_chiefs_newest_save(first):
+    """Where the policy says so: it has room for one of the chief's two slots, and each of the two
+    knows the other. Other servers share its template, and keep nothing."""
+    counts = {first: 1, "Worker": 1, "PS": 2}
+    assert settings_of(injected(make_tfjob(counts)), first, 0).keeper_host == ""
+    job = injected(make_tfjob(counts, {"checkpoint.peer-copy": "on"}))
+    chief = settings_of(job, first, 0)
+    assert (chief.keeper_host, chief.keeps_host) == ("digits-ps-0", "")
+    assert chief.arena_bytes == 512 << 20
+    for index, kept in ((0, f"digits-{first.lower()}-0"), (1, "")):
+        server = settings_of(job, "PS", index)
+        assert (server.keeper_host, server.keeps_host) == ("", kept)
+        assert server.arena_bytes == 257 << 20
+    worker = settings_of(job, "Worker", 0)
+    assert (worker.keeper_host, worker.keeps_host, worker.arena_bytes) == ("", "", 1 << 20)
+    _, sidecar, spec = parts_of(job, "PS")
+    assert sidecar["resources"]["limits"]["memory"] == "449Mi"  # 192 of its own
+    volumes = spec["template"]["spec"]["volumes"]
+    (shared,) = (item for item in volumes if item["name"] == names.VOLUME)
+    assert shared["emptyDir"]["sizeLimit"] == "321Mi"
+    assert injected(job) == job
+
+
+def test_a_copy_needs_no_policy_where_pods_keep_each_others_state():
+    """A PyTorchJob that asks for one is refused, with why it need not."""
+    job = make_job(policy={"checkpoint.peer-copy": "on"})
+    with pytest.raises(errors.PolicyError, match="off: a PyTorchJob's pods keep copies"):
+        injected(job)
 
 
 COMING = {"scaling.max": "3"}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api.checkpoints import Holding
-from rover_kf.sidecar.ring import Ring, partners
+from rover_kf.sidecar.ring import KEEPER_PACE, PATIENCE_SECONDS, Ring, partners
 
 
 def _held(rank: int, *, pod: str = "", node: str = "") -> Holding:
@@ -114,3 +114,61 @@ def test_parities_are_ordered_in_place_of_copies():
         ring = Ring(parity_group=3)
         ring.sealed((1, 10), few)
         assert ring.due(None) is None
+
+
+def _kept() -> Ring:
+    ring = Ring(keeper="ps")
+    ring.sealed((1, 10), [_held(0)])
+    return ring
+
+
+def test_a_keeper_copies_what_a_single_pod_has():
+    """All of the newest step, and the world's own pod nothing; a step of which no slot is known is
+    not ordered."""
+    ring = _kept()
+    assert ring.due(None) == (1, 10)
+    assert ring.order("ps").holdings == (_held(0),)
+    assert ring.order("pod-0") is None
+    ring.finished("ps", ring.number, done=True)
+    assert (ring.under_way, ring.replicated) == (None, (1, 10))
+    empty = Ring(keeper="ps")
+    empty.sealed((1, 10), [])
+    assert empty.due(None) is None
+
+
+def test_a_keeper_that_begins_anew_is_told_again():
+    """It may have lost its copy; while it copies, the order stands."""
+    ring = _kept()
+    ring.due(None)
+    number = ring.number
+    ring.anew()
+    ring.due(None)
+    assert ring.number == number
+    ring.finished("ps", number, done=True)
+    assert ring.due(None) is None
+    ring.anew()
+    assert ring.due(None) == (1, 10)
+    assert ring.order("ps").number == number + 1
+
+
+def test_a_keeper_is_not_waited_for_for_ever():
+    """It may be lost: after its time nothing is held up by its order, and a newer step is ordered
+    when it asks again; what it tells of the old one counts for nothing."""
+    ring = _kept()
+    last = PATIENCE_SECONDS + 1 / KEEPER_PACE
+    assert ring.due(None, now=100.0) == (1, 10)
+    assert ring.copying(100.0 + last - 0.001) == (1, 10)
+    assert ring.copying(100.0 + last) is None
+    number = ring.number
+    assert ring.due(None, now=100.0 + last) is None
+    ring.finished("ps", number, done=True)
+    assert ring.replicated is None
+    ring.sealed((1, 20), [_held(0)])
+    assert ring.due(None, now=200.0) == (1, 20)
+
+
+def test_pods_of_the_world_are_waited_for():
+    """One that is lost ends the round, and with it its order."""
+    ring = _ring(2)
+    assert ring.due(None, now=1.0) == (1, 10)
+    assert ring.due(None, now=1e9) == ring.copying(1e9) == (1, 10)
