@@ -17,7 +17,7 @@ from rover_kf.sidecar.settings import SidecarSettings
 
 _log = logging.getLogger(__name__)
 
-AWAY_SECONDS = 3.0
+AWAY_SECONDS = 5.0
 """Without an answer, after which the copy is given up: a restore waits for it."""
 MOST_SECONDS = 60.0
 """That it may verify what it keeps."""

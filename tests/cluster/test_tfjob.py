@@ -45,8 +45,9 @@ def start(cluster, namespace, with_trainer, shared_claim):
     """Starts the sample."""
     shared_claim(tfjobs.CLAIM)
 
-    def begin(steps: int, workers: int = 2, *, telling: bool = False) -> RunningJob:
-        made = tfjobs.wide_and_deep(namespace, steps, {"memory.max": "2Gi"})
+    def begin(steps: int, workers: int = 2, *, telling: bool = False, **policy: str) -> RunningJob:
+        told = {f"checkpoint.{key.replace('_', '-')}": value for key, value in policy.items()}
+        made = tfjobs.wide_and_deep(namespace, steps, {"memory.max": "2Gi", **told})
         made = tfjobs.telling(made) if telling else made
         made["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = workers
         apply(cluster, [with_trainer(made, scripts=jobs.SAMPLES, tools=jobs.TOOLS)])
@@ -121,6 +122,49 @@ def test_every_part_of_a_tfjob_is_lost(cluster, controller, faults, start):
     assert record["steps"] > starts[-1].step  # the last ones end with the chief's sidecar
     assert record["memory_raised"] > 768 << 20
     print(f"\nwent on {[(one.step, one.source) for one in starts]}, ended with {result}; {raised}")
+
+
+@pytest.mark.at_length
+def test_a_chief_that_is_lost_with_its_memory_goes_on_from_the_servers(cluster, faults, start):
+    """Its program and its sidecar are killed at once, and the operator makes another pod; next to
+    nothing is on storage. The loss is what it was at that step."""
+    job = start(STEPS, workers=1, peer_copy="on", persist_seconds="1h")
+    chief = Chief(job, PATIENCE)
+    chief.reach(20)
+    kept = ("exec", f"{job.name}-ps-0", "-c", "tensorflow", "--", "ls", "/rover/arena")
+
+    def copied() -> bool:
+        return f"{names.REPLICA_PLACE}0" in cluster.kubectl("-n", job.namespace, *kept)
+
+    eventually(copied, within=PATIENCE, every=0.3, what="the server has a copy")
+    reached = chief.reach(chief.step() + 30)
+    before, losses = _uids(job), chief.losses()
+    containers = ("tensorflow", names.SIDECAR_CONTAINER)
+    # The first process of a container takes all others along.
+    firsts = [faults.processes(job.namespace, chief.pod, container=one)[0] for one in containers]
+    for process in firsts:
+        faults.reach.send(signal.SIGKILL, process)
+
+    def another() -> bool:
+        if _uids(job).get(chief.pod) == before[chief.pod]:
+            losses.update(chief.losses())
+        return _uids(job).get(chief.pod, before[chief.pod]) != before[chief.pod]
+
+    eventually(another, within=PATIENCE, every=0.3, what="another chief's pod")
+    begun = chief.start_after(0)  # of a pod of its own, whose log begins anew
+    assert begun.source == "peer"
+    assert begun.step >= reached - 2 * EVERY
+    # A program that is killed between a save and its next line has not told that step's loss.
+    assert begun.loss == losses.get(begun.step, begun.loss)
+    chief.reach(begun.step + 20)
+    after = _uids(job)
+    assert {name for name in before if after[name] != before[name]} == {chief.pod}
+    told = f"resumes at step {begun.step} from peer"
+    eventually(
+        lambda: any(told in line for line in _told(job, names.EVENT_RESTORED)),
+        within=60, what="the Event",
+    )  # fmt: skip
+    print(f"\nhad told {max(losses)}, went on with {begun}")
 
 
 def _resized(cluster, job: RunningJob, chief: Chief, workers: int) -> int:
