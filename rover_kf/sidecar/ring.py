@@ -136,7 +136,7 @@ class Ring:
             if self._orders:
                 self._until = now + self._patience(holdings)
                 self._open, self._failed = set(self._orders), False
-                self.under_way, self.number = key, self.number + 1
+                self.under_way, self.number = key, number
         return self.under_way
 
     @property

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import logging
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -37,6 +36,7 @@ from rover_kf.trainer.anticipation import Anticipation
 from rover_kf.trainer.collection import without_collection
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.link import Link
+from rover_kf.trainer.outside import Outside
 from rover_kf.trainer.own_time import OwnTime
 from rover_kf.trainer.phase import Phase
 from rover_kf.trainer.places import Places
@@ -47,8 +47,6 @@ from rover_kf.trainer.running_statistics import RunningStatistics
 from rover_kf.trainer.saver import Saver
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.state import Parts
-
-_log = logging.getLogger("rover_kf")
 
 _ARENA_SECONDS = 300.0
 
@@ -99,7 +97,7 @@ class Checkpointer:
         self._drain = Drain(home, known.resting, known.local_rank) if home else None
         self._last_step_at = time.monotonic()
         self._save_seconds = 0.0
-        self._warned = False
+        self._outside = Outside()
         self._open = True
         self.restored_from = "none"
         """Where restore found its state: ``memory``, ``peer``, ``storage`` or ``none``."""
@@ -124,7 +122,7 @@ class Checkpointer:
             CheckpointError: there is a state that this one cannot take.
         """
         if self._recovery is None:
-            self._say_outside()
+            self._outside.say()
             return 0
         self._phase.attend(state)
         self._places.attend(state)
@@ -156,7 +154,7 @@ class Checkpointer:
             CheckpointError: a rank does not ask, or nothing fits this world.
         """
         if self._recovery is None:
-            self._say_outside()
+            self._outside.say()
             return None
         self._begin()
         found: dict[str, object] | None = self._recovery.look()
@@ -177,7 +175,7 @@ class Checkpointer:
             CheckpointError: a rank does not ask, or nothing fits this world.
         """
         if self._recovery is None:
-            self._say_outside()
+            self._outside.say()
             return RestoreReply(None, "none")
         self._begin()
         reply = self._recovery.bring(wanted)
@@ -216,7 +214,7 @@ class Checkpointer:
             CheckpointError: the copy of an earlier step failed.
         """
         if self._reporter is None:
-            self._say_outside()
+            self._outside.say()
             return
         self._saver.check()
         own_seconds = self._own_time.take()
@@ -280,7 +278,7 @@ class Checkpointer:
 
     def _timed(self, save: Callable[[], None]) -> None:
         if self._reporter is None:
-            self._say_outside()
+            self._outside.say()
             return
         if not self._open:
             raise errors.CheckpointError("this Checkpointer is closed; save before you close it")
@@ -321,7 +319,7 @@ class Checkpointer:
             SidecarUnavailable: the sidecar does not answer.
         """
         if self._link is None:
-            self._say_outside()
+            self._outside.say()
             return False
         with self._phase.saving():
             self._saver.finish()
@@ -377,12 +375,3 @@ class Checkpointer:
             timeout=_ARENA_SECONDS,
             patience=PATIENCE_SECONDS,
         )
-
-    def _say_outside(self) -> None:
-        if not self._warned:
-            _log.warning(
-                "rover-kf: %s is not set, so nothing is saved; start the script by rover-kf train, "
-                "or in a job that rover-kf has patched, to get checkpoints",
-                names.ENV_HOME,
-            )
-        self._warned = True

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import logging
 import mmap
 import os
 import pathlib
@@ -38,11 +37,10 @@ from rover_kf.trainer import folder as folders
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.folder import Folder
 from rover_kf.trainer.link import Link
+from rover_kf.trainer.outside import Outside
 from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery, opened
 from rover_kf.trainer.reporter import Reporter
 from rover_kf.trainer.settings import TrainerSettings
-
-_log = logging.getLogger("rover_kf")
 
 _ARENA_SECONDS = 300.0
 _BEFORE = "folder/"
@@ -69,7 +67,7 @@ class DirectoryCheckpointer:
         home = self._settings.home
         self._link = Link(home) if home else None
         self._reporter = Reporter(self._settings, self._link) if self._link else None
-        self._warned = False
+        self._outside = Outside()
         self.restored_from = "none"
         """Where restore found its files: ``memory``, ``peer``, ``storage`` or ``none``."""
         if self._reporter is not None:
@@ -100,7 +98,7 @@ class DirectoryCheckpointer:
         """
         told = measured.to_metadata(metrics)
         if self._link is None or self._reporter is None:
-            self._say_outside()
+            self._outside.say()
             return
         begun, root = time.perf_counter(), pathlib.Path(folder)
         try:
@@ -127,7 +125,7 @@ class DirectoryCheckpointer:
             CheckpointError: there is a state that this world cannot take, or no folder's.
         """
         if self._link is None:
-            self._say_outside()
+            self._outside.say()
             return 0
         root = pathlib.Path(folder).absolute()
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
@@ -163,7 +161,7 @@ class DirectoryCheckpointer:
             SidecarUnavailable: the sidecar does not answer.
         """
         if self._link is None:
-            self._say_outside()
+            self._outside.say()
             return False
         return self._link.wait(step, level, timeout=timeout, patience=PATIENCE_SECONDS)
 
@@ -210,15 +208,6 @@ class DirectoryCheckpointer:
             patience=PATIENCE_SECONDS,
         )
         return Arena(pathlib.Path(reply.directory))
-
-    def _say_outside(self) -> None:
-        if not self._warned:
-            _log.warning(
-                "rover-kf: %s is not set, so nothing is saved; start the script by rover-kf train, "
-                "or in a job that rover-kf has patched, to get checkpoints",
-                names.ENV_HOME,
-            )
-        self._warned = True
 
 
 def put(listed: Folder, found: Snapshot, buffer: mmap.mmap, root: pathlib.Path) -> None:
