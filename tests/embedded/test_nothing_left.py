@@ -116,7 +116,8 @@ def _kill(rover: RoverClient, job: EmbeddedJob, folder: pathlib.Path) -> None:
     before = job.between_seals()
     for container in (names.SIDECAR_CONTAINER, names.PYTORCH_CONTAINER):
         for pid in rover.cluster.processes(job.key, "digits-worker-1", container):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # with its parent, which was the first
+                os.kill(pid, signal.SIGKILL)
     job.goes_on(before)
     _finish(rover, job, folder)
 

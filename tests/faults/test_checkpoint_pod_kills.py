@@ -110,7 +110,9 @@ class Pod:
 
     def lose_memory(self) -> None:
         """As when the pod is lost and another takes its place."""
-        shutil.rmtree(self.home / names.ARENA_DIR)
+        memory = self.home / names.ARENA_DIR
+        if memory.exists():  # not where both died before they had made it
+            shutil.rmtree(memory)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -85,4 +86,7 @@ class EmbeddedJob:
 
 
 def _maps(pid: int) -> str:
-    return pathlib.Path(f"/proc/{pid}/maps").read_text()
+    """What a process has mapped; nothing of one that has ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return pathlib.Path(f"/proc/{pid}/maps").read_text()
+    return ""
