@@ -83,6 +83,11 @@ def throttle(name: str, container: str, cores: float) -> None:
         raise ClusterError(f"{name} has no control group of container {container}")
 
 
+def below(name: str, part: str) -> list[pathlib.Path]:
+    """Groups anywhere below the node's whose names have that in them, in every hierarchy."""
+    return [group for root in _roots() for group in (root / name).rglob(f"*{part}*")]
+
+
 def remove(name: str) -> None:
     """Remove the group with all below it; its processes must have ended."""
     for root in _roots():
