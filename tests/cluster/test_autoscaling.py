@@ -72,13 +72,9 @@ def _workers(job: RunningJob) -> int:
     return job.read()["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"]
 
 
-def _told(job: RunningJob, reason: str) -> list[str]:
-    return [event["message"] for event in job.events() if event["reason"] == reason]
-
-
 def _tells(job: RunningJob, reason: str, words: str, *, within: float = 60) -> str:
     def said() -> str:
-        return next((line for line in _told(job, reason) if words in line), "")
+        return next((line for line in job.told(reason) if words in line), "")
 
     return eventually(said, within=within, every=0.5, what=f"{reason}: {words}")
 
@@ -110,7 +106,7 @@ class Killer:
         self.cluster, self.job, self.kills = cluster, job, 0
 
     def __call__(self) -> None:
-        if len(_told(self.job, "ScaleDecision")) > self.kills:
+        if len(self.job.told("ScaleDecision")) > self.kills:
             self.kills += 1
             chosen = ("pod", "-l", "app.kubernetes.io/component=controller")
             at_once = ("--grace-period=0", "--force", "--wait=false")
@@ -139,7 +135,7 @@ def test_a_job_grows_by_itself_and_gives_way(cluster, namespace, submit, explain
     began = time.monotonic()
     sizes.until(3, meanwhile=killer, within=360)
     grown = time.monotonic() - began
-    eventually(lambda: len(_told(first, "ScaleVerified")) >= 2, within=60, what="both verified")
+    eventually(lambda: len(first.told("ScaleVerified")) >= 2, within=60, what="both verified")
     assert sizes.seen == [1, 2, 3]
     told = [one for one in explain(first).decisions if one.decision.action == "scale"]
     assert [(one.decision.current, one.decision.target) for one in told] == [(1, 2), (2, 3)]
@@ -219,7 +215,7 @@ def test_jobs_that_had_better_stay(cluster, namespace, submit, explain):
     theirs = explain(scaled)
     assert not _changes(theirs)
     assert any("HorizontalPodAutoscaler theirs" in one.decision.bound for one in theirs.decisions)
-    _print(told, *_told(scaled, "ScaleRefused"), *lines(explain(slow), 20), *lines(theirs, 20))
+    _print(told, *scaled.told("ScaleRefused"), *lines(explain(slow), 20), *lines(theirs, 20))
 
 
 def test_a_quota_bounds_a_job(cluster, namespace, submit, explain):
@@ -257,7 +253,7 @@ def test_jobs_that_are_not_ours_to_scale(cluster, namespace, explain):
         explained = explain(job)
         assert explained.left_alone
         assert _workers(job) == 1
-        _print(*_told(job, "ScaleRefused"), *lines(explained, 20))
+        _print(*job.told("ScaleRefused"), *lines(explained, 20))
 
     measured = _suspended("measured", namespace)
     measured["spec"]["elasticPolicy"]["metrics"] = _hpa(namespace, "measured")["spec"]["metrics"]

@@ -16,7 +16,7 @@ from chaos.scene import Scene
 from chaos.shrinking import Shrinking
 from testcluster import jobs, journaled_job
 from testcluster.jobs import RunningJob
-from testcluster.journaled_job import newest, resumed, told, trains_with
+from testcluster.journaled_job import newest, resumed, trains_with
 from testcluster.objects import apply
 from tests_support import eventually
 
@@ -118,7 +118,7 @@ def _shrink_and_grow(scene: Scene, folder, scenario: Shrinking) -> None:
 def _shrank(job: RunningJob) -> set[str]:
     """Messages of Events that tell of a smaller world, and what ended the one before."""
     text = f"{FEWEST} processes in {FEWEST} pods; the one before ended: "
-    return {message for message in told(job, "WorldFormed") if text in message}
+    return {message for message in job.told("WorldFormed") if text in message}
 
 
 def _explained(job: RunningJob, pod: str) -> set[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from testcluster import jobs, journaled_job, tfjobs
+from testcluster import jobs, tfjobs
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from testcluster.tfjobs import Chief
@@ -90,7 +90,7 @@ def _others(job: RunningJob, worker: Worker) -> dict[str, str]:
 
 def _deaths(job: RunningJob, pod: str) -> list[str]:
     """What is told of processes of a pod that failed."""
-    told = journaled_job.told(job, names.EVENT_PROCESS_FAILED)
+    told = job.told(names.EVENT_PROCESS_FAILED)
     return [message for message in told if pod in message]
 
 

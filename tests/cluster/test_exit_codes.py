@@ -51,10 +51,6 @@ def submit(cluster, namespace, with_trainer):
     return run
 
 
-def _told(job: RunningJob, reason: str) -> list[str]:
-    return [event["message"] for event in job.events() if event["reason"] == reason]
-
-
 def _why(job: RunningJob) -> str:
     """What the operator says of the job's failure."""
     conditions = job.read()["status"]["conditions"]
@@ -89,13 +85,13 @@ def test_a_wrong_program_fails_the_job_at_once(submit):
         seconds = time.monotonic() - begun
         told = eventually_told(job, names.EVENT_JOB_FAILED, "user_error", within=90)
         assert "NameError: name 'nowhere_to_be_found' is not defined" in told
-        assert len(_told(job, names.EVENT_JOB_FAILED)) == 1
-        (formed,) = _told(job, names.EVENT_WORLD_FORMED)
+        assert len(job.told(names.EVENT_JOB_FAILED)) == 1
+        (formed,) = job.told(names.EVENT_WORLD_FORMED)
         assert formed.startswith("round 1: ")
-        assert _told(job, names.EVENT_BACK_OFF) == []
+        assert job.told(names.EVENT_BACK_OFF) == []
         limit = job.read()["spec"].get("runPolicy", {}).get("backoffLimit")
         assert limit == {"ExitCode": None, "OnFailure": 0}[policy]
-        assert len(_told(job, names.EVENT_NO_MORE_RESTARTS)) == (policy == "OnFailure")
+        assert len(job.told(names.EVENT_NO_MORE_RESTARTS)) == (policy == "OnFailure")
         assert ("backoff limit" in _why(job)) == (policy == "OnFailure")
         print(f"\n{policy}: failed within {seconds:.0f} s of both submits; {_why(job)}")
 

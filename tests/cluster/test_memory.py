@@ -88,10 +88,6 @@ def _all_limits(job: RunningJob) -> set[tuple[str, str]]:
     return {_limits(pod) for pod in job.pods().values()}
 
 
-def _told(job: RunningJob, reason: str) -> list[str]:
-    return [event["message"] for event in job.events() if event["reason"] == reason]
-
-
 def _beside(pod: dict) -> dict:
     """What all containers but the trainer ask for and may use."""
     others = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
@@ -103,7 +99,7 @@ def test_a_limit_that_is_too_low_is_raised_in_place(cluster, controller, hungry,
     from the last save to its end; told, remembered, and nothing else of the pods is changed."""
     job = hungry
     before = eventually(lambda: len(found := job.pods()) == 2 and found, within=60, what="pods")
-    raised = eventually(lambda: _told(job, "MemoryRaised"), within=120, what="a raise")
+    raised = eventually(lambda: job.told("MemoryRaised"), within=120, what="a raise")
     assert len(raised) == 1
     assert f"{STATED} -> {ENOUGH}, in place" in raised[0]
     eventually(lambda: _all_limits(job) == {(ENOUGH, ENOUGH)}, within=60, what="both kubelets")
@@ -120,8 +116,8 @@ def test_a_limit_that_is_too_low_is_raised_in_place(cluster, controller, hungry,
         assert _beside(now) == _beside(pod), "the sidecar has what it had"
         assert f"ends with {2 * STEPS}" in job.log(name), "no step was lost or made twice"
     killed = f": {LIMIT_REACHED.kind}: ended by SIGKILL"
-    assert any(killed in line for line in _told(job, "TrainingProcessFailed"))
-    eventually(lambda: _told(job, "RunRecorded"), within=60, what="the history's row")
+    assert any(killed in line for line in job.told("TrainingProcessFailed"))
+    eventually(lambda: job.told("RunRecorded"), within=60, what="the history's row")
     read = ("exec", "deploy/rover-kf-controller", "--", "python3", "-c", _ROW, job.namespace)
     record = json.loads(cluster.kubectl("-n", controller, *read))
     assert (record["memory_raised"], record["outcome"]) == (768 << 20, "succeeded")
@@ -137,7 +133,7 @@ def test_a_limit_is_raised_before_it_is_reached(namespace, submit, explain):
     words = (LEAKING_STEPS, LEAK_KIB)
     job = submit(_limited("leaking", namespace, *words, limit=LITTLE, most=MOST))
     before = eventually(lambda: len(found := job.pods()) == 2 and found, within=60, what="pods")
-    (line,) = eventually(lambda: _told(job, "MemoryRaised"), within=180, what="a raise")
+    (line,) = eventually(lambda: job.told("MemoryRaised"), within=180, what="a raise")
     assert f"{LITTLE} -> {MOST}, in place: it grows by" in line
     assert "would reach the limit in" in line
     eventually(lambda: _all_limits(job) == {(MOST, MOST)}, within=60, what="both kubelets")
@@ -156,6 +152,6 @@ def test_a_limit_is_raised_before_it_is_reached(namespace, submit, explain):
         assert taken << 20 > quantities.parse_bytes(LITTLE), (
             "the first limit would not have been enough"
         )
-    assert not _told(job, "TrainingProcessFailed")
-    assert len(_told(job, "MemoryRaised")) == 1
+    assert not job.told("TrainingProcessFailed")
+    assert len(job.told("MemoryRaised")) == 1
     print(f"\n{line}\n{told}\n{end}")

@@ -40,10 +40,6 @@ def _template(job: RunningJob) -> dict:
     return job.read()["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
 
 
-def _told(job: RunningJob, reason: str) -> list[str]:
-    return [event["message"] for event in job.events() if event["reason"] == reason]
-
-
 def test_a_broken_node_is_left_out(cluster, namespace, with_trainer, checkpoints, hurry):
     """Its GPU falls off the bus: the Event names node and pod, the job's templates leave the node
     out, the pod comes back on another one, and the job goes on and succeeds."""
@@ -54,7 +50,7 @@ def test_a_broken_node_is_left_out(cluster, namespace, with_trainer, checkpoints
     bad = _node_of(job, VICTIM)
     (checkpoints / "bad-node").write_text(bad)
     (message,) = eventually(
-        lambda: _told(job, names.EVENT_NODE_AVOIDED), within=60, every=0.3, what="told"
+        lambda: job.told(names.EVENT_NODE_AVOIDED), within=60, every=0.3, what="told"
     )
     assert message.startswith(f"{bad} is left out of this job")
     assert "gpu_hardware" in message

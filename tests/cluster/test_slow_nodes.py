@@ -123,7 +123,7 @@ def _replaced(job: RunningJob, pod: str) -> tuple[str, int]:
     def told() -> str:
         nonlocal sealed
         before = job.status().get("sealed_step") or 0
-        found = journaled_job.told(job, "StragglerReplaced")
+        found = job.told("StragglerReplaced")
         sealed = sealed if found else before
         return "".join(found)
 

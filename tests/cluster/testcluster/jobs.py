@@ -104,3 +104,7 @@ class RunningJob:
         selector = f"involvedObject.name={self.name}"
         path = f"/api/v1/namespaces/{self.namespace}/events?fieldSelector={selector}"
         return json.loads(self.cluster.get_raw(path))["items"]
+
+    def told(self, reason: str) -> list[str]:
+        """Messages of the Events of that reason, oldest first."""
+        return [event["message"] for event in self.events() if event["reason"] == reason]

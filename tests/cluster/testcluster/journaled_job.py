@@ -70,14 +70,9 @@ def resumed(folder: pathlib.Path, after: float) -> list[journal.Line]:
     return [line for line in lines if line.verb == "restored" and line.at > after]
 
 
-def told(job: RunningJob, reason: str) -> list[str]:
-    """Messages of the Events of that reason."""
-    return [event["message"] for event in job.events() if event["reason"] == reason]
-
-
 def eventually_told(job: RunningJob, reason: str, text: str, *, within: float = 60.0) -> str:
     """The first message of that reason with that text; waits for it."""
     return eventually(
-        lambda: next((message for message in told(job, reason) if text in message), ""),
+        lambda: next((message for message in job.told(reason) if text in message), ""),
         within=within, every=0.3, what=f"an Event {reason} with {text!r}",
     )  # fmt: skip
