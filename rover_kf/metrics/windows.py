@@ -34,6 +34,9 @@ class WholeStep:
     samples: int
     wait_seconds: float
     save_seconds: float
+    stride: int = 1
+    """Steps since the one that was told before: a chief whose workers are clients of their own
+    tells how far they are now and then."""
 
 
 class Windows:
@@ -49,6 +52,7 @@ class Windows:
         self._nodes = 0
         self._world_size = 0
         self._skip = WARM_UP_STEPS
+        self._told = 0
         self._open: dict[int, dict[int, StepSample]] = {}
         self._steps: list[WholeStep] = []
         self._closed: list[Throughput] = []
@@ -58,6 +62,7 @@ class Windows:
         """A new world: an unfinished window is dropped, warm-up begins."""
         self._round, self._nodes, self._world_size = round_number, nodes, world_size
         self._skip = WARM_UP_STEPS
+        self._told = 0
         self._open.clear()
         self._steps.clear()
         self._recent.clear()
@@ -71,7 +76,7 @@ class Windows:
             ranks = self._open.setdefault(sample.step, {})
             ranks[report.rank] = sample
             if len(ranks) == self._world_size:
-                found.append(_join(self._open.pop(sample.step)))
+                found.append(self._whole(self._open.pop(sample.step)))
         while len(self._open) > MOST_OPEN_STEPS:
             del self._open[min(self._open)]
         for step in found:
@@ -102,6 +107,12 @@ class Windows:
         left = started_at + self._seconds - newest.ended_at
         return newest.ended_at + math.ceil(left / seconds) * seconds if seconds else 0.0
 
+    def _whole(self, ranks: dict[int, StepSample]) -> WholeStep:
+        step = _join(ranks)
+        stride = max(step.step - self._told, 1) if self._told else 1
+        self._told = step.step
+        return dataclasses.replace(step, stride=stride)
+
     def _take(self, step: WholeStep) -> None:
         if self._skip:
             self._skip -= 1
@@ -116,16 +127,16 @@ class Windows:
     def _summarise(self, started_at: float) -> Throughput:
         steps = self._steps
         busy = sum(step.seconds for step in steps)
-        samples = sum(step.samples for step in steps)
+        samples, count = sum(step.samples for step in steps), sum(step.stride for step in steps)
         return Throughput(
             started_at=started_at,
             ended_at=steps[-1].ended_at,
             nodes=self._nodes,
             world_size=self._world_size,
-            steps=len(steps),
+            steps=count,
             samples=samples,
-            step_seconds=statistics.median(step.seconds for step in steps),
-            global_batch=samples / len(steps),
+            step_seconds=statistics.median(step.seconds / step.stride for step in steps),
+            global_batch=samples / count,
             wait_fraction=min(sum(s.wait_seconds for s in steps) / busy, 1.0) if busy else 0.0,
             save_seconds=sum(step.save_seconds for step in steps),
         )

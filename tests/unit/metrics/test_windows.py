@@ -78,3 +78,16 @@ def test_step_needs_every_rank():
     assert windows.observe(report(0, 1, 0.5)) == ()
     (whole,) = windows.observe(report(1, 1, 0.7))
     assert (whole.seconds, whole.samples) == (0.7, 16)
+
+
+def test_steps_that_are_told_in_strides_all_count():
+    """A chief whose workers are clients of their own tells now and then how far they are."""
+    windows = Windows(2.0)
+    windows.begin(1, nodes=1, world_size=1)
+    for step in range(3, 3 * (5 + WARM_UP_STEPS), 3):
+        sample = StepSample(step, 100 + step * 0.2, 0.6, samples=24)
+        windows.observe(StepReport(0, 1, 1, (sample,)))
+    (window,) = windows.closed
+    assert (window.steps, window.samples) == (12, 96)
+    assert round(window.step_seconds, 6) == 0.2
+    assert window.global_batch == 8
