@@ -136,8 +136,31 @@ class ScaleDecision:
     """Sizes that have disappointed and are not tried now."""
     bound: str = ""
     """What the cluster let the job have no more of, by name; empty: nothing."""
+    servers: int = 0
+    """Parameter servers now; 0: the job has none. Throughput is then told in steps a second."""
+    target_servers: int = 0
+    """Parameter servers wanted."""
 
     @property
     def predicted_gain(self) -> float:
         """Predicted over measured throughput; 1 means no change."""
         return self.predicted / self.measured if self.measured else 1.0
+
+    @property
+    def here(self) -> tuple[int, int]:
+        """Workers and parameter servers now."""
+        return self.current, self.servers
+
+    @property
+    def there(self) -> tuple[int, int]:
+        """The same, wanted."""
+        return self.target, self.target_servers
+
+    @property
+    def change(self) -> str:
+        """For a person, such as ``2 -> 3``, or ``PS 1 -> 2``; the number alone to stay."""
+        if self.here == self.there:
+            return f"{self.current}"
+        if self.servers != self.target_servers:
+            return f"PS {self.servers} -> {self.target_servers}"
+        return f"{'Worker ' if self.servers else ''}{self.current} -> {self.target}"

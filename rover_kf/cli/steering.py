@@ -92,8 +92,7 @@ def lines(found: Explanation, last: int) -> Iterator[str]:
         yield f"left alone: {found.left_alone}"
     if found.under_way:
         yield f"under way: {found.under_way}"
-    for size, until in found.banned:
-        yield f"not tried until {_clock(until)}: {size} replicas"
+    yield from _banned(found)
     for raised in found.memory:
         yield _memory(raised)
     for cores in found.cpu:
@@ -111,6 +110,13 @@ def lines(found: Explanation, last: int) -> Iterator[str]:
         yield f"(from the {found.source})"
 
 
+def _banned(found: Explanation) -> Iterator[str]:
+    for size, until in found.banned:
+        yield f"not tried until {_clock(until)}: {size} replicas"
+    for workers, servers, until in found.banned_setups:
+        yield f"not tried until {_clock(until)}: {workers} workers with {servers} PS"
+
+
 def _memory(raised: RaisedMemory) -> str:
     limits = f"{format_bytes(raised.stated)} -> {format_bytes(raised.limit)}"
     when = f"{_clock(raised.at)} " if raised.at else ""
@@ -126,11 +132,11 @@ def _cpu(raised: RaisedCpu) -> str:
 
 def _decision(one: Explained) -> Iterator[str]:
     told = one.decision
-    size = f"{told.current}" if told.action == "stay" else f"{told.current} -> {told.target}"
+    unit = "steps/s" if told.servers else "samples/s"
     done = ", applied" if told.applied else ""
-    yield f"{_clock(told.at)} {told.action} {size}{done}: {told.reason}"
+    yield f"{_clock(told.at)} {told.action} {told.change}{done}: {told.reason}"
     parts = [
-        f"{told.windows} windows at {told.measured:.1f} samples/s",
+        f"{told.windows} windows at {told.measured:.1f} {unit}",
         f"{told.seconds_left:.0f} s of work left",
         f"{told.restart_seconds:.1f} s a change",
         *([f"allowed {told.allowed}"] if told.allowed else []),
@@ -141,7 +147,7 @@ def _decision(one: Explained) -> Iterator[str]:
     if told.action != "stay":
         then = f"measured then {one.measured_then:.1f} ({one.gain:.2f} times)"
         then = then if one.measured_then else "not measured yet"
-        gain = f"{told.predicted:.1f} samples/s ({told.predicted_gain:.2f} times)"
+        gain = f"{told.predicted:.1f} {unit} ({told.predicted_gain:.2f} times)"
         yield f"         predicted {gain}, {then}"
 
 

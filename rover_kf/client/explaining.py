@@ -24,6 +24,7 @@ from rover_kf.recommender.servers import Effect
 from rover_kf.reconcilers import policies, scaling, status
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.policy import AUTO
+from rover_kf.scaling.server_case import allowed_text
 
 HISTORY, ANNOTATION = "history", "annotation"
 
@@ -87,13 +88,15 @@ class Explanation(Shown):
     mode: str
     """``off``, ``recommend`` or ``auto``."""
     allowed: str
-    """Sizes that its policy allows."""
+    """Sizes that its policy allows, with parameter servers where it may have more of them."""
     left_alone: str
     """Why its size is not changed by rover-kf, as far as the job says; empty if it is."""
     under_way: str
     """The change that is being made or verified; empty if there is none."""
     banned: tuple[tuple[int, float], ...]
     """Sizes that disappointed, and until when they are not tried (Unix seconds)."""
+    banned_setups: tuple[tuple[int, int, float], ...]
+    """The same of workers and parameter servers together."""
     memory: tuple[RaisedMemory, ...]
     """Of replica types whose memory limit was raised."""
     cpu: tuple[RaisedCpu, ...]
@@ -120,7 +123,7 @@ class Explanation(Shown):
             said = one.decision
             stays = said.action == "stay"
             done = "" if stays or said.applied else " (not done)"
-            what = f"stay at {said.current}" if stays else f"{said.current} to {said.target}{done}"
+            what = f"stay at {said.change}" if stays else said.change.replace("->", "to") + done
             then = f"{one.measured_then:.0f}" if one.measured_then else None
             yield what, f"{said.measured:.0f}", f"{said.predicted:.0f}", then, said.reason
 
@@ -145,7 +148,12 @@ def explain(cluster: Cluster, history: HistoryStore, key: JobKey) -> Explanation
     mode, allowed, alone = _policy(job)
     move = memory.scaling.move
     state = "" if move is None else "verified" if move.changed_at else "made"
-    under_way = "" if move is None else f"{move.origin} -> {move.target} is being {state}"
+    if move is None:
+        under_way = ""
+    elif move.servers:
+        under_way = f"{move.change} is being {state}"
+    else:
+        under_way = f"{move.origin} -> {move.target} is being {state}"
     return Explanation(
         job=str(job.key),
         replicas=job.replicas.get("worker", 0),
@@ -153,7 +161,10 @@ def explain(cluster: Cluster, history: HistoryStore, key: JobKey) -> Explanation
         allowed=allowed,
         left_alone=alone,
         under_way=under_way,
-        banned=tuple((ban.size, ban.until) for ban in memory.scaling.bans),
+        banned=tuple((ban.size, ban.until) for ban in memory.scaling.bans if not ban.servers),
+        banned_setups=tuple(
+            (ban.size, ban.servers, ban.until) for ban in memory.scaling.bans if ban.servers
+        ),
         memory=tuple(_raised(job, memory)),
         cpu=tuple(_raised_cpu(job, memory)),
         servers=_servers(history, job),
@@ -168,7 +179,7 @@ def with_effects(decisions: tuple[ScaleDecision, ...]) -> tuple[Explained, ...]:
     for index, one in enumerate(decisions):
         measured = 0.0
         for later in decisions[index + 1 :] if one.action != "stay" and one.applied else ():
-            if later.current == one.target and later.measured:
+            if later.here == one.there and later.measured:
                 measured = later.measured
             if later.applied:
                 break
@@ -220,4 +231,4 @@ def _policy(job: ObservedJob) -> tuple[str, str, str]:
     why = scaling.refusal(job) or ("it is suspended" if job.suspended else "")
     if policy.mode != AUTO:
         why = f"scaling.mode is {policy.mode}"
-    return policy.mode, policy.allowed_text(), why
+    return policy.mode, allowed_text(policy, job.replicas.get("ps", 0)), why

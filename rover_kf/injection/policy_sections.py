@@ -137,6 +137,8 @@ class ScalingPolicy(Section):
         default=(), description="a comma-separated list of whole numbers such as 1,2,4"
     )
     """The only numbers of Worker replicas to choose from; empty: all between min and max."""
+    ps_max: int | None = Field(default=None, ge=1, description="a whole number, 1 or more")
+    """Most parameter servers of a TFJob; None: as many as it came with."""
     window: Seconds = Field(
         default=60.0, gt=0, description="seconds (60) or a duration (5s, 2m) above 0"
     )

@@ -43,7 +43,7 @@ def check(manifest: Manifest, policy: RoverPolicy, source: str) -> None:
         raise errors.ManifestError(f"{_SPECS}.Worker", None, allowed=allowed, source=source)
     if is_dynamic(manifest):
         _check_dynamic(policy, counts, source)
-    _check_policy(policy, counts, source, dynamic=is_dynamic(manifest))
+    _check_policy(policy, counts, source)
 
 
 def is_dynamic(manifest: Manifest) -> bool:
@@ -127,20 +127,28 @@ def _most(job: Manifest) -> str | None:
     return None if found is None else str(found)
 
 
-def _check_policy(
-    policy: RoverPolicy, counts: Mapping[str, int], source: str, *, dynamic: bool
-) -> None:
+def _check_policy(policy: RoverPolicy, counts: Mapping[str, int], source: str) -> None:
     fixed, workers = "TF_CONFIG fixes a TFJob's size while it runs", counts.get("worker", 0)
-    if policy.scaling.mode == "auto" and "ps" not in counts:  # a PS' cores may grow
+    if policy.scaling.mode == "auto" and "ps" not in counts:
         _refuse("scaling.mode", "auto", f"off or recommend: {fixed}", source)
     for key, value in (("scaling.min", policy.scaling.min), ("scaling.max", policy.scaling.max)):
-        if value is not None and value != workers and not dynamic:
+        # With PS their number changes while all pods are gone.
+        if value is not None and value != workers and "ps" not in counts:
             _refuse(key, value, f"{workers}, the job's Worker replicas: {fixed}", source)
+    _check_servers(policy, counts.get("ps", 0), source)
     if policy.checkpoint.peer_copy == "on" and "ps" not in counts:
         why = "the copy goes to a PS, and mirrored workers keep copies of each other's state"
         _refuse("checkpoint.peer-copy", "on", f"off, or PS in the job: {why}", source)
     if policy.preflight.mode != "off":
         _refuse("preflight.mode", policy.preflight.mode, "off: the check needs torch", source)
+
+
+def _check_servers(policy: RoverPolicy, servers: int, source: str) -> None:
+    most = policy.scaling.ps_max
+    if most is None or 0 < servers <= most:
+        return
+    allowed = f"{servers}, the job's PS replicas, or more" if servers else "nothing without PS"
+    _refuse("scaling.ps-max", most, allowed, source)
 
 
 def _refuse(key: str, value: object, allowed: str, source: str) -> None:

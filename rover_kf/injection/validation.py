@@ -53,10 +53,8 @@ def validate(
     )
     if adapter is TENSORFLOW:
         tfjob.check(manifest, policy, source)
-    elif policy.checkpoint.peer_copy == "on":
-        allowed = "off: a PyTorchJob's pods keep copies of each other's state by themselves"
-        key = names.PREFIX + "checkpoint.peer-copy"
-        raise errors.PolicyError(key, "on", allowed=allowed, source=source)
+    else:
+        _check_without_servers(policy, source)
     _check_bounds(manifest, adapter, policy, source)
     for replica in adapter.replicas(manifest):
         trainer = adapter.trainer(replica)
@@ -80,6 +78,18 @@ def storage_warnings(plans: tuple[ReplicaPlan, ...]) -> tuple[Event, ...]:
             )
             warnings.append(Event(names.EVENT_CHECKPOINT_WARNING, message, warning=True))
     return tuple(warnings)
+
+
+def _check_without_servers(policy: RoverPolicy, source: str) -> None:
+    """Refuse what a TFJob alone may wish for."""
+    if policy.checkpoint.peer_copy == "on":
+        allowed = "off: a PyTorchJob's pods keep copies of each other's state by themselves"
+        key = names.PREFIX + "checkpoint.peer-copy"
+        raise errors.PolicyError(key, "on", allowed=allowed, source=source)
+    if policy.scaling.ps_max is not None:
+        allowed = "nothing: a PyTorchJob has no parameter servers"
+        key, most = names.PREFIX + "scaling.ps-max", policy.scaling.ps_max
+        raise errors.PolicyError(key, most, allowed=allowed, source=source)
 
 
 def _check_bounds(

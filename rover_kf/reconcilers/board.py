@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
-from rover_kf.api.surroundings import NodeRoom, Objects, Surroundings
+from rover_kf.api.surroundings import NodeRoom, Objects, PodNeed, Surroundings
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.reconcilers import surroundings
 from rover_kf.scaling.competition import ALL, Member, Share, View, promised, shares
@@ -105,15 +105,32 @@ class Board:
             ClusterUnavailable: the cluster did not answer.
         """
         reading = self._read(now)
-        around = surroundings.of(self._bounds(key.namespace, now), reading.nodes)
-        if reading.unread:
-            around = dataclasses.replace(around, unread=(*around.unread, reading.unread))
+        around = self._around(key, reading, now)
         found = [reading.shares.get(mine.name, ALL)]
         if around.quotas:
             with self._lock:
                 members = [one for one in self._members.values() if one.namespace == key.namespace]
             found.append(shares(members, Surroundings(None, around.quotas)).get(mine.name, ALL))
         return View(around, mine.need, min(found, key=lambda share: share.most))
+
+    def room(self, key: JobKey, need: PodNeed, now: float) -> View:
+        """What is around a job whose size is not shared out with others'.
+
+        Args:
+            key: of the job.
+            need: what one more pod of it asks for.
+            now: Unix seconds.
+
+        Raises:
+            ClusterUnavailable: the cluster did not answer.
+        """
+        return View(self._around(key, self._read(now), now), need, ALL)
+
+    def _around(self, key: JobKey, reading: _Reading, now: float) -> Surroundings:
+        around = surroundings.of(self._bounds(key.namespace, now), reading.nodes)
+        if reading.unread:
+            around = dataclasses.replace(around, unread=(*around.unread, reading.unread))
+        return around
 
     def _bounds(self, namespace: str, now: float) -> Objects:
         with self._lock:

@@ -24,11 +24,17 @@ from rover_kf.history import recorder
 from rover_kf.history.protocol import HistoryStore
 from rover_kf.injection import memory_limit
 from rover_kf.recommender import facts
+from rover_kf.scaling import server_law
+from rover_kf.scaling.server_law import ServerModel, ServerRow
 
 LOG = logging.getLogger(__name__)
 
 RUNS = 200
 """The newest, whose checks of nodes make the fleet's history."""
+ALIKE_SECONDS = 600.0
+"""How long what runs alike have shown is believed before it is read again."""
+MOST_ROWS = 32
+"""That a law is fitted to; the newest."""
 FLEETS = 64
 """That are kept: one for each running job's newest check."""
 
@@ -71,6 +77,8 @@ class RunHistory:
         self._fleets: dict[float, Fleet] = {}
         """By the time of the check that it is for."""
         self._written: dict[JobKey, RunRecord] = {}
+        self._rows: dict[JobKey, tuple[float, tuple[ServerRow, ...]]] = {}
+        """Of runs alike, for jobs with parameter servers, with until when they are believed."""
 
     def update(
         self,
@@ -81,8 +89,18 @@ class RunHistory:
         *,
         now: float,
         every: float,
+        settled: bool = True,
     ) -> bool:
         """Fold in one look; written at most once in ``every`` seconds, and when the run ends.
+
+        Args:
+            job: as observed.
+            status: of its coordinator, if that answered.
+            decision: of this look.
+            events: our own.
+            now: Unix seconds.
+            every: seconds between two writes.
+            settled: whether all workers and parameter servers that it states are at work.
 
         Returns:
             Whether the database holds all that matters of the run so far.
@@ -104,7 +122,7 @@ class RunHistory:
             events=events,
             memory_raised=max(raised, default=0),
             memory_limit=memory_limit.most(job.manifest),
-            servers=_servers(job),
+            servers=_servers(job) if settled else None,
         )
         self._records[job.key] = record
         written = self._written.get(job.key)
@@ -132,6 +150,40 @@ class RunHistory:
         while len(self._fleets) > FLEETS:
             del self._fleets[next(iter(self._fleets))]
         return found
+
+    def law(self, job: ObservedJob, now: float) -> ServerModel | None:
+        """Of a job's parameter servers, by its own run and those of the same command.
+
+        None while they have shown one setup alone, or nothing of them is known.
+        """
+        own = self._records.get(job.key)
+        try:
+            own = own or self._known(job)
+            rows = self._alike(job.key, own, now)
+        except (errors.HistoryUnavailable, errors.InputError) as error:
+            LOG.info("%s: runs alike tell nothing of its servers: %s", job.key, error)
+            rows = ()
+        if own is not None and own.uid == job.uid:
+            rows = (*rows, *server_law.rows_of(own.servers, own.windows))
+        return server_law.fit(rows[-MOST_ROWS:])
+
+    def _alike(self, key: JobKey, own: RunRecord, now: float) -> tuple[ServerRow, ...]:
+        """Rows of other runs of its command, those of the newest run last."""
+        until, rows = self._rows.get(key, (0.0, ()))
+        if now < until:
+            return rows
+        command = own.signature.command
+        found = [
+            run
+            for run in self._store.similar(own.signature)
+            if run.uid != own.uid and run.signature.command == command
+        ]
+        found.sort(key=lambda run: run.updated_at)
+        rows = tuple(row for run in found for row in server_law.rows_of(run.servers, run.windows))[
+            -MOST_ROWS:
+        ]
+        self._rows[key] = (now + ALIKE_SECONDS, rows)
+        return rows
 
     def delete(self, key: JobKey, now: float) -> None:
         """Complete the records of a job that is no longer there."""
@@ -197,6 +249,7 @@ class RunHistory:
     def _drop(self, key: JobKey) -> None:
         self._records.pop(key, None)
         self._written.pop(key, None)
+        self._rows.pop(key, None)
 
 
 def _servers(job: ObservedJob) -> ServerSetup | None:

@@ -37,6 +37,7 @@ from rover_kf.reconcilers import (
     pace,
     policies,
     scaling,
+    server_sizes,
     servers,
     slow_pods,
     status,
@@ -50,6 +51,7 @@ from rover_kf.reconcilers.executor import Executor
 from rover_kf.reconcilers.history import RunHistory
 from rover_kf.reconcilers.pace import Pace
 from rover_kf.reconcilers.plan import Observed, Patch, Plan, Remember, Resize, Tell
+from rover_kf.reconcilers.server_view import ServerView
 from rover_kf.reconcilers.servers import Servers
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.policy import WatchPolicy
@@ -99,6 +101,7 @@ class Reconcilers:
         self._board = Board(cluster)
         self._servers = Servers(cluster)
         self._history = RunHistory(history, cluster.emit)
+        self._server_view = ServerView(cluster, self._board, self._history)
         self._policy_of = policy_of
         self._clock = clock
         self._jobs = jobs
@@ -151,6 +154,7 @@ class Reconcilers:
             made.told(),
             now=now,
             every=rate.write_seconds(window),
+            settled=server_sizes.settled(seen, made.status),
         )
         if delay is not None:
             # When the next window closes was told when the job was heard, not now.
@@ -197,6 +201,8 @@ class Reconcilers:
 
     def _with_view(self, seen: Observed, memory: JobStatus, now: float) -> Observed:
         """With what is around the job, if it would change, or might have to give way."""
+        if "ps" in seen.alone:
+            return self._server_view.of(seen, memory, now)
         found = outlook.of(seen.job, seen.pods, seen.status, seen.policy, memory.scaling, now)
         seen = dataclasses.replace(seen, outlook=found)
         key, ours = seen.job.key, scaling.is_ours(seen)
@@ -250,7 +256,8 @@ def plan(seen: Observed, memory: JobStatus, now: float, rate: Pace) -> Plan:
     made = cpu_spare.extend(cpu_limits.extend(made, seen, now), seen, now)
     made = slow_pods.extend(made, seen, now)
     made = endings.extend(avoidance.extend(made, seen, now), seen, now)
-    made = suspension.extend(scaling.extend(made, seen, now), seen, now)
+    sized = server_sizes if "ps" in seen.alone else scaling
+    made = suspension.extend(sized.extend(made, seen, now), seen, now)
     made = cycle.extend(launches.extend(made, seen, now), seen, now)
     written = status.read(seen.job)
     every = rate.write_seconds(seen.policy.window_seconds)

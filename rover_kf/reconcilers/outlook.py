@@ -17,6 +17,7 @@ from rover_kf.api.samples import Throughput
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.scaling.decide import decide
 from rover_kf.scaling.policy import OFF, WatchPolicy
+from rover_kf.scaling.server_case import ServerObservation
 from rover_kf.scaling.state import Observation, ScalingState
 
 
@@ -29,6 +30,16 @@ class Outlook:
     decision: ScaleDecision | None = None
     """None while a change that is written down has still to be made."""
     state: ScalingState = dataclasses.field(default_factory=ScalingState)
+    """To be kept with the decision."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServerOutlook:
+    """The same of a job with parameter servers."""
+
+    here: ServerObservation
+    decision: ScaleDecision
+    state: ScalingState
     """To be kept with the decision."""
 
 
@@ -51,7 +62,8 @@ def of(  # noqa: PLR0917 - what is seen, one after the other
         now: Unix seconds.
     """
     ended = job.suspended or job.finished or job.deleting
-    if status is None or ended or "worker" not in job.replicas or policy.mode == OFF:
+    workers = "worker" in job.replicas and "ps" not in job.replicas  # with PS: server_outlook
+    if status is None or ended or not workers or policy.mode == OFF:
         return None
     here = _observation(job, pods, status, now)
     if memory.move is not None and not memory.move.changed_at:
@@ -71,7 +83,7 @@ def _observation(
         replicas=workers,
         masters=job.nodes - workers,
         steady=status.phase == "training" and status.nodes == status.expected_nodes == job.nodes,
-        windows=tuple(_shifted(window, skew) for window in status.windows),
+        windows=tuple(shifted(window, skew) for window in status.windows),
         step=status.step,
         total_steps=status.total_steps,
         restart_seconds=status.restart_seconds,
@@ -81,7 +93,8 @@ def _observation(
     )
 
 
-def _shifted(window: Throughput, seconds: float) -> Throughput:
+def shifted(window: Throughput, seconds: float) -> Throughput:
+    """The window so many seconds later."""
     return dataclasses.replace(
         window, started_at=window.started_at + seconds, ended_at=window.ended_at + seconds
     )

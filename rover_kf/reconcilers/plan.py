@@ -19,11 +19,12 @@ from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.elastic.preflight.fleet import Fleet
-from rover_kf.injection.adapters import TENSORFLOW
-from rover_kf.reconcilers.outlook import Outlook
+from rover_kf.injection.adapters import PYTORCH, TENSORFLOW
+from rover_kf.reconcilers.outlook import Outlook, ServerOutlook
 from rover_kf.reconcilers.status import JobStatus
 from rover_kf.scaling.competition import View
 from rover_kf.scaling.policy import WatchPolicy
+from rover_kf.scaling.server_law import ServerModel
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,6 +50,10 @@ class Observed:
     """Why the job's annotations could not be read as a policy; the policy is then ``off``."""
     outlook: Outlook | None = None
     """What scaling makes of it, whatever there is room for; None: nothing is to be scaled."""
+    law: ServerModel | None = None
+    """Of parameter servers, by what this run and its like have shown; None: that tells nothing."""
+    sizes: ServerOutlook | None = None
+    """What scaling makes of a job that has them."""
     view: View | None = None
     """What is around the job; read where a change is wanted or others lack room."""
     refused: str = ""
@@ -108,11 +113,12 @@ class Resize:
 
     replicas: int
     status: JobStatus
+    specs: str = PYTORCH.specs
 
     @property
     def spec(self) -> dict[str, object]:
         """Merge patch of the job's spec."""
-        return {"pytorchReplicaSpecs": {"Worker": {"replicas": self.replicas}}}
+        return {self.specs: {"Worker": {"replicas": self.replicas}}}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -220,11 +226,17 @@ class Resume:
     """Let a job go on that was suspended for a moment, and write the annotation in one patch."""
 
     status: JobStatus
+    replicas: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """That a TFJob goes on with, by replica type as in its spec; others stay as they are."""
 
     @property
     def spec(self) -> dict[str, object]:
         """Merge patch of the job's spec."""
-        return {"runPolicy": {"suspend": False}}
+        goes_on: dict[str, object] = {"runPolicy": {"suspend": False}}
+        if self.replicas:
+            counts = {kind: {"replicas": count} for kind, count in self.replicas.items()}
+            goes_on[TENSORFLOW.specs] = counts
+        return goes_on
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
         min=low,
         max=high,
         sizes=policy.scaling.sizes,
+        most_servers=policy.scaling.ps_max or 0,
         window_seconds=policy.scaling.window,
         cooldown_seconds=policy.scaling.cooldown,
         restart_prior_seconds=restart_prior_seconds,

@@ -31,8 +31,10 @@ def refusal(job: ObservedJob) -> str:
     """Why the job's replicas are not ours to change; empty if they are."""
     spec = job.manifest["spec"]
     elastic = spec.get("elasticPolicy") or {}
+    if job.key.kind == names.TFJOB and "ps" in job.replicas:
+        return managed_elsewhere(job)
     if job.key.kind != names.PYTORCHJOB:
-        return f"a {job.key.kind} fails when workers go; only PyTorchJobs are scaled while they run"
+        return f"a {job.key.kind} fails when workers go, unless it has PS: its size stays"
     if elastic.get("metrics"):
         return (
             "elasticPolicy.metrics makes an HPA that owns the replicas; remove it to let us scale"
@@ -80,13 +82,11 @@ def extend(plan: Plan, seen: Observed, now: float) -> Plan:
     job = seen.job
     if seen.status is None or job.suspended or job.finished or job.deleting:
         return _without_coordinator(plan, seen, now)
-    if "worker" in seen.alone:
-        return moves.follow(plan, seen)
     mode = seen.policy.mode
     why = refusal(job) or autoscaled(seen) if mode == policies.AUTO else ""
     if why:
         mode = policies.RECOMMEND
-        plan = moves.tell_once(plan, f"refused:{why[:24]}", _refused(why, now))
+        plan = moves.tell_once(plan, f"refused:{why[:24]}", refused(why, now))
     if "worker" not in job.replicas:
         return moves.follow(plan, seen)
     move = plan.status.scaling.move
@@ -123,7 +123,7 @@ def _decide(plan: Plan, seen: Observed, outlook: Outlook, now: float, mode: str)
     if not verdict.refusal:
         return plan
     key = f"bound:{here.replicas}:{verdict.ends_at[:28]}"
-    return moves.tell_once(plan, key, _refused(verdict.refusal, now))
+    return moves.tell_once(plan, key, refused(verdict.refusal, now))
 
 
 def _after_cores(decision: ScaleDecision, since: float) -> ScaleDecision:
@@ -141,7 +141,7 @@ def _without_coordinator(plan: Plan, seen: Observed, now: float) -> Plan:
     if seen.policy.mode == policies.AUTO and not seen.job.finished:
         suspended = "the job is suspended" if seen.job.suspended else ""
         if why := refusal(seen.job) or suspended:
-            plan = moves.tell_once(plan, f"refused:{why[:24]}", _refused(why, now))
+            plan = moves.tell_once(plan, f"refused:{why[:24]}", refused(why, now))
     move = plan.status.scaling.move
     if move is None:
         return plan
@@ -173,5 +173,6 @@ def _recommend(plan: Plan, decision: ScaleDecision, state: ScalingState, now: fl
     return plan.then(Tell(event), status=plan.status)
 
 
-def _refused(why: str, now: float) -> Event:
+def refused(why: str, now: float) -> Event:
+    """That its size stays, and why."""
     return Event(names.EVENT_SCALE_REFUSED, f"replicas are left alone: {why}", at=now)

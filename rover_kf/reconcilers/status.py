@@ -188,7 +188,7 @@ def write(status: JobStatus) -> str:
 
 def _alike(one: ScaleDecision, other: ScaleDecision) -> bool:
     """Whether the newer one says all that the older one does."""
-    if (one.action, one.current, one.target) != (other.action, other.current, other.target):
+    if (one.action, one.here, one.there) != (other.action, other.here, other.there):
         return one.action == other.action == "stay" and _same_words(one, other)
     if one.action == "stay":
         return _same_words(one, other)
@@ -232,4 +232,15 @@ def _gist(decision: ScaleDecision) -> ScaleDecision | None:
         return None
     if decision.applied:
         return decision
-    return ScaleDecision(0.0, decision.action, decision.current, decision.target, "", 0.0, 0.0, 0.0)
+    return ScaleDecision(
+        0.0,
+        decision.action,
+        decision.current,
+        decision.target,
+        "",
+        0.0,
+        0.0,
+        0.0,
+        servers=decision.servers,
+        target_servers=decision.target_servers,
+    )

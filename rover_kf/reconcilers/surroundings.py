@@ -18,6 +18,7 @@ from rover_kf.api.surroundings import (
     Taint,
 )
 from rover_kf.injection import quantities
+from rover_kf.injection.adapters import adapter_for
 from rover_kf.reconcilers import affinity
 
 Item = Mapping[str, Any]
@@ -36,13 +37,18 @@ def of(found: Objects, nodes: tuple[NodeRoom, ...] | None) -> Surroundings:
     )
 
 
-def need(job: ObservedJob) -> PodNeed:
-    """What one more Worker of the job asks for, and where it may go.
+def need(job: ObservedJob, kind: str = "worker") -> PodNeed:
+    """What one more pod of the job asks for, and where it may go.
+
+    Args:
+        job: as observed.
+        kind: its replica type.
 
     Raises:
         ValueError: an amount is no quantity.
     """
-    spec = job.manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    replicas = adapter_for(job.manifest).replicas(job.manifest)
+    spec = next(item for item in replicas if item.kind == kind).spec["template"]["spec"]
     tolerated = tuple(
         (one.get("key", ""), one.get("value", ""), one.get("effect", ""))
         for one in spec.get("tolerations") or ()

@@ -28,7 +28,7 @@ def summary(record: RunRecord) -> str:
     changes = [item for item in record.decisions if item.action != "stay"]
     if changes:
         lines += ["", "## Changes of replicas", ""]
-        lines += [f"- {item.current} -> {item.target}: {_plain(item.reason)}" for item in changes]
+        lines += [f"- {item.change}: {_plain(item.reason)}" for item in changes]
     if record.data:
         lines += ["", "## Data", ""]
         lines += [f"- {_plain(_read(data))}" for data in record.data]

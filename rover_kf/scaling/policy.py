@@ -22,6 +22,8 @@ class WatchPolicy:
     max: int = 1
     sizes: tuple[int, ...] = ()
     """Allowed sizes; empty allows every one from min to max."""
+    most_servers: int = 0
+    """Parameter servers that a TFJob may have; 0: as many as it has."""
     window_seconds: float = 60.0
     """Length of a throughput window, as the coordinator measures."""
     cooldown_seconds: float = 300.0

@@ -84,6 +84,28 @@ class Move:
     the two is tried on the way back."""
     home_rate: float = 0.0
     """Samples per second there."""
+    servers: int = 0
+    """Parameter servers at origin; 0: the job has none, and rates are samples, not steps."""
+    target_servers: int = 0
+    cycles: bool = False
+    """Whether the job is suspended for it, and resumed once all pods are gone."""
+
+    @property
+    def here(self) -> tuple[int, int]:
+        """Workers and parameter servers at origin."""
+        return self.origin, self.servers
+
+    @property
+    def there(self) -> tuple[int, int]:
+        """The same at target."""
+        return self.target, self.target_servers
+
+    @property
+    def change(self) -> str:
+        """For a person."""
+        if self.servers != self.target_servers:
+            return f"PS {self.servers} -> {self.target_servers}"
+        return f"Worker {self.origin} -> {self.target}"
 
     @property
     def fallback(self) -> tuple[int, float]:
@@ -99,6 +121,18 @@ class Ban:
     until: float
     times: int = 1
     """How often it did; each time the ban is twice as long."""
+    servers: int = 0
+    """Parameter servers beside; 0: the job has none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settled:
+    """Workers and parameter servers that were all seen at work."""
+
+    workers: int
+    servers: int
+    since: float
+    """Unix seconds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,16 +152,25 @@ class ScalingState:
     seen_until: float = 0.0
     """End of the newest window that was judged: no window votes twice."""
     bans: tuple[Ban, ...] = ()
+    settled: Settled | None = None
+    """Of a job with parameter servers."""
+    cycle_seconds: float = 0.0
+    """That its last suspension for a change took, until all were at work again; 0: none did."""
 
     def banned(self, now: float) -> frozenset[int]:
         """Sizes that are not tried now."""
         return frozenset(ban.size for ban in self.bans if ban.until > now)
 
-    def with_ban(self, size: int, seconds: float, now: float) -> ScalingState:
+    def banned_setups(self, now: float) -> frozenset[tuple[int, int]]:
+        """Workers and parameter servers that are not tried together now."""
+        return frozenset((ban.size, ban.servers) for ban in self.bans if ban.until > now)
+
+    def with_ban(self, size: int, seconds: float, now: float, servers: int = 0) -> ScalingState:
         """The state with a ban of the size: so many seconds, doubled for each ban before."""
-        times = next((ban.times for ban in self.bans if ban.size == size), 0)
-        kept = [ban for ban in self.bans if ban.size != size]
-        ban = Ban(size, now + seconds * 2 ** min(times, MAX_DOUBLINGS), times + 1)
+        same = [ban for ban in self.bans if (ban.size, ban.servers) == (size, servers)]
+        times = same[0].times if same else 0
+        kept = [ban for ban in self.bans if ban not in same]
+        ban = Ban(size, now + seconds * 2 ** min(times, MAX_DOUBLINGS), times + 1, servers)
         return dataclasses.replace(self, bans=(*kept, ban)[-MAX_BANS:])
 
     def with_change(self, now: float) -> ScalingState:
@@ -135,7 +178,7 @@ class ScalingState:
         if self.move is None:
             return self
         made = dataclasses.replace(self.move, changed_at=now)
-        direction = 1 if made.target > made.origin else -1
+        direction = 1 if made.there > made.here else -1
         return dataclasses.replace(
             self,
             # A roll-back goes to a size that is known: there is nothing to verify.

@@ -74,7 +74,7 @@ def _respond(
                 wanted = scaled.keep_limits(wanted, old)
         injected = inject.inject(wanted, settings=settings, defaults=defaults, source=source)
         if request["operation"] == "UPDATE" and adapter_for(job) is TENSORFLOW:
-            tfjob.check_update(old, job, source)
+            tfjob.check_update(old, wanted, source)
         warnings += tuple(event.message for event in injected.warnings)
     except errors.InputError as refusal:
         return {"allowed": False, "status": {"code": _INVALID, "message": str(refusal)}}

@@ -23,6 +23,7 @@ from rover_kf.injection.validation import validate
 
 APPLY_MANAGER = "kubectl-client-side-apply"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_SCALED = ("worker", "ps")
 
 
 def is_reapplied(request: Mapping[str, Any]) -> bool:
@@ -37,27 +38,26 @@ def is_reapplied(request: Mapping[str, Any]) -> bool:
 def keep_replicas(
     job: Manifest, old: Manifest, defaults: Mapping[str, str] | None
 ) -> tuple[Manifest, tuple[str, ...]]:
-    """The job with the old Worker replicas if rover-kf scales it, and what to tell its owner.
+    """The job with the old numbers of replicas that rover-kf scales, and what to tell its owner.
 
     Raises:
         InputError: the job is wrong.
     """
     policy, adapter = validate(job, defaults=defaults), adapter_for(job)
-    now = {item.kind: item for item in adapter.replicas(old)}.get("worker")
-    asked = {item.kind: item for item in adapter.replicas(job)}.get("worker")
-    ours = policy.scaling.mode == "auto" and adapter is not TENSORFLOW
-    if not ours or now is None or asked is None:
+    before = {item.kind: item for item in adapter.replicas(old)}
+    if policy.scaling.mode != "auto" or (adapter is TENSORFLOW and "ps" not in before):
         return job, ()
-    if now.replicas == asked.replicas:
-        return job, ()
-    specs = dict(job["spec"][adapter.specs])
-    specs[asked.key] = {**asked.spec, "replicas": now.replicas}
-    kept = {**job, "spec": {**job["spec"], adapter.specs: specs}}
-    told = (
-        f"{asked.path}.replicas stays {now.replicas}: rover-kf scales this job (scaling.mode "
-        "auto); to set it yourself change the file or use kubectl scale"
-    )
-    return kept, (told,)
+    specs, told = dict(job["spec"][adapter.specs]), list[str]()
+    for asked in adapter.replicas(job):
+        now = before.get(asked.kind)
+        if asked.kind not in _SCALED or now is None or now.replicas == asked.replicas:
+            continue
+        specs[asked.key] = {**asked.spec, "replicas": now.replicas}
+        told.append(
+            f"{asked.path}.replicas stays {now.replicas}: rover-kf scales this job (scaling.mode "
+            "auto); to set it yourself change the file or use kubectl scale"
+        )
+    return {**job, "spec": {**job["spec"], adapter.specs: specs}}, tuple(told)
 
 
 def keep_limits(job: Manifest, old: Manifest) -> Manifest:

@@ -193,6 +193,19 @@ def test_injecting_twice_changes_nothing_and_can_be_undone():
         ({"Worker": 2}, {}, {"scaling.mode": "auto"}, "off or recommend: TF_CONFIG fixes"),
         ({"Worker": 2}, {}, {"scaling.max": "4"}, r"scaling\.max is 4; allowed: 2, the job's"),
         ({"Worker": 2}, {}, {"scaling.min": "1"}, r"scaling\.min is 1; allowed: 2, the job's"),
+        ({"Worker": 2}, {}, {"scaling.ps-max": "2"}, r"ps-max is 2; allowed: nothing without PS"),
+        (
+            {"Chief": 1, "Worker": 1, "PS": 2},
+            {},
+            {"scaling.ps-max": "1"},
+            r"scaling\.ps-max is 1; allowed: 2, the job's PS replicas, or more",
+        ),
+        (
+            {"Chief": 1, "Worker": 2, "PS": 1},
+            {},
+            {"scaling.max": "1"},
+            r"Worker\.replicas is 2; allowed: 1 to 1",
+        ),
         ({"Worker": 2}, {}, {"preflight.mode": "report"}, "off: the check needs torch"),
         (
             {"Chief": 1, "Worker": 2},
@@ -318,11 +331,29 @@ def test_only_workers_come_and_go(after, says):
         tfjob.check_update(before, after, "job")
 
 
-def test_a_ps_may_be_given_more_cores():
-    """scaling.mode auto is for them: the numbers of replicas stay as they are."""
-    policy = {"scaling.mode": "auto", "cpu.max": "500m"}
-    job = make_tfjob({"Chief": 1, "Worker": 2, "PS": 1}, policy)
-    assert injected(job)["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 2
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"cpu.max": "500m"},
+        {"scaling.max": "4", "scaling.ps-max": "3"},
+        {"scaling.min": "1", "scaling.max": "4"},
+    ],
+)
+def test_a_job_with_servers_may_be_given_more_of_all(policy):
+    """scaling.mode auto, with what bounds it: the pods are told nothing of these bounds, since
+    their numbers change while none of them runs."""
+    counts = {"Chief": 1, "Worker": 2, "PS": 1}
+    job = injected(make_tfjob(counts, {"scaling.mode": "auto", **policy}))
+    assert job["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 2
+    plain = injected(make_tfjob(counts))
+    for kind in counts:
+        assert settings_of(job, kind, 0) == settings_of(plain, kind, 0)
+
+
+def test_servers_are_wished_for_where_there_can_be_any():
+    """Not of a PyTorchJob."""
+    with pytest.raises(errors.PolicyError, match="a PyTorchJob has no parameter servers"):
+        injected(make_job(policy={"scaling.ps-max": "2"}))
 
 
 @pytest.mark.parametrize(

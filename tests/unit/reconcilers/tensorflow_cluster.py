@@ -44,7 +44,7 @@ class TensorFlowCluster(MemoryCluster):
         super().__init__(clock, self.given)
         self.key = OURS
         self.pods = tuple(
-            _pod(kind.lower(), index) for kind, count in COUNTS.items() for index in range(count)
+            pod_of(kind.lower(), index) for kind, count in COUNTS.items() for index in range(count)
         )
         self.stories: dict[str, list[Event]] = {pod.name: [] for pod in self.pods}
         self.began = dict.fromkeys(self.stories, 1.0)
@@ -123,7 +123,7 @@ class TensorFlowCluster(MemoryCluster):
         return 1  # of the world: the chief
 
 
-def _pod(kind, index):
+def pod_of(kind, index):
     container = Container("tensorflow", running=True, memory_limit="512Mi", cpu_limit="200m")
     name = f"digits-{kind}-{index}"
     return Pod(

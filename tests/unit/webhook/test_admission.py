@@ -275,9 +275,29 @@ def test_a_second_apply_keeps_a_raised_cpu_limit():
     assert reapply(file, stored)[1] == stored
 
 
-def _with_server():
+def test_a_second_apply_keeps_the_workers_and_servers_that_were_added():
+    """Under mode auto, through a suspension, and whoever applies is told; under another mode the
+    file's numbers are tried, and refused while it runs."""
+    for mode in ("auto", "recommend"):
+        policy = {"scaling.mode": mode, "scaling.max": "4", "scaling.ps-max": "2"}
+        file, stored = applied(_with_server(policy))
+        before = copy.deepcopy(stored)
+        before["spec"]["runPolicy"] = {"suspend": True}
+        specs = stored["spec"]["tfReplicaSpecs"]
+        specs["Worker"]["replicas"], specs["PS"]["replicas"] = 4, 2
+        _, stored = ask(stored, operation="UPDATE", old=before, manager="controller")
+        response, again = reapply(file, stored)
+        assert response["allowed"] == (mode == "auto")
+        if mode == "auto":
+            assert again == stored
+            assert ["Worker.replicas stays 4" in line for line in response["warnings"]] == [1, 0]
+            assert ["PS.replicas stays 2" in line for line in response["warnings"]] == [0, 1]
+
+
+def _with_server(policy=None):
     """A TFJob with a chief, workers, and a PS of half a core."""
-    job = make_job(kind="TFJob", command=["python", "x.py"], policy={"cpu.max": "4"})
+    told = policy or {"cpu.max": "4"}
+    job = make_job(kind="TFJob", command=["python", "x.py"], policy=told)
     specs = job["spec"]["tfReplicaSpecs"]
     specs |= {kind: {**copy.deepcopy(specs["Worker"]), "replicas": 1} for kind in ("Chief", "PS")}
     (container,) = specs["PS"]["template"]["spec"]["containers"]
