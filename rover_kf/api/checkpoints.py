@@ -67,6 +67,14 @@ class Wanted:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """A step that its training process could not go on from."""
+
+    step: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class RestoreRequest:
     """A training process asks what to start from."""
 
@@ -75,6 +83,9 @@ class RestoreRequest:
     world_size: int
     round: int
     wanted: tuple[Wanted, ...] = ()
+    refused: tuple[Refused, ...] = ()
+    """What it was given in this round and could not take: an older step is wanted. Only of a world
+    of one process, which holds but a part of its state itself."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +100,20 @@ class RestoreReply:
     snapshot_bytes: int = 0
     checksum: int = 0
     """CRC-32C of those bytes, as the sidecar computed it after the seal."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HeldRequest:
+    """A training process asks which of its steps could still be restored."""
+
+    local_rank: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """Every step that this pod's memory, the pod that keeps a copy, or storage has or is given."""
+
+    steps: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -175,6 +200,8 @@ class ResolveRequest:
     world_size: int
     holdings: tuple[Holding, ...]
     parities: tuple[Parity, ...] = ()
+    refused: tuple[int, ...] = ()
+    """Steps that the rank cannot take."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -127,6 +127,9 @@ ENV_MASTERS = "ROVER_MASTERS"
 ENV_CHECKPOINT_PATH = "ROVER_CHECKPOINT_PATH"
 """A folder, or a URL that begins with one of OBJECT_SCHEMES."""
 OBJECT_SCHEMES = ("s3://", "gs://", "az://")
+ENV_CHECKPOINT_SHARDS = "ROVER_CHECKPOINT_SHARDS"
+"""In the trainer container of a TFJob's chief: the job's folder that its parameter servers write
+their variables to."""
 ENV_CHECKPOINT_BANDWIDTH = "ROVER_CHECKPOINT_BANDWIDTH"
 """Most bytes a second that a pod persists; 0 is no cap."""
 ENV_CHECKPOINT_REPLICA_BANDWIDTH = "ROVER_CHECKPOINT_REPLICA_BANDWIDTH"
@@ -223,7 +226,7 @@ PATH_HEALTH, PATH_METRICS = "/healthz", "/metrics"
 # trainer and launcher to their own sidecar, Unix socket
 PATH_ARENA, PATH_SEALED, PATH_RESTORE = "/v1/arena", "/v1/sealed", "/v1/restore"
 PATH_WAIT, PATH_FLUSH, PATH_EXAMINE = "/v1/wait", "/v1/flush", "/v1/examine"
-PATH_SELF = "/v1/self"
+PATH_SELF, PATH_HELD = "/v1/self", "/v1/held"
 # forwarded by the sidecar to the coordinator; the same path on the coordinator's TCP port
 PATH_JOIN, PATH_WATCH, PATH_LEAVE = (
     "/v1/rendezvous/join",

@@ -20,13 +20,21 @@ from aiohttp import web
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import ArenaRequest, RestoreReply, RestoreRequest, Sealed, WaitRequest
+from rover_kf.api.checkpoints import (
+    ArenaRequest,
+    HeldRequest,
+    RestoreReply,
+    RestoreRequest,
+    Sealed,
+    WaitRequest,
+)
 from rover_kf.api.replica_checks import SealTaken
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.control import SLOTS
 from rover_kf.sidecar import background
 from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.examination import Examination
+from rover_kf.sidecar.held_steps import HeldSteps
 from rover_kf.sidecar.kept_replicas import KeptReplicas
 from rover_kf.sidecar.persister import Persister
 from rover_kf.sidecar.place import Place
@@ -71,6 +79,7 @@ class Checkpoints:
         self._restorer = Restorer(
             settings, self._examination, place.stored if place else None, peers, story
         )
+        self._held = HeldSteps(settings, self._slots, place.stored if place else None, peers)
         self._allocating = asyncio.Lock()
         self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_WAITING)
         self._news = asyncio.Event()
@@ -106,6 +115,7 @@ class Checkpoints:
             web.post(names.PATH_WAIT, self._on_wait),
             web.post(names.PATH_FLUSH, self._on_flush),
             web.post(names.PATH_EXAMINE, self._on_examine),
+            web.post(names.PATH_HELD, self._on_held),
         ]
 
     def peer_routes(self) -> list[web.RouteDef]:
@@ -141,6 +151,10 @@ class Checkpoints:
     async def _on_examine(self, _: web.Request) -> web.Response:
         self._examination.begin()
         return reply(Acknowledged())
+
+    async def _on_held(self, request: web.Request) -> web.Response:
+        asked = await read(request, HeldRequest)
+        return reply(await self._held.find(asked.local_rank))
 
     async def _on_wait(self, request: web.Request) -> web.Response:
         wanted = await read(request, WaitRequest)

@@ -254,7 +254,9 @@ class Commits:
     async def _choose(self, requests: Sequence[ResolveRequest]) -> Mapping[int, ResolveReply]:
         absent = await self._replication.absent(requests)
         if self._keeper is not None and not newest_in_memory(requests, absent):
-            absent += await self._keeper.kept()
+            refused = {step for request in requests for step in request.refused}
+            kept = await self._keeper.kept()
+            absent += tuple(holding for holding in kept if holding.step not in refused)
         known = (self.durable_step or 0) if self._has_looked else None
         asked = (self._storage, requests, absent, self._warn, known)
         replies = await asyncio.to_thread(newest_stored.choose, *asked)

@@ -4,7 +4,8 @@
 
 The coordinator's commits own one. A rank may ask again (its sidecar or the connection was lost) and
 gets the same answer, also of a coordinator that was killed after it had answered others: they do
-not ask again. Whoever asks for a round that is over must end: it belongs to an old world.
+not ask again. A rank that is alone may refuse its answer, and gets an older step. Whoever asks for
+a round that is over must end: it belongs to an old world.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class CommonStep:
         self._kept = kept
         self._number = 0
         self._asked: dict[int, ResolveRequest] = {}
+        self._refused: frozenset[int] = frozenset()
         self._plan: asyncio.Future[Plan] | None = None
 
     async def recall(self) -> None:
@@ -49,7 +51,7 @@ class CommonStep:
         """Answer a rank; waits for the others.
 
         Raises:
-            InputError: the rank is not in the world that it names.
+            InputError: the rank is not in the world that it names, or refuses what others take.
             CheckpointError: the round is over, ranks did not ask in time, or nothing fits.
         """
         if asked.round < self._number:
@@ -59,8 +61,12 @@ class CommonStep:
             )
         if not 0 <= asked.rank < asked.world_size:
             raise errors.InputError(f"rank {asked.rank} is not in a world of {asked.world_size}")
-        if self._plan is None or asked.round > self._number:
+        if asked.refused and asked.world_size > 1:
+            raise errors.InputError(f"rank {asked.rank} of {asked.world_size} refuses a step alone")
+        anew = not self._refused.issuperset(asked.refused)
+        if self._plan is None or asked.round > self._number or anew:
             self._start(asked.round)
+            self._refused = frozenset(asked.refused)
         plan = self._future()
         waiting = not plan.done() and len(self._asked) < asked.world_size
         self._asked[asked.rank] = asked
@@ -82,6 +88,7 @@ class CommonStep:
         if self._plan is not None and not self._plan.done():
             _refuse(self._plan, errors.CheckpointError(f"round {number} has begun"))
         self._number, self._asked, self._plan = number, {}, None
+        self._refused = frozenset()
         self._begin(number)
 
     def _future(self) -> asyncio.Future[Plan]:

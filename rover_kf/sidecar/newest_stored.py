@@ -39,13 +39,18 @@ def choose(
     above = newest_in_memory(requests, absent)
     if known is not None and above and known <= above:
         return resolve(requests, None, absent)
-    return resolve(requests, _stored(storage, above, len(requests), warn), absent)
+    return resolve(requests, _stored(storage, above, requests, warn), absent)
 
 
 def _stored(
-    storage: StoredCheckpoints | None, above: int, world_size: int, warn: Callable[[str], None]
+    storage: StoredCheckpoints | None,
+    above: int,
+    requests: Sequence[ResolveRequest],
+    warn: Callable[[str], None],
 ) -> Stored | None:
     """The newest checkpoint that is whole to the last byte, if it is newer than that step."""
+    world_size = len(requests)
+    refused = {step for request in requests for step in request.refused}
     # With nothing in memory, to begin anew would in the end replace what is on storage.
     if storage is None:
         return None
@@ -58,7 +63,7 @@ def _stored(
         return None
     wrong: list[str] = []
     for folder in reversed(folders):
-        if folder.step <= above:
+        if folder.step <= above or folder.step in refused:
             continue
         try:
             found = storage.verify(folder)

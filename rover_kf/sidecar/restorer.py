@@ -93,11 +93,19 @@ class Restorer:
         local_rank = request.local_rank
         assignment = Assignment(request.rank, request.world_size, request.round)
         await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
+        await asyncio.to_thread(self._let_go, request)
         holdings = await self._holdings(local_rank)
         parities = await asyncio.to_thread(self._parities, local_rank)
         choice = await self._peers.ask_coordinator(
             names.PATH_COMMIT_RESOLVE,
-            ResolveRequest(request.round, request.rank, request.world_size, holdings, parities),
+            ResolveRequest(
+                request.round,
+                request.rank,
+                request.world_size,
+                holdings,
+                parities,
+                tuple(one.step for one in request.refused),
+            ),
             ResolveReply,
         )
         if choice.step is None:
@@ -240,6 +248,17 @@ class Restorer:
         if named is None:
             raise errors.CheckpointError(f"{choice.path!r} is no checkpoint's folder")
         return store.folder(named.step, named.generation)
+
+    def _let_go(self, request: RestoreRequest) -> None:
+        """Slots with a step that the process could not take hold nothing that it ever could."""
+        arena = self._slots.arena(request.local_rank)
+        refused = {one.step for one in request.refused}
+        for seal in arena.sealed():
+            if seal.step in refused:
+                arena.discard(seal)
+        for one in request.refused[-1:]:  # those before were told when it refused them
+            told = f"step {one.step} cannot be restored, trying an older one: {one.reason}"
+            self._story.record(names.EVENT_CHECKPOINT_WARNING, told, warning=True)
 
     def _leave_course(self, local_rank: int, chosen: Seal) -> None:
         arena = self._slots.arena(local_rank)

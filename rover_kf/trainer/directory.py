@@ -27,7 +27,7 @@ from collections.abc import Mapping
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import ArenaReply, ArenaRequest
+from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, Refused
 from rover_kf.checkpoint import kinds, measured, plain, snapshot
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
@@ -110,11 +110,13 @@ class DirectoryCheckpointer:
             ) from cause
         self._reporter.seal(seal, time.perf_counter() - begun)
 
-    def restore(self, folder: str | os.PathLike[str]) -> int:
+    def restore(self, folder: str | os.PathLike[str], *, refused: tuple[Refused, ...] = ()) -> int:
         """Put back the newest files that all ranks have in common; every rank must call it.
 
         Args:
             folder: to be made; there whole or not at all.
+            refused: steps that this program has had back and cannot go on from: an older one is
+                wanted. Only in a world of one process.
 
         Returns:
             The step that was saved; 0, and no folder, if there is nothing to restore.
@@ -130,7 +132,7 @@ class DirectoryCheckpointer:
         root = pathlib.Path(folder).absolute()
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise errors.InputError(f"{root} is there already; name a folder that can be made")
-        reply = Recovery(self._settings, self._link).bring()
+        reply = Recovery(self._settings, self._link).bring(refused=refused)
         if reply.step is None:
             return 0
         with opened(reply) as (found, buffer):

@@ -19,7 +19,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import RestoreReply, RestoreRequest, Wanted
+from rover_kf.api.checkpoints import Refused, RestoreReply, RestoreRequest, Wanted
 from rover_kf.checkpoint import plain, snapshot
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
@@ -47,20 +47,27 @@ class Recovery:
         self._looked_at: RestoreReply | None = None
 
     def bring(
-        self, wanted: tuple[Wanted, ...] = (), meanwhile: Meanwhile | None = None
+        self,
+        wanted: tuple[Wanted, ...] = (),
+        meanwhile: Meanwhile | None = None,
+        refused: tuple[Refused, ...] = (),
     ) -> RestoreReply:
         """Have a slot filled with the step that all ranks have in common.
 
         Args:
             wanted: boxes of tensors that this process holds; what is not named comes whole.
             meanwhile: what to do while the sidecar looks for it.
+            refused: steps that were brought in this round and could not be taken, the newest
+                refusal last; only in a world of one process.
 
         Raises:
             SidecarUnavailable: it does not answer.
             CheckpointError: a rank does not ask, or nothing fits this world.
         """
         known, self._looked_at = self._looked_at, None
-        return known if known is not None and not wanted else self._ask(wanted, meanwhile)
+        if known is not None and not wanted and not refused:
+            return known
+        return self._ask(wanted, meanwhile, refused)
 
     def look(self) -> Any:
         """The plain values of what ``bring`` brings, its tensors as None; None: there is nothing.
@@ -75,12 +82,22 @@ class Recovery:
         with opened(reply) as (found, _):
             return plain.decode(json.loads(found.metadata[STATE_KEY]), lambda _: None)
 
-    def _ask(self, wanted: tuple[Wanted, ...], meanwhile: Meanwhile | None = None) -> RestoreReply:
+    def _ask(
+        self,
+        wanted: tuple[Wanted, ...],
+        meanwhile: Meanwhile | None = None,
+        refused: tuple[Refused, ...] = (),
+    ) -> RestoreReply:
         settings = self._settings
         return self._link.ask(
             names.PATH_RESTORE,
             RestoreRequest(
-                settings.local_rank, settings.rank, settings.world_size, settings.round, wanted
+                settings.local_rank,
+                settings.rank,
+                settings.world_size,
+                settings.round,
+                wanted,
+                refused,
             ),
             RestoreReply,
             timeout=_RESTORE_SECONDS,

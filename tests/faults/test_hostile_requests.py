@@ -57,6 +57,7 @@ POSTED = {
 LOCAL = {
     names.PATH_ARENA: "ArenaRequest", names.PATH_SEALED: "Sealed",
     names.PATH_RESTORE: "RestoreRequest", names.PATH_WAIT: "WaitRequest",
+    names.PATH_HELD: "HeldRequest",
 }  # fmt: skip
 GOOD = f"Bearer {TOKEN}"
 WRONG = {

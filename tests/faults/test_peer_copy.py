@@ -17,6 +17,7 @@ from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.api.checkpoints import Held, HeldRequest
 from rover_kf.checkpoint import snapshot
 from rover_kf.sidecar.ring import PATIENCE_SECONDS
 
@@ -111,6 +112,11 @@ def told(pod: SidecarPod) -> list[str]:
     """What its coordinator says of restores."""
     found = pod.status().events
     return [event.message for event in found if event.reason == names.EVENT_RESTORED]
+
+
+def held(trainer: Trainer) -> tuple[int, ...]:
+    """Steps that could still be restored, as the sidecar knows."""
+    return trainer.link.ask(names.PATH_HELD, HeldRequest(0), Held, timeout=30).steps
 
 
 def content(reply) -> bytes:
@@ -296,3 +302,15 @@ def test_a_keeper_that_is_lost_after_the_choice_costs_a_round(stored_job):
         trainer.restore(1)
     reply = trainer.restore(2)
     assert (reply.step, reply.source, content(reply)) == (4, "storage", state(4))
+
+
+def test_the_step_of_the_copy_counts_as_held(job):
+    """A chief that has lost its memory is told of it before it restores; where the keeper is away
+    nobody can say what is held."""
+    keeper = job.keeper("ps-a")
+    lose(saved_and_copied(job, "chief-a", 4))
+    trainer = trainer_of(job.chief("chief-b"))
+    assert held(trainer) == (4,)
+    keeper.kill()
+    with pytest.raises(errors.ClusterUnavailable):
+        held(trainer)

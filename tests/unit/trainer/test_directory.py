@@ -17,6 +17,7 @@ import checkpoint_pod
 import pytest
 
 from rover_kf import DirectoryCheckpointer, errors
+from rover_kf.api.checkpoints import Refused
 from rover_kf.inspection.export import export
 from rover_kf.inspection.place import locate
 from rover_kf.inspection.whole_state import open_state
@@ -217,3 +218,24 @@ def test_a_state_of_another_script_is_told_apart(tmp_path):
     outside.save(1, tmp_path)
     assert outside.restore(tmp_path / "x") == 0
     assert not outside.wait(1)
+
+
+def test_a_step_that_the_program_refuses_is_gone_back_behind(tmp_path):
+    """First the newest in memory, then what storage has; each is told as a Warning, and is no more
+    offered. Where nothing is left it begins with nothing."""
+    with checkpoint_pod.pods(tmp_path, 1, storage=tmp_path / "storage") as (pod,):
+        saver, root = _checkpointer(pod), tmp_path / "written"
+        root.mkdir()
+        for step in (10, 20, 30):
+            (root / "state").write_text(f"state {step}")
+            saver.save(step, root)
+            assert step > 10 or saver.wait(step)
+        saver.close()
+        reader, refused = _checkpointer(pod, round_=2), ()
+        for step, source in ((30, "memory"), (20, "memory"), (10, "storage")):
+            back = tmp_path / f"back-{step}"
+            assert reader.restore(back, refused=refused) == step
+            assert (reader.restored_from, (back / "state").read_text()) == (source, f"state {step}")
+            refused += (Refused(step, f"file {step} is gone"),)
+        assert reader.restore(tmp_path / "nothing", refused=refused) == 0
+        assert not (tmp_path / "nothing").exists()
