@@ -93,6 +93,12 @@ class CheckpointPolicy(Section):
     peer_copy: Literal["off", "on"] = Field(default="off", description="off or on")
     """Of a TFJob with parameter servers: the first one keeps a copy of the chief's newest save in
     its pod's memory, since no other pod has that state."""
+    shards: str | None = Field(
+        default=None,
+        pattern=r"^/(?:[^/\x00]+/?)*$",
+        description="an absolute path on one volume that a TFJob's Chief and PS all mount there",
+    )
+    """Where each parameter server writes its own variables; None: all go through the chief."""
     every: int = Field(default=50, ge=1, description="a whole number of steps, 1 or more")
     """Steps between two saves to memory."""
     keep: int = Field(default=3, ge=1, description="a whole number, 1 or more")

@@ -44,6 +44,7 @@ def check(manifest: Manifest, policy: RoverPolicy, source: str) -> None:
     if is_dynamic(manifest):
         _check_dynamic(policy, counts, source)
     _check_policy(policy, counts, source)
+    _check_shards(policy.checkpoint.shards, counts, source, dynamic=is_dynamic(manifest))
 
 
 def is_dynamic(manifest: Manifest) -> bool:
@@ -149,6 +150,19 @@ def _check_servers(policy: RoverPolicy, servers: int, source: str) -> None:
         return
     allowed = f"{servers}, the job's PS replicas, or more" if servers else "nothing without PS"
     _refuse("scaling.ps-max", most, allowed, source)
+
+
+def _check_shards(
+    shards: str | None, counts: Mapping[str, int], source: str, *, dynamic: bool
+) -> None:
+    if shards is None:
+        return
+    if "ps" not in counts:
+        why = "without them no variables are on other processes than the one that saves"
+        _refuse("checkpoint.shards", shards, f"nothing, or PS in the job: {why}", source)
+    if dynamic:
+        why = "the chief's session reads the variables of such a job one after the other"
+        _refuse("checkpoint.shards", shards, f"nothing with {_DYNAMIC}: {why}", source)
 
 
 def _refuse(key: str, value: object, allowed: str, source: str) -> None:

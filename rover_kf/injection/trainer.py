@@ -21,6 +21,7 @@ _OURS = (
     names.ENV_JOB,
     names.ENV_NAMESPACE,
     names.ENV_TF_CLUSTER,
+    names.ENV_CHECKPOINT_SHARDS,
 )
 
 
@@ -43,6 +44,7 @@ def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
         if plan.cluster:
             variables += sidecar.job_variables(plan)
             variables.append({"name": names.ENV_TF_CLUSTER, "value": plan.cluster})
+        variables += _shards(plan)
         ours = items.extended(trainer, "env", last=variables)
         if plan.rewritten is not None:
             return command.write(ours, plan.rewritten)
@@ -65,6 +67,16 @@ def remove(pod: items.Tree, container: str, recorded: command.Exec | None) -> di
         return command.write(bare, command.restore(line, recorded))
 
     return items.replaced(pod, "containers", container, change)
+
+
+def _shards(plan: ReplicaPlan) -> list[dict[str, Any]]:
+    """The job's folder for what its servers write, for whoever tells them to."""
+    stated = plan.policy.checkpoint.shards
+    if stated is None or plan.world.alone:
+        return []
+    known = [] if plan.job else sidecar.job_variables(plan)
+    value = f"{stated.rstrip('/')}/{plan.job or f'$({names.ENV_JOB})'}"
+    return [*known, {"name": names.ENV_CHECKPOINT_SHARDS, "value": value}]
 
 
 def _with_python_path(trainer: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,12 +13,19 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Manifest
-from rover_kf.injection import quantities, sidecar, sizing, storage, structure, tfjob, volumes
+from rover_kf.injection import (
+    mounts,
+    quantities,
+    sidecar,
+    sizing,
+    storage,
+    structure,
+    tfjob,
+    volumes,
+)
 from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica, adapter_for
 from rover_kf.injection.plan import ReplicaPlan
 from rover_kf.injection.policy import RoverPolicy
-
-_READ_ONLY_VOLUMES = ("configMap", "secret", "downwardAPI", "projected")
 
 
 def validate(
@@ -59,7 +66,10 @@ def validate(
     for replica in adapter.replicas(manifest):
         trainer = adapter.trainer(replica)
         _check_reserved(replica, trainer, source)
-        if replica.kind in adapter.alone(manifest):
+        alone = replica.kind in adapter.alone(manifest)
+        if replica.kind == "ps" or not alone:
+            _check_shards(replica, trainer, policy, source, allow_unmounted=allow_unmounted)
+        if alone:
             continue  # keeps no checkpoints
         _check_arena(replica, trainer, policy, source)
         _check_path(replica, trainer, policy, source, allow_unmounted=allow_unmounted)
@@ -90,6 +100,10 @@ def _check_without_servers(policy: RoverPolicy, source: str) -> None:
         allowed = "nothing: a PyTorchJob has no parameter servers"
         key, most = names.PREFIX + "scaling.ps-max", policy.scaling.ps_max
         raise errors.PolicyError(key, most, allowed=allowed, source=source)
+    if policy.checkpoint.shards is not None:
+        allowed = "nothing: it is for parameter servers, and a PyTorchJob has none"
+        key, path = names.PREFIX + "checkpoint.shards", policy.checkpoint.shards
+        raise errors.PolicyError(key, path, allowed=allowed, source=source)
 
 
 def _check_bounds(
@@ -177,23 +191,31 @@ def _check_path(
     stated = policy.checkpoint.path
     if stated is None or (storage.is_url(stated) and ".." not in stated.split("/")):
         return
-    path = f"{replica.path}.template.spec.containers[{trainer['name']}].volumeMounts"
-    if ".." in stated.split("/") or storage.covers(names.HOME, stated):
-        allowed = f"an absolute path without .. and outside {names.HOME}, which is memory"
-        key = names.PREFIX + "checkpoint.path"
-        raise errors.PolicyError(key, stated, allowed=allowed, source=source)
-    mount = storage.covering_mount(trainer, stated)
-    if mount is None:
-        if allow_unmounted:
-            return
-        where = [item["mountPath"] for item in trainer.get("volumeMounts") or ()]
-        allowed = f"a mount that holds {stated} ({names.PREFIX}checkpoint.path)"
-        raise errors.ManifestError(path, where or None, allowed=allowed, source=source)
-    volume = storage.volume_of(replica.spec["template"]["spec"], mount)
-    if mount.get("readOnly") or any(kind in volume for kind in _READ_ONLY_VOLUMES):
-        allowed = f"a mount that may be written: checkpoints go to {stated}"
-        raise errors.ManifestError(path, dict(mount), allowed=allowed, source=source)
-    if mount.get("subPathExpr"):
-        key, value = f"{path}[{mount['mountPath']}].subPathExpr", mount["subPathExpr"]
+    wanted = mounts.Wanted("checkpoint.path", stated)
+    mount = mounts.check(replica, trainer, wanted, source, allow_unmounted=allow_unmounted)
+    if mount is not None and mount.get("subPathExpr"):
+        path = f"{mounts.place(replica, trainer)}[{mount['mountPath']}].subPathExpr"
         allowed = "subPath: the sidecar mounts the same volume without the trainer's variables"
-        raise errors.ManifestError(key, value, allowed=allowed, source=source)
+        raise errors.ManifestError(path, mount["subPathExpr"], allowed=allowed, source=source)
+
+
+def _check_shards(
+    replica: Replica,
+    trainer: Mapping[str, Any],
+    policy: RoverPolicy,
+    source: str,
+    *,
+    allow_unmounted: bool,
+) -> None:
+    """That chief and servers mount a volume there; whether it is one is seen when they run."""
+    stated = policy.checkpoint.shards
+    if stated is None:
+        return
+    wanted = mounts.Wanted("checkpoint.shards", stated)
+    mount = mounts.check(replica, trainer, wanted, source, allow_unmounted=allow_unmounted)
+    pod = replica.spec["template"]["spec"]
+    if mount is not None and "emptyDir" in storage.volume_of(pod, mount):
+        allowed = f"a volume that Chief and PS share: each pod has an emptyDir of its own; {stated}"
+        allowed += " is where PS write and the chief has to see it"
+        path = mounts.place(replica, trainer)
+        raise errors.ManifestError(path, dict(mount), allowed=allowed, source=source)

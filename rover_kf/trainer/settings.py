@@ -32,6 +32,8 @@ class TrainerSettings:
     """Training processes of this pod, which share its cores."""
     resting: pathlib.Path | None = None
     """Where processes that torchrun has started mark that they have saved and left the world."""
+    shards: pathlib.Path | None = None
+    """The job's folder that its parameter servers write their variables to; None: they do not."""
     launcher: int = 0
     """Process number of what all training processes of this pod descend from; 0: there is none."""
 
@@ -58,9 +60,15 @@ def read(environment: Mapping[str, str] | None = None) -> TrainerSettings:
         world_size=_number(given, "WORLD_SIZE", 1),
         round=_number(given, names.ENV_ROUND, 0),
         local_world_size=_number(given, "LOCAL_WORLD_SIZE", 1),
-        resting=pathlib.Path(given[names.ENV_RESTING]) if given.get(names.ENV_RESTING) else None,
+        resting=_path(given, names.ENV_RESTING),
+        shards=_path(given, names.ENV_CHECKPOINT_SHARDS),
         launcher=_number(given, names.ENV_LAUNCHER, 0),
     )
+
+
+def _path(environment: Mapping[str, str], name: str) -> pathlib.Path | None:
+    value = environment.get(name)
+    return pathlib.Path(value) if value else None
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:

@@ -18,7 +18,6 @@ checkpointer is made.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import pathlib
@@ -29,10 +28,11 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.api.checkpoints import Refused
 from rover_kf.api.samples import StepSample
 from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer import tf_config
+from rover_kf.trainer import state_files, tf_config
 from rover_kf.trainer.directory import DirectoryCheckpointer
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.link import Link
@@ -44,8 +44,6 @@ __all__ = ["ScheduledRecords", "TensorFlowCheckpointer"]
 
 _log = logging.getLogger("rover_kf")
 
-_NAME = "state"
-"""What TensorFlow's files are called, in front of ``.index`` and ``.data-…``."""
 _RECORDS = "records"
 """The text with the place in the data."""
 
@@ -88,8 +86,7 @@ class TensorFlowCheckpointer:
                 f"this process is {told.task} {told.index} beside parameter servers; it runs "
                 "a tf.distribute.Server, and the chief saves"
             )
-        device = told.files_device if told is not None else None
-        self._checkpoint, self._device = checkpoint, device
+        self._state = state_files.of(checkpoint, told, known)
         self._settle, self._records = settle, records
         self._directory = DirectoryCheckpointer(settings=known)
         home = known.home
@@ -120,10 +117,9 @@ class TensorFlowCheckpointer:
         """
         if self._files is None:
             return self._directory.restore("")  # says that nothing is saved
-        shutil.rmtree(self._files, ignore_errors=True)
-        step = self._directory.restore(self._begin)
+        step = self._back(self._files)
         if step:
-            self._read(step)
+            _log.info("rover-kf: step %d is back from %s", step, self.restored_from)
             self._go_on(step)
         self._last_step, self._last_step_at = step, time.monotonic()
         return step
@@ -215,11 +211,12 @@ class TensorFlowCheckpointer:
         begun, folder = time.monotonic(), self._files / "save"
         shutil.rmtree(self._files, ignore_errors=True)
         folder.mkdir(parents=True)
-        self._checkpoint.write(str(folder / _NAME), options=self._options())
+        self._state.write(folder, step)
         for name, text in kept.items():
             (folder / name).write_text(text)
         self._directory.save(step, folder, metrics=metrics)
         shutil.rmtree(folder)
+        self._state.saved()
         self._save_seconds += time.monotonic() - begun
 
     def wait(self, step: int, level: str = "durable", timeout: float = 600.0) -> bool:
@@ -232,6 +229,7 @@ class TensorFlowCheckpointer:
             self._records.close()
         if self._reporter is not None:
             self._reporter.close()
+        self._state.close()
         self._directory.close()
 
     @property
@@ -239,20 +237,27 @@ class TensorFlowCheckpointer:
         # Kept until the next save: variables that are made later read it.
         return (self._files or pathlib.Path()) / "begin"
 
-    def _options(self) -> Any:
-        tensorflow = importlib.import_module("tensorflow")
-        return tensorflow.train.CheckpointOptions(experimental_io_device=self._device)
-
-    def _read(self, step: int) -> None:
-        try:
-            found = self._checkpoint.read(str(self._begin / _NAME), options=self._options())
-            found.assert_existing_objects_matched()
-        except (AssertionError, ValueError) as cause:
-            raise errors.CheckpointError(
-                f"step {step} of the job is another model's or optimizer's: {cause}. Start this "
-                "one as another job"
-            ) from cause
-        _log.info("rover-kf: step %d is back from %s", step, self.restored_from)
+    def _back(self, files: pathlib.Path) -> int:
+        """The newest step that can be read; 0: nothing is saved."""
+        refused: tuple[Refused, ...] = ()
+        while True:
+            shutil.rmtree(files, ignore_errors=True)
+            step = self._directory.restore(self._begin, refused=refused)
+            if not step and refused:
+                raise errors.CheckpointError(
+                    f"no step of the job can be restored. Of the newest: {refused[0].reason}. "
+                    f"Bring the files back, or begin anew with another {names.PREFIX}"
+                    "checkpoint.path"
+                )
+            if not step:
+                return 0
+            try:
+                self._state.read(self._begin, step)
+            except errors.TornSnapshot as damage:
+                _log.warning("rover-kf: step %d is damaged, an older one is next: %s", step, damage)
+                refused += (Refused(step, str(damage)),)
+            else:
+                return step
 
     def _go_on(self, step: int) -> None:
         """The records that the restored state was not trained on are the next."""

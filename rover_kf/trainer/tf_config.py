@@ -26,6 +26,8 @@ class TfConfig:
     index: int
     workers: int = 0
     """Of the cluster."""
+    servers: int = 0
+    """Parameter servers of the cluster."""
 
     @property
     def serves(self) -> bool:
@@ -66,7 +68,9 @@ def read(environment: Mapping[str, str], world_size: int) -> TfConfig | None:
         parsed = json.loads(text)
         tasks, task = parsed["cluster"], parsed["task"]
         workers = len(tasks.get("worker") or ())
-        return TfConfig(frozenset(map(str, tasks)), str(task["type"]), int(task["index"]), workers)
+        servers = len(tasks.get("ps") or ())
+        kinds = frozenset(map(str, tasks))
+        return TfConfig(kinds, str(task["type"]), int(task["index"]), workers, servers)
     except (ValueError, KeyError, TypeError, AttributeError) as cause:
         raise errors.InputError(
             f"{VARIABLE} is {text[:200]!r}; JSON with cluster and task (type, index) is needed, as "

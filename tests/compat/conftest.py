@@ -17,7 +17,7 @@ import sys
 import interpreters
 import pytest
 import torch
-from testcluster import settings
+from testcluster import settings, tensorflow_environment
 
 PACKAGES = pathlib.Path(__file__).parent / "packages"
 PYTHONS = {
@@ -57,3 +57,9 @@ def beside():
         return str(folder)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def tensorflow() -> pathlib.Path:
+    """The interpreter of an environment that has TensorFlow and no torch."""
+    return tensorflow_environment.folder() / "bin" / "python"

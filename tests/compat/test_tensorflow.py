@@ -17,7 +17,6 @@ from brought_about import SERVER_LOST
 from job_manifests import make_job
 from slowed import slowed
 from tensorflow_job import TensorFlowJob, TensorFlowPod
-from testcluster import tensorflow_environment
 from tests_support import eventually
 
 from rover_kf.api import codec, names
@@ -34,12 +33,6 @@ PATIENCE = 240.0
 _STARTS = re.compile(r"^starts after step (\d+) from (\w+): loss ([\d.]+)$", re.MULTILINE)
 _STEP = re.compile(r"^step (\d+) loss ([\d.]+)$", re.MULTILINE)
 _BEGINS = re.compile(r"^begins after (\d+)$", re.MULTILINE)
-
-
-@pytest.fixture(scope="session")
-def tensorflow() -> pathlib.Path:
-    """The interpreter of an environment that has TensorFlow and no torch."""
-    return tensorflow_environment.folder() / "bin" / "python"
 
 
 def _sample(steps: int) -> dict[str, Any]:

@@ -159,6 +159,8 @@ class TensorFlowJob:
     def _trainers(self, trainer: Mapping[str, Any], replica: Replica, index: int) -> dict[str, str]:
         told = {key: str(value) for key, value in environment_of(dict(trainer)).items()}
         kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        if names.ENV_CHECKPOINT_SHARDS in told:
+            told[names.ENV_CHECKPOINT_SHARDS] = str(self.folder / "shards")
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
         alone = len(self._names) == 1  # the operator tells a single process nothing
         config = {} if alone else {"TF_CONFIG": self._tf_config(replica.kind, index)}

@@ -252,6 +252,78 @@ def test_a_copy_needs_no_policy_where_pods_keep_each_others_state():
         injected(job)
 
 
+SHARDS = {"checkpoint.shards": "/ckpt/parts"}
+
+
+def mounted_by(job, *kinds, **volume):
+    """The job whose types mount the volume of the checkpoints, or another one."""
+    for kind in kinds:
+        pod = job["spec"]["tfReplicaSpecs"][kind]["template"]["spec"]
+        pod["containers"][0]["volumeMounts"] = [MOUNT]
+        pod["volumes"] = [
+            {"name": "ckpt", **(volume or {"persistentVolumeClaim": {"claimName": "c"}})}
+        ]
+    return job
+
+
+@pytest.mark.parametrize("first", ["Chief", "Master"])
+def test_the_chief_is_told_where_servers_write(first):
+    """It alone, in the job's own folder; a name that the API server makes up is put in by the
+    kubelet. Injecting twice changes nothing."""
+    counts = {first: 1, "Worker": 1, "PS": 2}
+    job = injected(mounted_by(make_tfjob(counts, SHARDS), "PS"))
+    told = {kind: environment_of(parts_of(job, kind)[0]) for kind in counts}
+    assert told[first][names.ENV_CHECKPOINT_SHARDS] == "/ckpt/parts/digits"
+    assert [kind for kind in counts if names.ENV_CHECKPOINT_SHARDS in told[kind]] == [first]
+    assert injected(job) == job
+    unnamed = mounted_by(make_tfjob(counts, SHARDS), "PS")
+    del unnamed["metadata"]["name"]
+    unnamed["metadata"]["generateName"] = "digits-"
+    variables = list(environment_of(parts_of(injected(unnamed), first)[0]).items())
+    assert variables[-1] == (names.ENV_CHECKPOINT_SHARDS, f"/ckpt/parts/$({names.ENV_JOB})")
+    assert names.ENV_JOB in dict(variables)
+
+
+@pytest.mark.parametrize(
+    ("counts", "mounts", "volume", "policy", "says"),
+    [
+        ("Chief Worker", (), {}, {}, r"shards is '/ckpt/parts'; allowed: nothing, or PS"),
+        ("Chief Worker PS", (), {}, {}, r"PS.*volumeMounts is None; allowed: a mount that holds"),
+        (
+            "Chief Worker PS",
+            ("PS",),
+            {"emptyDir": {}},
+            {},
+            "each pod has an emptyDir of its own; /ckpt/parts",
+        ),
+        ("Chief Worker PS", ("PS",), {"configMap": {}}, {}, "a mount that may be written"),
+        (
+            "Chief Worker PS",
+            ("PS",),
+            {},
+            {"checkpoint.shards": "/ckpt/../etc"},
+            r"an absolute path without \.\.",
+        ),
+    ],
+)
+def test_where_servers_cannot_write_is_refused(counts, mounts, volume, policy, says):
+    """By name, before anything starts."""
+    made = make_tfjob(dict.fromkeys(counts.split(), 1), SHARDS | policy)
+    with pytest.raises((errors.PolicyError, errors.ManifestError), match=says):
+        injected(mounted_by(made, *mounts, **volume))
+
+
+def test_servers_write_nothing_where_workers_come_and_go_or_there_are_none():
+    """Such a chief reads the variables by a session; a PyTorchJob has no servers."""
+    dynamic = make_tfjob(
+        {"Chief": 1, "Worker": 1, "PS": 1}, SHARDS | {"scaling.max": "3"}, enableDynamicWorker=True
+    )
+    with pytest.raises(errors.PolicyError, match=r"allowed: nothing with spec\.enableDynamicW"):
+        injected(mounted_by(dynamic, "PS"))
+    with pytest.raises(errors.PolicyError, match="a PyTorchJob has none"):
+        injected(make_job(policy=SHARDS))
+
+
 COMING = {"scaling.max": "3"}
 
 

@@ -10,6 +10,7 @@ import types
 import pytest
 
 from rover_kf import errors
+from rover_kf.api import names
 from rover_kf.launcher import preload
 from rover_kf.trainer import tf_cluster, tf_config
 from rover_kf.trainer.shared_records import SharedRecords
@@ -129,3 +130,13 @@ def test_records_are_lent_under_rover_kf_alone(monkeypatch):
     monkeypatch.delenv("ROVER_HOME", raising=False)
     with pytest.raises(errors.InputError, match="under rover-kf; this process is none"):
         SharedRecords(10, batch=2)
+
+
+@pytest.mark.parametrize("cluster", [{}, {"worker": ["b:1", "c:1"], "chief": ["a:1"]}])
+def test_servers_that_shall_write_have_to_be_there(monkeypatch, cluster):
+    """A script alone, or one of mirrored workers, is told what to take out of the job."""
+    monkeypatch.setenv(names.ENV_CHECKPOINT_SHARDS, "/shards/job")
+    for name, value in (written("chief", 0, **cluster) if cluster else {}).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(errors.InputError, match=r"no parameter server .*remove .*shards from"):
+        TensorFlowCheckpointer(None)
