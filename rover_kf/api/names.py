@@ -264,6 +264,7 @@ STATUS_COPY_WANTED = 428
 PATH_COORDINATOR = "/v1/coordinator"
 # controller to coordinator
 PATH_STATUS, PATH_SCALE, PATH_ABSENT = "/v1/status", "/v1/scale", "/v1/absent"
+PATH_LOST = "/v1/lost"
 NO_EVENTS = 10**18 - 1
 """As ``after`` of a status: whoever asks wants none of its Events."""
 PATH_HISTORY = "/v1/history"

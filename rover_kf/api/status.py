@@ -44,6 +44,19 @@ class AbsentRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class LostRequest:
+    """The controller says that a server of the world's is gone with its node.
+
+    Who was connected to it hears nothing of that: its requests would wait for as long as TCP does.
+    """
+
+    uid: str
+    """Of the pod; told again it counts once."""
+    reason: str
+    """Which pod it is, and what became of it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class CoordinatorStatus:
     """Everything a controller needs of a job, in one GET a window."""
 

@@ -18,6 +18,7 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
 from rover_kf.cluster import kubernetes_listing
+from rover_kf.cluster import kubernetes_lost_pods as lost_pods
 from rover_kf.cluster import kubernetes_objects as objects
 from rover_kf.cluster.kubernetes_api import MERGE_PATCH, STRATEGIC_PATCH, Api
 from rover_kf.cluster.kubernetes_nodes import KubernetesNodes
@@ -131,13 +132,23 @@ class KubernetesCluster(KubernetesNodes):
     def abandon_pod(self, key: JobKey, pod: Pod) -> None:
         """Remove a pod's object without waiting for its node; one that is gone is no error.
 
+        A TFJob's is first marked as killed: of one that is deleted while it is said to run the
+        operator may see a last version, which it takes for a failure of the job.
+
         Raises:
             Conflict: a pod of that name is another one by now.
+            InputError: that is refused.
         """
         path = f"/api/v1/namespaces/{key.namespace}/pods/{pod.name}"
+        what = f"pod {pod.name} of {key}"
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
         try:
-            self._api.request("DELETE", path, what=f"pod {pod.name} of {key}", body=body)
+            if key.kind == names.TFJOB:
+                status = lost_pods.killed_with_its_node(pod)
+                self._api.request(
+                    "PATCH", f"{path}/status", what=what, body=status, content_type=MERGE_PATCH
+                )
+            self._api.request("DELETE", path, what=what, body=body)
         except errors.JobNotFound:
             return
 

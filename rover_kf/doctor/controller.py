@@ -28,6 +28,8 @@ WITHOUT = (
     "; until then jobs that run go on, recover and checkpoint, but nothing scales or is recorded"
 )
 
+_OF_LOST_PODS = Right("patch", "", "pods", "status")
+"""Of nodes that are gone, which who may not read nodes does not know."""
 NEEDED = (
     *(Right(verb, "kubeflow.org", "pytorchjobs") for verb in ("get", "list", "watch", "patch")),
     *(Right(verb, "kubeflow.org", "tfjobs") for verb in ("get", "list", "watch", "patch")),
@@ -35,6 +37,7 @@ NEEDED = (
     Right("watch", "", "pods"),
     Right("delete", "", "pods"),
     Right("patch", "", "pods", "resize"),
+    _OF_LOST_PODS,
     Right("get", "", "nodes"),
     Right("list", "", "nodes"),
     Right("watch", "", "nodes"),
@@ -47,7 +50,9 @@ NEEDED = (
 """Of its ClusterRole, but for what names one object (manifests/base/rbac)."""
 
 _OF_A_CLUSTER = ("nodes", "tokenreviews", "subjectaccessreviews")
-NEEDED_ALONE = tuple(right for right in NEEDED if right.resource not in _OF_A_CLUSTER)
+NEEDED_ALONE = tuple(
+    right for right in NEEDED if right.resource not in _OF_A_CLUSTER and right != _OF_LOST_PODS
+)
 """Of its Role in one namespace alone (manifests/overlays/namespaced)."""
 
 

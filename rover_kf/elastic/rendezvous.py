@@ -217,6 +217,14 @@ class Rendezvous:
         self.steward.restart(why)
         return self._advance(now)
 
+    def renew(self, why: str, now: float) -> tuple[Effect, ...]:
+        """Start the processes of the round anew, for no failure of theirs."""
+        self.world.now = now
+        if self.world.active:
+            self.world.tell(names.EVENT_MEMBER_LOST, why, warning=True)
+            self.world.break_round(why, planned=False)
+        return self._advance(now)
+
     def tick(self, now: float) -> tuple[Effect, ...]:
         """Time has passed."""
         return self._advance(now)

@@ -8,12 +8,10 @@ import dataclasses
 import logging
 
 from rover_kf import errors
-from rover_kf.api import codec, names
+from rover_kf.api import names
 from rover_kf.api.jobs import Event, ObservedJob
-from rover_kf.api.status import AbsentRequest, Acknowledged, ScaleRequest
-from rover_kf.api.whereabouts import PodAddresses
 from rover_kf.cluster.protocol import Cluster
-from rover_kf.reconcilers import status
+from rover_kf.reconcilers import orders, status
 from rover_kf.reconcilers.plan import (
     Abandon,
     Act,
@@ -28,6 +26,7 @@ from rover_kf.reconcilers.plan import (
     Plan,
     RaiseLimit,
     Remember,
+    Renew,
     Replace,
     Resize,
     Resume,
@@ -95,12 +94,8 @@ class Executor:
         match effect:
             case Tell(event):
                 self._tell(job, event)
-            case Announce():
-                self._announce(job, effect)
-            case Excuse():
-                self._excuse(job, effect)
-            case Locate():
-                self._locate(job, effect)
+            case Announce() | Excuse() | Renew() | Locate():
+                orders.give(self._cluster, job.key, effect)
             case Replace(pod):
                 self._cluster.delete_pod(job.key, pod.name)
             case Enlarge():
@@ -157,36 +152,6 @@ class Executor:
             # The same line each time: it is told once.
             stamp = Event(names.EVENT_NOT_DELETED, message, warning=True, at=job.created_at)
             self._cluster.emit(job.key, dataclasses.replace(stamp, sequence=1, source=job.uid))
-
-    def _announce(self, job: ObservedJob, effect: Announce) -> None:
-        body = ScaleRequest(effect.nodes, effect.reason)
-        try:
-            reply = self._cluster.call_coordinator(job.key, "POST", names.PATH_SCALE, body)
-            answer = codec.loads(Acknowledged, reply)
-        except errors.OutOfReach as error:  # it sees who comes and goes
-            LOG.info("%s: it is not announced: %s", job.key, error)
-            return
-        except (errors.InputError, errors.ClusterUnavailable) as error:
-            answer = Acknowledged(done=False, reason=str(error))
-        if not answer.done:
-            message = f"the coordinator does not take {effect.nodes} pods: {answer.reason}"
-            if effect.must:
-                raise errors.ClusterUnavailable(message)
-            LOG.warning("%s: %s", job.key, message)
-
-    def _excuse(self, job: ObservedJob, effect: Excuse) -> None:
-        body = AbsentRequest(effect.ranks, effect.reason)
-        try:
-            self._cluster.call_coordinator(job.key, "POST", names.PATH_ABSENT, body)
-        except errors.ClusterUnavailable as error:  # the round waits for as long as it would
-            LOG.warning("%s: it waits for pods that cannot come: %s", job.key, error)
-
-    def _locate(self, job: ObservedJob, effect: Locate) -> None:
-        body = PodAddresses(dict(effect.addresses))
-        try:
-            self._cluster.call_coordinator(job.key, "POST", names.PATH_PODS, body)
-        except errors.ClusterUnavailable as error:  # the pods find each other by name
-            LOG.info("%s: it is not told where its pods are: %s", job.key, error)
 
     def _patch(self, job: ObservedJob, patch: dict[str, object]) -> ObservedJob:
         """Patch the version that was planned for, or one that differs only in the operator's part.

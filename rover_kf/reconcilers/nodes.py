@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
-from rover_kf.reconcilers.plan import Abandon, Observed, Plan, Tell
+from rover_kf.injection import tfjob
+from rover_kf.reconcilers.plan import Abandon, Observed, Plan, Renew, Tell
 
 _ENDED = ("Succeeded", "Failed")
 
 
 def suspects(pods: tuple[Pod, ...]) -> frozenset[str]:
     """Nodes worth a question: of pods that are not ready, though they have not ended."""
-    return frozenset(
-        pod.node for pod in pods if pod.node and not pod.ready and pod.phase not in _ENDED
-    )
+    return frozenset(pod.node for pod in pods if pod.node and not pod.ready and _holds(pod))
 
 
 def extend(made: Plan, seen: Observed, now: float) -> Plan:
@@ -36,7 +35,9 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
             f"(failures.node-grace is {seen.policy.node_grace_seconds:g} s)"
         )
         event = Event(names.EVENT_POD_LOST, message, warning=True, at=now)
-        made = made.then(Abandon(pod), Tell(event), status=made.status)
+        # They are told first: of a pod that is removed nobody would tell after a crash.
+        told = _renewals(pod, seen, message)
+        made = made.then(*told, Abandon(pod), Tell(event), status=made.status)
     return made
 
 
@@ -46,8 +47,35 @@ def delay(seen: Observed, now: float) -> float | None:
     return min((left for left in waits if left > 0), default=None)
 
 
+def _renewals(lost: Pod, seen: Observed, reason: str) -> tuple[Renew, ...]:
+    """Who is connected to a server and would wait for its answer for as long as TCP does.
+
+    A chief drives servers and workers. Workers that come and go are clients of the servers
+    themselves, and nobody is connected to them.
+    """
+    if lost.replica_type not in seen.alone & {"ps", "worker"}:
+        return ()
+    comes_and_goes = tfjob.is_dynamic(seen.job.manifest)
+    if comes_and_goes and lost.replica_type == "worker":
+        return ()
+    chief = (Renew(lost, reason),) if seen.status is not None else ()
+    if not comes_and_goes:
+        return chief
+    workers = [pod for pod in seen.pods if pod.replica_type == "worker"]
+    answered = [pod for pod in workers if pod.name in seen.servers and pod.node not in seen.silent]
+    return (*chief, *(Renew(lost, reason, pod) for pod in answered))
+
+
 def _left(pod: Pod, seen: Observed, now: float) -> float | None:
     since = seen.silent.get(pod.node)
-    if since is None or pod.phase in _ENDED:
+    if since is None or not _holds(pod):
         return None
     return since + seen.policy.node_grace_seconds - now
+
+
+def _holds(pod: Pod) -> bool:
+    """Whether it holds its place: who has ended does not, unless it waits for its node to say so.
+
+    A controller that is killed between marking a lost pod and deleting it leaves such a one.
+    """
+    return pod.phase not in _ENDED or pod.deleting

@@ -129,6 +129,16 @@ class Abandon:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Renew:
+    """Tell a coordinator that a server of its world's is gone with its node."""
+
+    lost: Pod
+    reason: str
+    pod: Pod | None = None
+    """Whose coordinator; None: the job's."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Excuse:
     """Tell the coordinator whose pods cannot come now."""
 
@@ -246,7 +256,9 @@ class Discard:
 
 Patch = Remember | Resize | RaiseLimit | Shun | GiveUp | Suspend | Resume
 """Changes of the job itself."""
-Act = Tell | Announce | Excuse | Locate | Replace | Abandon | Enlarge | Cordon | Discard
+Order = Announce | Excuse | Renew | Locate
+"""What a coordinator is told."""
+Act = Tell | Order | Replace | Abandon | Enlarge | Cordon | Discard
 """All else."""
 Effect = Patch | Act
 

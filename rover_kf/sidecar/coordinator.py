@@ -33,7 +33,13 @@ from rover_kf.api.membership import (
 )
 from rover_kf.api.preflight import CheckRequest
 from rover_kf.api.samples import StepReport
-from rover_kf.api.status import AbsentRequest, Acknowledged, CoordinatorStatus, ScaleRequest
+from rover_kf.api.status import (
+    AbsentRequest,
+    Acknowledged,
+    CoordinatorStatus,
+    LostRequest,
+    ScaleRequest,
+)
 from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.elastic import memory
 from rover_kf.elastic.effects import Answer, Broken, Closed, Effect, Formed, Tell
@@ -101,6 +107,8 @@ class Coordinator:
         self._memory_kills = MemoryKills()
         self._cpu = CpuOfPods(settings.window_seconds)
         self._leases = Leases(chronicle)
+        self._lost: set[str] = set()
+        """Servers of ours that are gone with their nodes, by uid."""
         self._succession = Succession(settings, self._capture, self._absorb)
 
     async def start(self) -> None:
@@ -152,6 +160,7 @@ class Coordinator:
             web.post(names.PATH_EVENTS, self._on_event),
             web.post(names.PATH_SCALE, self._on_scale),
             web.post(names.PATH_ABSENT, self._on_absent),
+            web.post(names.PATH_LOST, self._on_lost),
             web.get(names.PATH_STATUS, self._on_status),
         ]
         return self._succession.guarded(routes)
@@ -223,6 +232,13 @@ class Coordinator:
         told = await read(request, AbsentRequest)
         now = time.monotonic()
         self._carry_out(self._rendezvous.absent(told.ranks, told.reason, now))
+        return reply(Acknowledged())
+
+    async def _on_lost(self, request: web.Request) -> web.Response:
+        told = await read(request, LostRequest)
+        if told.uid not in self._lost:
+            self._lost.add(told.uid)
+            self._carry_out(self._rendezvous.renew(told.reason, time.monotonic()))
         return reply(Acknowledged())
 
     async def _on_event(self, request: web.Request) -> web.Response:

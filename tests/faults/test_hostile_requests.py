@@ -52,7 +52,7 @@ POSTED = {
     names.PATH_REPLICA_DIGEST: "ReplicaDigest", names.PATH_EVENTS: "Event",
     names.PATH_STATE: "CoordinatorState", names.PATH_SCALE: "ScaleRequest",
     names.PATH_ABSENT: "AbsentRequest", names.PATH_PODS: "PodAddresses",
-    names.PATH_KEPT: "KeptRequest",
+    names.PATH_LOST: "LostRequest", names.PATH_KEPT: "KeptRequest",
 }  # fmt: skip
 LOCAL = {
     names.PATH_ARENA: "ArenaRequest", names.PATH_SEALED: "Sealed",

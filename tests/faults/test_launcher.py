@@ -15,7 +15,7 @@ from pods import Job, kill, show
 from tests_support import eventually
 
 from rover_kf.api import codec, names
-from rover_kf.api.status import Acknowledged, ScaleRequest
+from rover_kf.api.status import Acknowledged, LostRequest, ScaleRequest
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
@@ -75,6 +75,25 @@ def test_killed_process():
         show("spent", dataclasses.asdict(spent))
         assert min(spent.waiting, spent.productive, spent.recovery, spent.rendezvous) > 0
         assert spent.scaling == 0
+
+
+def test_a_lost_server_is_a_new_round_once():
+    """The controller tells that a server of the world's is gone: the same ranks begin anew and step
+    again, no restart is counted, and the same pod told again changes nothing."""
+    with Job(2) as job:
+        job.start(job.script(), "100000", "0.02")
+        job.stepping(0, 1)
+        eventually(lambda: (job.status().sealed_step or 0) >= 10, within=120)
+        told_at, lost = time.time(), LostRequest("uid-of-a-server", "digits-ps-0 is removed")
+        assert codec.loads(Acknowledged, job.ask(names.PATH_LOST, lost)).done
+        job.stepping(0, 1, after=told_at)
+        eventually(lambda: job.status().round == 2, within=60)
+        job.ask(names.PATH_LOST, lost)
+        again_at = time.time()
+        job.stepping(0, 1, after=again_at)
+        status = job.status()
+        assert (status.round, status.restarts) == (2, 0)
+        assert all(pod.launcher and pod.launcher.poll() is None for pod in job.pods.values())
 
 
 def test_third_joins_live():

@@ -152,6 +152,11 @@ def _resize(caller: Caller, scene: Scene) -> None:
     _controllers(caller, scene).resize_pod(key, pod, "main", more)
 
 
+def _abandon_pod(caller: Caller, scene: Scene) -> None:
+    (pod,) = _plain(scene.full).list_pods(JobKey(scene.namespace, CREW))
+    _controllers(caller, scene).abandon_pod(JobKey(scene.namespace, CREW, names.TFJOB), pod)
+
+
 def _delete_pod(caller: Caller, scene: Scene) -> None:
     _controllers(caller, scene).delete_pod(JobKey(scene.namespace, CREW), scene.pod)
 
@@ -244,6 +249,7 @@ CONTROLLER: dict[Right, Deed] = {
         for verb in ("get", "patch")
     },
     Right("", "nodes", "patch"): _cordon,
+    Right("", "pods/status", "patch"): _abandon_pod,
     Right("", "pods", "delete"): _delete_pod,
     **{Right(names.KUBEFLOW_GROUP, plural, "delete"): _delete_its_job(plural) for plural in KINDS},
 }

@@ -7,6 +7,7 @@ That it does what every cluster must is proven on a real one (tests/cluster).
 
 from __future__ import annotations
 
+import dataclasses
 import http.server
 import json
 import logging
@@ -230,6 +231,24 @@ def test_a_pod_is_abandoned_only_if_it_is_that_one(cluster, server):
     assert (method, path) == ("DELETE", f"{PODS}/digits-worker-0")
     assert body == {"gracePeriodSeconds": 0, "preconditions": {"uid": found.uid}}
     assert server.objects == {}
+
+
+def test_a_tfjobs_pod_has_failed_by_a_signal_before_it_is_deleted(cluster, server):
+    """One that is said to run while it is deleted would fail the job (Training Operator 1.9.3)."""
+    server.put(f"{PODS}/digits-worker-0", pod())
+    (found,) = cluster.list_pods(KEY)
+    server.put(f"{PODS}/digits-worker-0/status", {})
+    cluster.abandon_pod(dataclasses.replace(KEY, kind="TFJob"), found)
+    asked = [(method, path, body) for method, path, _, body, _ in server.requests[-2:]]
+    (patch, where, marked), (method, path, _) = asked
+    assert (patch, where) == ("PATCH", f"{PODS}/digits-worker-0/status")
+    assert marked["metadata"] == {"uid": found.uid}
+    status = marked["status"]
+    assert status["phase"] == "Failed"
+    (trainer,) = status["containerStatuses"]
+    assert trainer["name"] == "tensorflow"
+    assert trainer["state"]["terminated"]["exitCode"] == 137
+    assert (method, path) == ("DELETE", f"{PODS}/digits-worker-0")
 
 
 def test_silent_nodes_are_those_nobody_hears(cluster, server):

@@ -40,6 +40,19 @@ def test_forms_at_once():
     assert all(launcher.world for launcher in job.launchers[:3])
 
 
+def test_a_world_that_lost_a_server_begins_anew():
+    """The same members, the next round; no restart of the budget is spent for it."""
+    job = make(3, restarts=0)
+    for launcher in job.launchers[:3]:
+        launcher.start()
+        job.send(launcher)
+    job.apply(job.rendezvous.renew("a server is gone", job.now))
+    run(job, 2)
+    assert job.rendezvous.world.round_number == 2
+    assert len(job.rounds[2].members) == 3
+    assert job.rendezvous.world.closed is None
+
+
 def test_starts_with_fewer_after_patience():
     """Pods that never come are waited for only so long, if the fewest allowed are there."""
     job = make(3, min_nodes=2)

@@ -14,7 +14,13 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.samples import Goodput, Throughput
-from rover_kf.api.status import AbsentRequest, Acknowledged, CoordinatorStatus, ScaleRequest
+from rover_kf.api.status import (
+    AbsentRequest,
+    Acknowledged,
+    CoordinatorStatus,
+    LostRequest,
+    ScaleRequest,
+)
 from rover_kf.api.surroundings import Objects
 from rover_kf.api.whereabouts import PodAddresses
 
@@ -71,6 +77,7 @@ class MemoryCluster:
         self.silent = {}
         self.bounds, self.machines = Objects(), None
         self.tried, self.would_refuse = [], ""
+        self.renewed: list[tuple[str, str]] = []
         self.located = []
         self.cordoned, self.may_not = {}, ""
         self.reachable = True
@@ -175,6 +182,9 @@ class MemoryCluster:
             self.excused.append(told)
             self.awaited = tuple(rank for rank in self.awaited if rank not in told.ranks)
             return codec.dumps(Acknowledged())
+        if path == names.PATH_LOST:
+            self._renewed("", body)
+            return codec.dumps(Acknowledged())
         if path == names.PATH_PODS:
             self.located.append(codec.decode(PodAddresses, codec.encode(body)).addresses)
             return codec.dumps(Acknowledged())
@@ -185,6 +195,10 @@ class MemoryCluster:
         self.expected = request.nodes
         self._point("posted")
         return codec.dumps(Acknowledged())
+
+    def _renewed(self, pod, body):
+        told = codec.decode(LostRequest, codec.encode(body))
+        self.renewed.append((pod, told.uid))
 
     def emit(self, _, event):
         self._point("emit")

@@ -14,6 +14,7 @@ from rover_kf.api import codec, names
 from rover_kf.api.cpu import CpuUse
 from rover_kf.api.jobs import Container, Event, JobKey, ObservedJob, Pod
 from rover_kf.api.memory import MemoryKill
+from rover_kf.api.status import Acknowledged
 
 OURS = JobKey(KEY.namespace, KEY.name, "TFJob")
 LIMITS = {"memory": "512Mi", "cpu": "200m"}
@@ -75,6 +76,9 @@ class TensorFlowCluster(MemoryCluster):
         self.asked.append(pod.name)
         if pod.name in self.silent_pods:
             raise errors.ClusterUnavailable(f"{pod.name} does not answer")
+        if method == "POST":
+            self._renewed(pod.name, body)
+            return codec.dumps(Acknowledged())
         after = int(path.partition("after=")[2])
         kill = self.kills.get(pod.name)
         return codec.dumps(

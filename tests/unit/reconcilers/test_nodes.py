@@ -66,3 +66,16 @@ def test_pods_that_ended_or_are_ready_stay(clock, history):
     cluster.silent = dict.fromkeys(("n0", "n1", "n2"), clock() - 3600)
     look(cluster, history)
     assert len(cluster.pods) == 3
+
+
+def test_a_pod_that_ended_and_waits_for_its_node_is_removed(clock, history):
+    """The operator has deleted it, and nobody is there to confirm it: its place would never be
+    free again."""
+    cluster = MemoryCluster(clock)
+    waits = dataclasses.replace(pods()[2], phase="Failed", deleting=True)
+    cluster.pods = (*pods(silent="")[:2], waits)
+    cluster.silent = {"n2": clock() - 60}
+    look(cluster, history)
+    assert [pod.replica_index for pod in cluster.pods] == [0, 1]
+    (told,) = lost(cluster)
+    assert "digits-worker-2" in told

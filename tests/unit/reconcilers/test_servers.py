@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 
 import pytest
+from memory_cluster import Killed
 from tensorflow_cluster import DIED, OURS, TensorFlowCluster
 
 from rover_kf.api import names
@@ -152,3 +154,52 @@ def test_a_job_below_what_it_needs_counts_its_servers(clock, history):
     reconcilers.tick(OURS)
     assert cluster.manifest["spec"]["runPolicy"]["suspend"] is True
     assert any("3 of at least 4 pods" in event.message for event in cluster.events)
+
+
+def lose(cluster, name):
+    """The node of a pod falls silent; each pod has one of its own."""
+    cluster.pods = tuple(
+        dataclasses.replace(pod, node=f"of-{pod.name}", ready=pod.name != name)
+        for pod in cluster.pods
+    )
+    cluster.silent = {f"of-{name}": cluster.clock() - 60}
+    cluster.silent_pods = {name}
+
+
+@pytest.mark.parametrize("name", ["digits-ps-0", "digits-worker-1"])
+@pytest.mark.parametrize("point", range(1, 6))
+def test_the_chief_hears_of_a_server_that_is_gone_with_its_node(clock, history, point, name):
+    """It would wait for an answer for as long as TCP does. Wherever the controller is killed, the
+    pod is not gone without the chief having heard; told twice it counts once there."""
+    cluster = TensorFlowCluster(clock)
+    lose(cluster, name)
+    (uid,) = [pod.uid for pod in cluster.pods if pod.name == name]
+    cluster.kill_at = point
+    for _ in range(2):
+        with contextlib.suppress(Killed):
+            Reconcilers(cluster, history, clock=clock).tick(OURS)
+        assert cluster.renewed or name in {pod.name for pod in cluster.pods}
+    assert cluster.calls >= point
+    assert set(cluster.renewed) == {("", uid)}
+    assert name not in {pod.name for pod in cluster.pods}
+
+
+def test_a_lost_chief_is_told_nothing(cluster, reconcilers):
+    """Whoever takes its place begins anew."""
+    cluster.reachable = False
+    lose(cluster, "digits-chief-0")
+    reconcilers.tick(OURS)
+    assert cluster.renewed == []
+    assert "digits-chief-0" not in {pod.name for pod in cluster.pods}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("digits-ps-0", ["", "digits-worker-0", "digits-worker-1"]), ("digits-worker-1", [])],
+)
+def test_workers_that_come_and_go_are_clients_of_the_servers(cluster, reconcilers, name, told):
+    """Of a lost PS all hear that answer; a lost worker nobody is connected to."""
+    cluster.manifest["spec"]["enableDynamicWorker"] = True
+    lose(cluster, name)
+    reconcilers.tick(OURS)
+    assert [pod for pod, _ in cluster.renewed] == told
