@@ -16,6 +16,7 @@ from rover_kf.injection import tfjob
 from rover_kf.reconcilers.plan import Abandon, Observed, Plan, Renew, Tell
 
 _ENDED = ("Succeeded", "Failed")
+_CONNECTED = frozenset({"ps", "worker"})
 
 
 def suspects(pods: tuple[Pod, ...]) -> frozenset[str]:
@@ -50,19 +51,19 @@ def delay(seen: Observed, now: float) -> float | None:
 def _renewals(lost: Pod, seen: Observed, reason: str) -> tuple[Renew, ...]:
     """Who is connected to a server and would wait for its answer for as long as TCP does.
 
-    A chief drives servers and workers. Workers that come and go are clients of the servers
-    themselves, and nobody is connected to them.
+    A chief drives servers and workers, which send each other what they compute. Workers that come
+    and go are clients of the servers, and nobody waits for them.
     """
-    if lost.replica_type not in seen.alone & {"ps", "worker"}:
-        return ()
-    comes_and_goes = tfjob.is_dynamic(seen.job.manifest)
-    if comes_and_goes and lost.replica_type == "worker":
+    kind, comes_and_goes = lost.replica_type, tfjob.is_dynamic(seen.job.manifest)
+    if kind not in seen.alone & _CONNECTED or (comes_and_goes and kind == "worker"):
         return ()
     chief = (Renew(lost, reason),) if seen.status is not None else ()
-    if not comes_and_goes:
-        return chief
-    workers = [pod for pod in seen.pods if pod.replica_type == "worker"]
-    answered = [pod for pod in workers if pod.name in seen.servers and pod.node not in seen.silent]
+    others = {"worker"} if comes_and_goes else _CONNECTED
+    answered = [
+        pod
+        for pod in seen.pods
+        if pod.replica_type in others and pod.name in seen.servers and pod.node not in seen.silent
+    ]
     return (*chief, *(Renew(lost, reason, pod) for pod in answered))
 
 

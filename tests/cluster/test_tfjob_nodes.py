@@ -56,11 +56,11 @@ def spare(cluster, controller) -> str:
 
 
 @pytest.mark.at_length
-@pytest.mark.parametrize("kind", ["PS", "Chief"])
+@pytest.mark.parametrize("kind", ["PS", "Worker", "Chief"])
 def test_a_lost_node_costs_the_steps_since_the_last_save(start, spare, node_faults, kind):
-    """The node of a parameter server, or of the chief, loses power: its pod is removed, another one
-    is made elsewhere, and the chief goes on with the model that was saved last. No other pod is
-    made anew, and the model that ends has had each row once an epoch."""
+    """The node of a parameter server, of a worker or of the chief loses power: its pod is removed,
+    another one is made elsewhere, and the chief goes on with the model that was saved last. No
+    other pod is made anew, and the model that ends has had each row once an epoch."""
     job = start(kind, spare)
     chief, lost = Chief(job, PATIENCE), f"{job.name}-{kind.lower()}-0"
     chief.reach(30)

@@ -77,6 +77,7 @@ class TensorFlowCluster(MemoryCluster):
         if pod.name in self.silent_pods:
             raise errors.ClusterUnavailable(f"{pod.name} does not answer")
         if method == "POST":
+            self._point("post")
             self._renewed(pod.name, body)
             return codec.dumps(Acknowledged())
         after = int(path.partition("after=")[2])
