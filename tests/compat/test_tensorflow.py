@@ -8,6 +8,7 @@ import http.client
 import json
 import pathlib
 import re
+import shutil
 import signal
 from typing import Any
 
@@ -95,6 +96,44 @@ def test_all_pods_end_at_once(tensorflow):
     assert codes == [names.EXIT_DRAINED] * 4
     assert "Traceback" not in text
     assert stored >= int(_STEP.findall(text)[-1][0])
+
+
+@pytest.mark.parametrize("parts", [8, 1])
+def test_more_servers_go_on_from_what_fewer_have_saved(tensorflow, tmp_path, parts):
+    """The sample ends with one PS, as it does when it is suspended, and goes on with two of them
+    from storage: weights and records are what they were, where large variables have as many parts
+    as before and where they have twice as many."""
+    epochs = 80
+    manifest = _sample(epochs * BATCHES)
+    specs = manifest["spec"]["tfReplicaSpecs"]
+    for spec in specs.values():
+        command = spec["template"]["spec"]["containers"][0]["command"]
+        script = str(HERE / "scripts" / "partitioned.py")
+        command[1:2] = [script, str(parts), str(SAMPLES / command[1])]
+    kept = tmp_path / "storage"
+    with TensorFlowJob(manifest, tensorflow, SAMPLES) as job:
+        chief = job.pods["chief-0"]
+        _beyond(chief, 40)
+        launchers = [pod.trainer for pod in job.pods.values() if pod.trainer is not None]
+        for launcher in launchers:
+            launcher.send_signal(signal.SIGTERM)
+        assert [launcher.wait(PATIENCE) for launcher in launchers] == [names.EXIT_DRAINED] * 4
+        told = _STEP.findall(chief.text())
+        shutil.copytree(job.folder / "storage", kept)
+    specs["PS"]["replicas"] = 2
+    wider = TensorFlowJob(manifest, tensorflow, SAMPLES)
+    shutil.copytree(kept, wider.folder / "storage")
+    with wider as job:
+        chief = job.pods["chief-0"]
+        assert chief.trainer is not None
+        assert chief.trainer.wait(PATIENCE) == 0
+        ((step, source, loss),) = _STARTS.findall(chief.text())
+        again = _STEP.findall(chief.text())
+        result = json.loads(chief.text().strip().splitlines()[-1])
+    print(f"ended after {told[-1]}, went on from {step}: {loss}, then {again[0]}; {result}")
+    assert (source, int(step) >= int(told[-1][0])) == ("storage", True)
+    assert float(told[-1][1]) >= float(loss) >= float(again[0][1])  # it falls with each step
+    assert (result["least"], result["most"]) == (epochs, epochs)
 
 
 def test_slow_workers_take_fewer(tensorflow):
