@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""TFJobs that find their own number of workers on a real cluster: live, and by a suspension."""
+"""TFJobs that find their own size on a real cluster: live, and by a suspension."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ PAUSE = "0.15"
 """Half of the seconds that a batch takes its worker at least."""
 BEFORE, EPOCHS = 200, 178
 """Steps of the run before, and epochs of the one that grows."""
+HOT_BEFORE, HOT_STEPS, SCARCE = 120, 2000, "50m"
+"""Steps of both where servers have too little of a core, and what they have."""
 POLICY = {
     "scaling.mode": "auto",
     "scaling.window": "8s",
@@ -45,6 +47,13 @@ def _workers(job: RunningJob) -> int:
     return job.read()["spec"]["tfReplicaSpecs"]["Worker"]["replicas"]
 
 
+def _verified(job: RunningJob, numbers: str) -> None:
+    eventually(
+        lambda: any(f" at {numbers}" in line for line in job.told(names.EVENT_SCALE_VERIFIED)),
+        within=PATIENCE, every=0.5, what=f"{numbers} to be verified",
+    )  # fmt: skip
+
+
 def _grown(job: RunningJob, workers: int) -> None:
     """Wait until it has so many, verified."""
     eventually(
@@ -52,11 +61,7 @@ def _grown(job: RunningJob, workers: int) -> None:
     )
     scaled = f"Worker {workers - 1} -> {workers} replicas"
     eventually(lambda: scaled in job.told(names.EVENT_SCALED), within=60, every=0.5, what=scaled)
-    verified = f" at {workers} workers and 1 PS"
-    eventually(
-        lambda: any(verified in line for line in job.told(names.EVENT_SCALE_VERIFIED)),
-        within=PATIENCE, every=0.5, what=f"{workers} workers to be verified",
-    )  # fmt: skip
+    _verified(job, f"{workers} workers and 1 PS")
 
 
 def _print(cluster, tmp_path, job: RunningJob, *told: object) -> None:
@@ -141,4 +146,48 @@ def test_a_job_of_fixed_size_grows_by_a_suspension(
     result = chief.result()
     assert (result["steps"], result["resumed"]) == (steps, "storage")
     assert (result["least"], result["most"]) == (EPOCHS, EPOCHS)
+    print(f"ended with {result}")
+
+
+def test_servers_are_added_by_a_suspension(
+    cluster, namespace, with_trainer, shared_claim, tmp_path
+):
+    """Servers that have too little of a core. A run before has had two of them; the next one, which
+    has one, gets another by itself: all pods end, the new ones go on from storage with the
+    variables spread over both, faster, and complete."""
+    shared_claim(tfjobs.CLAIM)
+
+    def submit(name: str, steps: int, servers: int, **policy: str) -> RunningJob:
+        told = {"scaling.window": "8s", "checkpoint.every": "50", **policy}
+        made = tfjobs.hot(namespace, steps, told)
+        made["metadata"]["name"] = name
+        replica = made["spec"]["tfReplicaSpecs"]["PS"]
+        replica["replicas"] = servers
+        (server,) = replica["template"]["spec"]["containers"]
+        server["resources"]["limits"]["cpu"] = server["resources"]["requests"]["cpu"] = SCARCE
+        apply(cluster, [with_trainer(made, scripts=jobs.SAMPLES, tools=jobs.TOOLS)])
+        return RunningJob(cluster, namespace, name, "TFJob")
+
+    before = submit("before", HOT_BEFORE, 2)
+    assert eventually(before.verdict, within=PATIENCE, every=0.5, what="its end") == "Succeeded"
+    eventually(lambda: before.told(names.EVENT_RECORDED), within=60, what="its record")
+
+    job = submit("hot", HOT_STEPS, 1, **{**POLICY, "scaling.ps-max": "2"})
+    chief = Chief(job, PATIENCE)
+    scaled = "PS 1 -> 2 replicas"
+    eventually(
+        lambda: scaled in job.told(names.EVENT_SCALED), within=PATIENCE, every=0.5, what=scaled
+    )
+    _verified(job, "2 workers and 2 PS")
+    (decided,) = job.told(names.EVENT_SCALE_DECISION)
+    assert decided.startswith("PS 1 -> 2: ")
+    assert sorted(name for name in job.pods() if "-ps-" in name) == ["hot-ps-0", "hot-ps-1"]
+    begun = chief.start_after(0)  # of a pod of its own, whose log begins anew
+    assert begun.source == "storage"
+    assert begun.step > 0
+    _print(cluster, tmp_path, job, decided, *job.told(names.EVENT_RESUMED), begun)
+    assert eventually(job.verdict, within=2 * PATIENCE, every=0.5, what="the end") == "Succeeded"
+    result = chief.result()
+    assert (result["steps"], result["resumed"]) == (HOT_STEPS, "storage")
+    assert result["most"] - result["least"] <= 1, "rows were lost, or came twice"
     print(f"ended with {result}")
