@@ -204,6 +204,16 @@ def test_another_ones_change_is_the_last_word():
     assert state.move is None
 
 
+def test_what_an_older_controller_has_written_is_read():
+    """Its decisions, moves and bans are of jobs without servers."""
+    move = {"origin": 1, "target": 2, "decided_at": 5.0}
+    old = {"move": move, "changed_at": 5.0, "bans": [{"size": 3, "until": 9.0, "times": 2}]}
+    state = codec.decode(ScalingState, old)
+    assert (state.move.here, state.move.there, state.move.cycles) == ((1, 0), (2, 0), False)
+    assert (state.banned(6.0), state.banned_setups(6.0)) == ({3}, {(3, 0)})
+    assert (state.settled, state.cycle_seconds) == (None, 0.0)
+
+
 def test_what_is_allowed():
     """Nothing but what it has is a reason not to look at it at all."""
     assert may_change(POLICY, ALONE)
