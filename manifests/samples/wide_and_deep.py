@@ -58,6 +58,12 @@ class WideAndDeep:
         """By name; a large one lies on several servers."""
         return {"wide": self.wide, "first": self.first, "last": self.last, "bias": self.bias}
 
+    def pieces(self) -> list[tf.Variable]:
+        """What each server has of them."""
+        return [
+            shard for part in self.parts().values() for shard in getattr(part, "variables", [part])
+        ]
+
     def loss(self, cells: tf.Tensor, measures: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         """Mean cross entropy."""
         seen = tf.reduce_sum(tf.nn.embedding_lookup(self.wide, cells), axis=1)
@@ -76,7 +82,9 @@ def train(resolver: tf.distribute.cluster_resolver.ClusterResolver, steps: int, 
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         model = WideAndDeep(scaled.shape[1], width)
-        optimizer = tf.keras.optimizers.legacy.Adagrad(0.05)
+        optimizer = tf.keras.optimizers.Adagrad(0.05)
+        # Before the restore: what it keeps of a part on several servers is brought back with it.
+        optimizer.build(model.pieces())
         # How often each row was trained on; it goes back with a checkpoint as the weights do.
         seen = tf.Variable(tf.zeros([len(labels)], tf.int64), name="seen")
     epochs = -(-steps * BATCH // len(labels))
@@ -92,10 +100,8 @@ def train(resolver: tf.distribute.cluster_resolver.ClusterResolver, steps: int, 
     def train_on(numbers: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
             loss = model.loss(*(tf.gather(column, numbers) for column in table))
-        parts = [
-            shard for part in model.parts().values() for shard in getattr(part, "variables", [part])
-        ]
-        optimizer.apply_gradients(zip(tape.gradient(loss, parts), parts, strict=True))
+        pieces = model.pieces()
+        optimizer.apply_gradients(zip(tape.gradient(loss, pieces), pieces, strict=True))
         once = tf.IndexedSlices(tf.ones_like(numbers), numbers)
         seen.scatter_add(once)
 

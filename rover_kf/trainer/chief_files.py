@@ -13,6 +13,7 @@ from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.trainer.slot_advice import SlotAdvice
 
 NAME = "state"
 """What TensorFlow's files are called, in front of ``.index`` and ``.data-…``."""
@@ -30,6 +31,7 @@ class ChiefFiles:
 
     def __init__(self, checkpoint: Any, device: str | None) -> None:
         self.checkpoint, self._device = checkpoint, device
+        self.advice = SlotAdvice()
 
     def write(self, folder: pathlib.Path, step: int) -> None:
         """Write the variables as they are now.
@@ -40,6 +42,7 @@ class ChiefFiles:
         """
         del step
         self.checkpoint.write(str(folder / NAME), options=self._options())
+        self.advice.look(self.checkpoint, str(folder / NAME))
 
     def read(self, folder: pathlib.Path, step: int) -> None:
         """Set the variables; those that are made later take their values then.

@@ -63,13 +63,14 @@ class _Hooks:
     epoch's end behind it.
     """
 
-    _supports_tf_logs = True
-    """Under ParameterServerStrategy tf-keras takes no other callbacks that ask for batches."""
     model: Any
     params: Any
 
     def __init__(self, every: int | None) -> None:
         super().__init__()
+        # Under ParameterServerStrategy tf-keras takes no other callbacks that ask for batches; its
+        # own __init__ says that this one is not.
+        self._supports_tf_logs = True
         self._every = every
         self.checkpointer: TensorFlowCheckpointer | None = None
         """Can be waited for, and knows where a state came from; made when training begins."""

@@ -61,6 +61,7 @@ class ServerFiles:
         made = self._parts.make(step)
         with _written(made):
             self._through.checkpoint.write(str(made / NAME))
+        self._through.advice.look(self._through.checkpoint, str(made / NAME))
         (folder / PARTS).write_text(self._parts.settle(made).to_text())
 
     def read(self, folder: pathlib.Path, step: int) -> None:

@@ -124,3 +124,40 @@ def test_a_server_is_killed_while_it_writes(started, folders, monkeypatch):
     assert not list(folders(2)[0].glob("*.index"))
     with started(2) as others:
         assert others.ask("read:1") == kept
+
+
+def test_nothing_of_the_servers_passes_through_the_chief(started, folders, tmp_path, monkeypatch):
+    """256 MiB on two servers, a save of each kind in turns: how long each stands still, and what
+    memory it takes of the chief."""
+    monkeypatch.setenv("ROWS", str(1 << 21))  # a table, and as much that the optimizer keeps
+    with started(2) as servers:
+        servers.ask("draw:5")
+        told: dict[str, list[tuple[float, int]]] = {"servers": [], "chief": []}
+        for step in range(1, 5):
+            for way, found in told.items():
+                seconds, more = servers.ask(f"{way}:{step * 10 + len(way)}").split()
+                found.append((float(seconds), int(more)))
+    print(*(f"{way}: (s, MiB) {found}" for way, found in told.items()), sep="\n")
+    assert max(more for _, more in told["servers"]) < 64
+    assert max(more for _, more in told["chief"]) > 200  # the first; what it had is used again
+    sizes = {
+        way: sum(
+            path.stat().st_size for path in (tmp_path / "saved" / str(10 + len(way))).iterdir()
+        )
+        for way in told
+    }
+    assert sizes["servers"] < 10_000
+    assert sizes["chief"] > 256 << 20
+    assert all(path.stat().st_size > 128 << 20 for path in _big(folders(17)[0]))
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_an_optimizer_whose_slots_do_not_come_back_is_told(started, monkeypatch, capfd, servers):
+    """One of the legacy, for tables that lie on several servers; on one server they do."""
+    monkeypatch.setenv("OPTIMIZER", "legacy")
+    with started(servers) as some:
+        some.ask("draw:5")
+        for verb in ("write:1", "write:2", "chief:3"):
+            some.ask(verb)
+    told = capfd.readouterr().err.count("begins with initial slots")
+    assert told == (1 if servers > 1 else 0)

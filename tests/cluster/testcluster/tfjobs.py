@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import re
@@ -44,6 +45,24 @@ def wide_and_deep(namespace: str, steps: int, policy: Mapping[str, str] | None =
     containers["PS"]["command"] = [program, "/tools/hungry_server.py", str(HUNGER_MIB), *rest]
     containers["PS"]["resources"]["limits"]["memory"] = "768Mi"
     containers["PS"]["resources"]["requests"]["memory"] = "768Mi"
+    return job
+
+
+def sharded(job: Object, path: str, servers: int) -> Object:
+    """The same job, whose servers write their own variables to the claim of the checkpoints.
+
+    Args:
+        job: of ``wide_and_deep``; it is changed.
+        path: of the folder on the claim.
+        servers: how many there are.
+    """
+    job["metadata"]["annotations"]["rover-kf.io/checkpoint.shards"] = path
+    specs = job["spec"]["tfReplicaSpecs"]
+    chief, server = (specs[kind]["template"]["spec"] for kind in ("Chief", "PS"))
+    server["volumes"] = copy.deepcopy(chief["volumes"])
+    mounts = copy.deepcopy(chief["containers"][0]["volumeMounts"])
+    server["containers"][0]["volumeMounts"] = mounts
+    specs["PS"]["replicas"] = servers
     return job
 
 

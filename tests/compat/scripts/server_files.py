@@ -11,6 +11,7 @@ import itertools
 import os
 import pathlib
 import sys
+import time
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
@@ -32,8 +33,11 @@ class Model:
         made = {"table": [ROWS, 16], "wide": [ROWS + 3, 1], "bias": [3]}
         self.parts = {name: tf.Variable(tf.zeros(shape), name=name) for name, shape in made.items()}
         self.count = tf.Variable(0, dtype=tf.int64, name="count")
-        self.optimizer = tf.keras.optimizers.Adagrad(0.05)
-        self.optimizer.build(self.pieces())
+        if os.environ.get("OPTIMIZER") == "legacy":
+            self.optimizer = tf.keras.optimizers.legacy.Adagrad(0.05)
+        else:
+            self.optimizer = tf.keras.optimizers.Adagrad(0.05)
+            self.optimizer.build(self.pieces())
         self.state = tf.train.Checkpoint(optimizer=self.optimizer, count=self.count, **self.parts)
 
     def pieces(self):
@@ -53,12 +57,13 @@ class Model:
     def digest(self):
         """Of every byte, wherever it lies."""
         found = hashlib.sha256(self.count.numpy().tobytes())
-        for part in (*self.parts.values(), *self.optimizer.variables):
+        kept = self.optimizer.variables  # a method of the legacy's
+        for part in (*self.parts.values(), *(kept() if callable(kept) else kept)):
             found.update(tf.convert_to_tensor(part).numpy().tobytes())
         return found.hexdigest()
 
 
-def carry_out(verb, model, files, saved):
+def carry_out(verb, model, files, through, saved):
     """What a verb came to."""
     kind, _, number = verb.partition(":")
     folder = saved / number
@@ -67,9 +72,30 @@ def carry_out(verb, model, files, saved):
     elif kind == "write":
         folder.mkdir(parents=True)
         files.write(folder, int(number))
+    elif kind in ("servers", "chief"):
+        return measured(files if kind == "servers" else through, folder, int(number))
     elif kind == "read":
         files.read(folder, int(number))
     return model.digest()
+
+
+def memory():
+    """Most MiB that this process has had since the last call, and what it has."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    found = dict(line.split(":", 1) for line in status.splitlines())
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+    return [int(found[key].split()[0]) >> 10 for key in ("VmHWM", "VmRSS")]
+
+
+def measured(way, folder, step):
+    """Seconds of a save, and how much more memory the chief took meanwhile."""
+    folder.mkdir(parents=True)
+    memory()
+    _, before = memory()
+    begun = time.perf_counter()
+    way.write(folder, step)
+    seconds = time.perf_counter() - begun
+    return f"{seconds:.2f} {memory()[0] - before}"
 
 
 def tried(*asked):
@@ -88,9 +114,10 @@ def drive(resolver, shards, saved, verbs):
     tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         model = Model()
-    files = ServerFiles(ChiefFiles(model.state, told.files_device), Parts(shards, 1), told.servers)
+    through = ChiefFiles(model.state, told.files_device)
+    files = ServerFiles(through, Parts(shards, 1), told.servers)
     for verb in itertools.chain(verbs, map(str.strip, sys.stdin)):
-        print(verb, tried(verb, model, files, saved), flush=True)
+        print(verb, tried(verb, model, files, through, saved), flush=True)
     os._exit(0)  # the servers are away by now, perhaps
 
 
