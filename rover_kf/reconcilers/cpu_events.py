@@ -74,9 +74,8 @@ def left(
             f"{short}: steps wait for it. scaling.mode auto with cpu.max would give {replica.key} "
             f"replicas {new} in place of {old}{more}"
         )
-        reason = (
-            names.EVENT_SERVER_SHORT if replica.kind in seen.alone else names.EVENT_WORKER_SHORT
-        )
+        server = replica.kind == SERVER
+        reason = names.EVENT_SERVER_SHORT if server else names.EVENT_WORKER_SHORT
         return Event(reason, message, warning=True, at=now)
     message = f"CPU limit of {replica.key} replicas stays {old}, though {short}: {refused}{more}"
     return Event(names.EVENT_CPU_NOT_RAISED, message, warning=True, at=now)

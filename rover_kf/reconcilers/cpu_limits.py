@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods that the kernel holds back: their CPU limit raised while they run; pure.
 
-Parameter servers of a TFJob, and the pods of a PyTorchJob. As with memory, what the template states
-is what all pods of the type shall have, and a pod that has less is resized in place. No pod is
-replaced for it: where Kubernetes cannot resize, the template alone is changed, and the Event says
-how pods get it.
+Parameter servers and workers of a TFJob, and the pods of a PyTorchJob. As with memory, what the
+template states is what all pods of the type shall have, and a pod that has less is resized in
+place. No pod is replaced for it: where Kubernetes cannot resize, the template alone is changed, and
+the Event says how pods get it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ DEFERRED_SECONDS = 30.0
 """How long a node may put a resize off for want of room before that is told."""
 MOST_WINDOWS = 5
 """For so many windows a raise is waited for before more replicas are reckoned with, at most."""
+_SERVED = (cpu_events.SERVER, "worker")
+"""Of a job with parameter servers, in the order in which they are looked at."""
 MAX_WHY = 160
 """Of why a limit was raised, as the annotation keeps it."""
 
@@ -93,7 +95,8 @@ def _replicas(seen: Observed) -> tuple[Replica, ...]:
     found = adapter.replicas(job.manifest)
     if adapter is not TENSORFLOW:
         return found
-    return tuple(one for one in found if one.kind == cpu_events.SERVER and one.kind in seen.alone)
+    served = {one.kind: one for one in found if one.kind in seen.alone}
+    return tuple(served[kind] for kind in _SERVED if kind in served and cpu_events.SERVER in served)
 
 
 def _growth(replica: Replica, seen: Observed, memory: JobStatus, now: float) -> Growth | None:
@@ -103,7 +106,10 @@ def _growth(replica: Replica, seen: Observed, memory: JobStatus, now: float) -> 
     if limit is None or seen.policy.mode == OFF:
         return None
     uses, state = _uses(replica, seen, adapter), _state(replica, memory)
-    pace = _pace(seen, state.at + SETTLE_SECONDS if state.at else 0.0, now)
+    # What a server waits for may be a worker, and the other way round: one after the other.
+    known = memory.cpu if adapter is TENSORFLOW else (state,)
+    raised = max((one.at for one in known), default=0.0)
+    pace = _pace(seen, raised + SETTLE_SECONDS if raised else 0.0, now)
     if pace is None or not uses:
         return None
     node = max(map(quantities.parse_millicores, seen.node_cpu), default=None)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 
 import pytest
 from memory_cluster import Killed
@@ -69,6 +70,55 @@ def test_a_hot_server_is_given_more_until_it_is_hot_no_more(clock, history):
     assert "stays 1," in full
     assert "cpu.max is reached" in full
     assert not any(reason.startswith("Scale") for reason in cluster.reasons())
+
+
+class HotWorkers(HotServer):
+    """What a step takes lies with two workers as well; the slower side is waited for."""
+
+    worker_needs = 0.4
+
+    def __init__(self, clock, **annotations):
+        super().__init__(clock, **annotations)
+        self.law = lambda _: max(
+            self.needs / self.cores, self.worker_needs / self.worker_cores, self.least
+        )
+
+    @property
+    def worker_cores(self):
+        (container,) = self.pods[1].containers
+        return quantities.parse_cores(container.cpu_limit)
+
+    def look(self, history, windows=1):
+        for _ in range(windows):
+            busy = self.worker_needs / self.law(1)
+            held = 0.9 if busy >= 0.99 * self.worker_cores else 0.05
+            use = CpuUse(busy, self.worker_cores, held, 10.0)
+            self.more_cpu = {"digits-worker-0": use, "digits-worker-1": use}
+            super().look(history)
+
+
+def test_servers_and_workers_are_raised_one_after_the_other(clock, history):
+    """Where a step takes both of them: what the first raise brings is measured before the next."""
+    cluster = HotWorkers(clock)
+    cluster.look(history, 24)
+    assert cluster.limits("cpu") == {"Chief": "200m", "Worker": "1", "PS": "1"}
+    kinds = [line.split()[3] for line in cluster.told(RAISED)]
+    assert kinds == ["PS", "Worker", "PS", "Worker"]
+    times = [event.at for event in cluster.events if event.reason == RAISED]
+    assert all(later - sooner > 20.0 for sooner, later in itertools.pairwise(times))
+    assert {pod for pod, _ in cluster.resized} == {PS, "digits-worker-0", "digits-worker-1"}
+
+
+def test_workers_that_are_short_are_told_apart(clock, history):
+    """By mode recommend: their own Event, what they would get, and nothing is changed."""
+    cluster = HotWorkers(clock, **{"scaling.mode": "recommend"})
+    cluster.needs = 0.05
+    cluster.look(history, 6)
+    (told,) = cluster.told(names.EVENT_WORKER_SHORT)
+    assert "(2 of 2 Worker)" in told
+    assert "would give Worker replicas 800m in place of 200m" in told
+    assert cluster.told(SHORT) == []
+    assert cluster.limits("cpu")["Worker"] == "200m"
 
 
 def test_explain_says_what_other_servers_would_bring(clock, history):
