@@ -32,13 +32,16 @@ class Served:
     Args:
         slots: the pod's, empty.
         content: of the step.
+        reader_seconds: after which a reader that takes nothing loses it.
     """
 
-    def __init__(self, slots: Slots, content: bytes = CONTENT) -> None:
+    def __init__(
+        self, slots: Slots, content: bytes = CONTENT, *, reader_seconds: float = 60.0
+    ) -> None:
         self.arena = slots.arena(0)
         slots.allocate(ArenaRequest(0, len(content)))
         self.seal = self.save(content)
-        self.port, self._server = 0, SlotServer(slots, reader_seconds=1.0)
+        self.port, self._server = 0, SlotServer(slots, reader_seconds=reader_seconds)
 
     def save(self, content: bytes, slot: int = 0) -> Seal:
         """Step 7 as it is from now on."""

@@ -13,6 +13,7 @@ import checkpoint_pod
 import crc32c
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from tests_support import eventually
 
 from rover_kf.api import codec, names
 from rover_kf.api.checkpoints import (
@@ -45,11 +46,15 @@ def _stored(settings: SidecarSettings) -> Storage | None:
 class Coordinator:
     """Commits behind its routes."""
 
-    def __init__(self, home: pathlib.Path, **changes: object) -> None:
+    def __init__(
+        self, home: pathlib.Path, *, resolve_seconds: float = 60.0, **changes: object
+    ) -> None:
         self.story = checkpoint_pod.Told()
         settings = checkpoint_pod.settings_of(home, **changes)
         peers, stored = SidecarPeers(settings), _stored(settings)
-        self.commits = Commits(settings, self.story, peers, storage=stored, resolve_seconds=2.0)
+        self.commits = Commits(
+            settings, self.story, peers, storage=stored, resolve_seconds=resolve_seconds
+        )
         self.root = home / "pvc" / "demo"
         self._client: TestClient | None = None
 
@@ -70,6 +75,11 @@ class Coordinator:
         return await self.ask(
             names.PATH_COMMIT_RESOLVE, ResolveRequest(round_, rank, world, held), ResolveReply
         )
+
+    async def asked(self, *ranks: int) -> None:
+        """Wait until these ranks' questions are there."""
+        known = lambda: set(self.commits._common._asked) == set(ranks)  # noqa: E731 - one condition
+        await asyncio.to_thread(eventually, known, what=f"questions of ranks {ranks}")
 
     def durable(self, step: int, *, round_: int = 1, content: bytes = b"state") -> Durable:
         """Write the file of a world's only rank as its sidecar does."""
@@ -92,8 +102,8 @@ def test_all_ranks_get_one_answer(tmp_path):
     async def scene() -> None:
         async with Coordinator(tmp_path) as coordinator:
             first = asyncio.create_task(coordinator.resolve(0, HELD))
-            done, _ = await asyncio.wait({first}, timeout=0.2)
-            assert not done
+            await coordinator.asked(0)
+            assert not first.done()
             second = await coordinator.resolve(1)
             assert (await first).source == "memory"
             assert (second.step, second.source, second.holdings) == (20, "peer", (HELD,))
@@ -107,7 +117,7 @@ def test_a_rank_that_never_asks_is_named(tmp_path):
     """After the limit the others get an error that says which ranks did not call restore."""
 
     async def scene() -> None:
-        async with Coordinator(tmp_path) as coordinator:
+        async with Coordinator(tmp_path, resolve_seconds=0.5) as coordinator:
             refused = await coordinator.resolve(0, world=3)
             assert refused["error"] == "CheckpointError"
             assert "ranks [1, 2] of round 1" in refused["message"]
@@ -121,7 +131,7 @@ def test_asks_of_an_older_round_are_refused(tmp_path):
     async def scene() -> None:
         async with Coordinator(tmp_path) as coordinator:
             waiting = asyncio.create_task(coordinator.resolve(0, world=2))
-            await asyncio.wait({waiting}, timeout=0.2)
+            await coordinator.asked(0)
             assert (await coordinator.resolve(0, round_=2, world=1)).source == "none"
             assert "round 2 has begun" in (await waiting)["message"]
             assert "round 1 is over" in (await coordinator.resolve(1))["message"]

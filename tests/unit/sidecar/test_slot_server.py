@@ -146,7 +146,8 @@ def test_a_reader_that_stands_still_loses_the_slot(slots, size):
     """Whether all of it is on its way or most is not yet: a pin must not outlive its use."""
 
     async def ask():
-        async with Served(slots, (CONTENT * 8)[:size]).running() as served:
+        content = (CONTENT * 8)[:size]
+        async with Served(slots, content, reader_seconds=1.0).running() as served:
             _, writer = await served.ask()
             seconds = await served.freed(within=60)
             assert seconds > 0.5
