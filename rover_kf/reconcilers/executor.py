@@ -104,14 +104,26 @@ class Executor:
                 self._cordon(job, effect, now)
             case Discard():
                 self._discard(job)
-            case Abandon(pod):
-                self._cluster.abandon_pod(job.key, pod)
+            case Abandon():
+                self._abandon(job, effect)
 
     def _tell(self, job: ObservedJob, event: Event) -> None:
         try:
             self._cluster.emit(job.key, event)
         except errors.InputError as refusal:  # who watches a job need not be able to make Events
             LOG.info("%s: %s is not told: %s", job.key, event.reason, refusal)
+
+    def _abandon(self, job: ObservedJob, effect: Abandon) -> None:
+        pod = effect.pod
+        try:
+            self._cluster.abandon_pod(job.key, pod)
+        except errors.InputError as refusal:  # who watches a job need not have the right
+            message = f"{pod.name} is not removed, though {pod.node} is not heard: {refusal}"
+            # The same line each time: it is told once.
+            stamp = Event(names.EVENT_POD_NOT_REMOVED, message, warning=True, at=job.created_at)
+            self._tell(job, dataclasses.replace(stamp, sequence=1, source=pod.uid))
+        else:
+            self._tell(job, effect.event)
 
     def _enlarge(self, job: ObservedJob, effect: Enlarge) -> None:
         pod = effect.pod

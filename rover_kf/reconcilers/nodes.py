@@ -13,7 +13,7 @@ from __future__ import annotations
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.injection import tfjob
-from rover_kf.reconcilers.plan import Abandon, Observed, Plan, Renew, Tell
+from rover_kf.reconcilers.plan import Abandon, Observed, Plan, Renew
 
 _ENDED = ("Succeeded", "Failed")
 _CONNECTED = frozenset({"ps", "worker"})
@@ -38,7 +38,7 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
         event = Event(names.EVENT_POD_LOST, message, warning=True, at=now)
         # They are told first: of a pod that is removed nobody would tell after a crash.
         told = _renewals(pod, seen, message)
-        made = made.then(*told, Abandon(pod), Tell(event), status=made.status)
+        made = made.then(*told, Abandon(pod, event), status=made.status)
     return made
 
 

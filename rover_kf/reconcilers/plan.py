@@ -126,6 +126,8 @@ class Abandon:
     """Remove a pod whose node is silent: the operator makes another one elsewhere."""
 
     pod: Pod
+    event: Event
+    """That is told once it is removed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -282,4 +284,4 @@ class Plan:
 
     def told(self) -> tuple[Event, ...]:
         """The Events that it puts on the job."""
-        return tuple(effect.event for effect in self.effects if isinstance(effect, Tell))
+        return tuple(effect.event for effect in self.effects if isinstance(effect, Tell | Abandon))

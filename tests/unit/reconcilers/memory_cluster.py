@@ -127,6 +127,8 @@ class MemoryCluster:
 
     def abandon_pod(self, _, pod):
         self._point("abandon")
+        if self.may_not:
+            raise errors.InputError(self.may_not)
         self.pods = tuple(one for one in self.pods if one.uid != pod.uid)
 
     def delete_pod(self, _, pod):

@@ -79,3 +79,17 @@ def test_a_pod_that_ended_and_waits_for_its_node_is_removed(clock, history):
     assert [pod.replica_index for pod in cluster.pods] == [0, 1]
     (told,) = lost(cluster)
     assert "digits-worker-2" in told
+
+
+def test_who_may_not_remove_it_says_so_and_goes_on(clock, history):
+    """Nothing is said to be removed; the job is looked after as before."""
+    cluster = MemoryCluster(clock)
+    cluster.pods, cluster.silent = pods(), {"n2": clock() - 60}
+    cluster.may_not = "403: may not delete pods"
+    look(cluster, history)
+    assert len(cluster.pods) == 4
+    assert lost(cluster) == []
+    (told,) = [one for one in cluster.events if one.reason == names.EVENT_POD_NOT_REMOVED]
+    assert told.message == (
+        "digits-worker-2 is not removed, though n2 is not heard: 403: may not delete pods"
+    )
