@@ -164,6 +164,8 @@ class RunHistory:
             LOG.info("%s: runs alike tell nothing of its servers: %s", job.key, error)
             rows = ()
         if own is not None and own.uid == job.uid:
+            if server_law.changed_at(own.servers, own.windows):
+                rows = ()  # what runs before it were like, it is not any more
             rows = (*rows, *server_law.rows_of(own.servers, own.windows))
         return server_law.fit(rows[-MOST_ROWS:])
 

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from rover_kf.api.records import ServerSetup
 from rover_kf.api.samples import Throughput
 from rover_kf.scaling import least_squares
+from rover_kf.scaling.medians import CHANGED, CHANGED_WINDOWS
 
 RIDGE = (0.02, 0.02, 0.02, 0.05, 0.05)
 """Of the terms at their medians, in medians of a step: what repeats another term is dropped."""
@@ -98,13 +99,35 @@ def fit(rows: Sequence[ServerRow]) -> ServerModel | None:
     return ServerModel(tuple(float(term) for term in _solve(rows)), tuple(rows), width)
 
 
+def changed_at(setups: Sequence[ServerSetup], windows: Iterable[Throughput]) -> float:
+    """When a setup last became another than it had been: Unix seconds; 0 if none has.
+
+    Code, data or the machines have changed then, and nothing from before tells of what comes. The
+    rule is that of the ring's law (``medians``).
+    """
+    return max((_changed(some) for some in _by_setup(setups, windows).values()), default=0.0)
+
+
 def rows_of(setups: Sequence[ServerSetup], windows: Iterable[Throughput]) -> tuple[ServerRow, ...]:
     """Medians of a run's windows, one for each setup, in the order of their newest windows.
+
+    What is older than the last change (``changed_at``) counts for nothing.
 
     Args:
         setups: of the run, in the order of time.
         windows: of its chief, who counts the steps of all workers.
     """
+    seen = tuple(windows)
+    since = changed_at(setups, seen)
+    found = _by_setup(setups, (window for window in seen if window.started_at >= since))
+    order = sorted(found.items(), key=lambda item: item[1][-1].ended_at)
+    return tuple(_row(setup, some[-WINDOWS_PER_SETUP:]) for setup, some in order)
+
+
+def _by_setup(
+    setups: Sequence[ServerSetup], windows: Iterable[Throughput]
+) -> dict[ServerSetup, list[Throughput]]:
+    """Windows in which one setup was there all through, by the newest setup of its numbers."""
     found: dict[tuple[float, ...], list[Throughput]] = {}
     known: dict[tuple[float, ...], ServerSetup] = {}
     for window in windows:
@@ -113,14 +136,25 @@ def rows_of(setups: Sequence[ServerSetup], windows: Iterable[Throughput]) -> tup
             key = _numbers(setup)
             found.setdefault(key, []).append(window)
             known[key] = setup
-    order = sorted(found, key=lambda key: found[key][-1].ended_at)
-    return tuple(_row(known[key], found[key][-WINDOWS_PER_SETUP:]) for key in order)
+    return {known[key]: some for key, some in found.items()}
+
+
+def _changed(windows: Sequence[Throughput]) -> float:
+    newest, before = windows[-CHANGED_WINDOWS:], windows[:-CHANGED_WINDOWS][-WINDOWS_PER_SETUP:]
+    if len(newest) < CHANGED_WINDOWS or len(before) < CHANGED_WINDOWS:
+        return 0.0
+    usual = statistics.median(map(_seconds, before))
+    off = [math.log(_seconds(window) / usual) for window in newest]
+    return newest[0].started_at if min(off) > CHANGED or max(off) < -CHANGED else 0.0
+
+
+def _seconds(window: Throughput) -> float:
+    """Of a step of the whole job, without what saves took."""
+    return max((window.ended_at - window.started_at - window.save_seconds) / window.steps, 1e-9)
 
 
 def _row(setup: ServerSetup, windows: Sequence[Throughput]) -> ServerRow:
-    seconds = statistics.median(
-        (w.ended_at - w.started_at - w.save_seconds) / w.steps for w in windows
-    )
+    seconds = statistics.median(map(_seconds, windows))
     batch = statistics.median(w.global_batch or 1.0 for w in windows)
     return ServerRow(setup, batch, max(setup.workers * seconds, 1e-9))
 

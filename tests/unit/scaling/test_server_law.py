@@ -138,3 +138,18 @@ def test_windows_count_for_the_setup_they_were_made_in():
     assert (one.setup, one.batch, one.seconds) == (first, 32.0, 2.0)
     assert (two.setup, two.seconds) == (second, 2 * 0.5)
     assert server_law.rows_of((), windows) == ()
+
+
+def test_a_machine_that_changed_is_learnt_anew():
+    """Two windows in a row of a setup at half its pace: what other setups had shown before counts
+    no more. One such window is chance."""
+    fewer = ServerSetup(0.0, 1, 1, 1.0, 1.0)
+    more = dataclasses.replace(fewer, since=300.0, workers=2)
+    calm = [window(60 * i, 60 if i < 5 else 120) for i in range(7)]
+    later = [window(60 * i, 60) for i in (7, 8)]
+    assert len(server_law.rows_of((fewer, more), [*calm, later[0]])) == 2
+    assert server_law.changed_at((fewer, more), [*calm, later[0]]) == 0.0
+    (row,) = server_law.rows_of((fewer, more), [*calm, *later])
+    assert (row.setup.workers, row.seconds) == (2, pytest.approx(2.0))
+    assert server_law.changed_at((fewer, more), [*calm, *later]) == 420.0
+    assert server_law.fit([row]) is None
