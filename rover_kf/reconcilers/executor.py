@@ -119,9 +119,7 @@ class Executor:
             self._cluster.abandon_pod(job.key, pod)
         except errors.InputError as refusal:  # who watches a job need not have the right
             message = f"{pod.name} is not removed, though {pod.node} is not heard: {refusal}"
-            # The same line each time: it is told once.
-            stamp = Event(names.EVENT_POD_NOT_REMOVED, message, warning=True, at=job.created_at)
-            self._tell(job, dataclasses.replace(stamp, sequence=1, source=pod.uid))
+            self._tell(job, _told_once(job, names.EVENT_POD_NOT_REMOVED, message, pod.uid))
         else:
             self._tell(job, effect.event)
 
@@ -134,9 +132,7 @@ class Executor:
         except errors.InputError as refusal:
             what = effect.what
             message = f"{pod.name} does not get the {what} that its template states: {refusal}"
-            # The same line each time: it is told once.
-            stamp = Event(effect.refused_as, message, warning=True, at=job.created_at)
-            self._cluster.emit(job.key, dataclasses.replace(stamp, sequence=1, source=pod.uid))
+            self._cluster.emit(job.key, _told_once(job, effect.refused_as, message, pod.uid))
 
     def _cordon(self, job: ObservedJob, effect: Cordon, now: float) -> None:
         node, reason = effect.node, effect.reason
@@ -161,9 +157,7 @@ class Executor:
                 f"the job is suspended, not deleted: {refusal}; the component `delete-lost` of the "
                 "manifests gives the controller that right"
             )
-            # The same line each time: it is told once.
-            stamp = Event(names.EVENT_NOT_DELETED, message, warning=True, at=job.created_at)
-            self._cluster.emit(job.key, dataclasses.replace(stamp, sequence=1, source=job.uid))
+            self._cluster.emit(job.key, _told_once(job, names.EVENT_NOT_DELETED, message, job.uid))
 
     def _patch(self, job: ObservedJob, patch: dict[str, object]) -> ObservedJob:
         """Patch the version that was planned for, or one that differs only in the operator's part.
@@ -181,6 +175,11 @@ class Executor:
                     raise
                 job = fresh
         raise errors.Conflict(f"{job.key} changes faster than it can be patched")
+
+
+def _told_once(job: ObservedJob, reason: str, message: str, source: str) -> Event:
+    """A warning that is the same line at each look, and so one Event."""
+    return Event(reason, message, warning=True, at=job.created_at, sequence=1, source=source)
 
 
 def _planned_from(job: ObservedJob) -> tuple[object, ...]:

@@ -55,14 +55,23 @@ def since_change(windows: Sequence[Throughput]) -> Sequence[Throughput]:
     """What was seen since the newest visit to a world whose step time is another than before."""
     start = 0
     for places in _by_place(windows):
-        newest, before = places[-CHANGED_WINDOWS:], places[:-CHANGED_WINDOWS][-WINDOWS_PER_WORLD:]
-        if len(newest) < CHANGED_WINDOWS or len(before) < CHANGED_WINDOWS:
-            continue
-        usual = statistics.median(windows[i].step_seconds for i in before)
-        off = [math.log(windows[i].step_seconds / usual) for i in newest]
-        if min(off) > CHANGED or max(off) < -CHANGED:
-            start = max(start, newest[0])
+        if jumped([windows[i].step_seconds for i in places]):
+            start = max(start, places[-CHANGED_WINDOWS])
     return windows[start:]
+
+
+def jumped(seconds: Sequence[float]) -> bool:
+    """Whether the newest step times of a world are all off, one way, from those before.
+
+    Args:
+        seconds: of its windows, in the order of time.
+    """
+    newest, before = seconds[-CHANGED_WINDOWS:], seconds[:-CHANGED_WINDOWS][-WINDOWS_PER_WORLD:]
+    if len(newest) < CHANGED_WINDOWS or len(before) < CHANGED_WINDOWS:
+        return False
+    usual = statistics.median(before)
+    off = [math.log(one / usual) for one in newest]
+    return min(off) > CHANGED or max(off) < -CHANGED
 
 
 def medians(windows: Sequence[Throughput]) -> tuple[Median, ...]:

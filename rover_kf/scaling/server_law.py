@@ -24,8 +24,7 @@ import numpy.typing as npt
 
 from rover_kf.api.records import ServerSetup
 from rover_kf.api.samples import Throughput
-from rover_kf.scaling import least_squares
-from rover_kf.scaling.medians import CHANGED, CHANGED_WINDOWS
+from rover_kf.scaling import least_squares, medians
 
 RIDGE = (0.02, 0.02, 0.02, 0.05, 0.05)
 """Of the terms at their medians, in medians of a step: what repeats another term is dropped."""
@@ -140,12 +139,8 @@ def _by_setup(
 
 
 def _changed(windows: Sequence[Throughput]) -> float:
-    newest, before = windows[-CHANGED_WINDOWS:], windows[:-CHANGED_WINDOWS][-WINDOWS_PER_SETUP:]
-    if len(newest) < CHANGED_WINDOWS or len(before) < CHANGED_WINDOWS:
-        return 0.0
-    usual = statistics.median(map(_seconds, before))
-    off = [math.log(_seconds(window) / usual) for window in newest]
-    return newest[0].started_at if min(off) > CHANGED or max(off) < -CHANGED else 0.0
+    jumps = medians.jumped([*map(_seconds, windows)])
+    return windows[-medians.CHANGED_WINDOWS].started_at if jumps else 0.0
 
 
 def _seconds(window: Throughput) -> float:
