@@ -139,8 +139,11 @@ def _by_setup(
 
 
 def _changed(windows: Sequence[Throughput]) -> float:
-    jumps = medians.jumped([*map(_seconds, windows)])
-    return windows[-medians.CHANGED_WINDOWS].started_at if jumps else 0.0
+    seconds = [*map(_seconds, windows)]
+    for end in range(len(seconds), 0, -1):
+        if medians.jumped(seconds[:end]):
+            return windows[end - medians.CHANGED_WINDOWS].started_at
+    return 0.0
 
 
 def _seconds(window: Throughput) -> float:

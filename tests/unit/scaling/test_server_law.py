@@ -153,3 +153,5 @@ def test_a_machine_that_changed_is_learnt_anew():
     assert (row.setup.workers, row.seconds) == (2, pytest.approx(2.0))
     assert server_law.changed_at((fewer, more), [*calm, *later]) == 420.0
     assert server_law.fit([row]) is None
+    settled = [*calm, *(window(60 * i, 60) for i in range(7, 20))]
+    assert len(server_law.rows_of((fewer, more), settled)) == 1
