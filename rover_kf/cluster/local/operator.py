@@ -200,6 +200,7 @@ class Operator:
             failed = concluded.type in ("Failed", "Restarting")
             # First: whoever sees the job ended and then asks what was told finds it.
             self._tell(run, concluded.reason, concluded.message, warning=failed)
+        self._show(run)  # as well: its pods are at least as far as what was concluded from them
         self._store.update(run.key, change)
 
     # -- ends --------------------------------------------------------------------------------------

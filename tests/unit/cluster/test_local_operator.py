@@ -229,6 +229,21 @@ def test_init_containers_come_first_in_order(cluster):
     assert codes["pytorch"] == 0
 
 
+def test_who_sees_a_job_ended_sees_how_its_pods_ended(cluster, monkeypatch):
+    """At the moment when the end is stored, the pods that it was concluded from are stored."""
+    seen, update = [], cluster.store.update
+
+    def updated(key, change):
+        update(key, change)
+        if cluster.get_job(key).finished:
+            seen.extend((pod.phase, pod.containers[0].exit_code) for pod in cluster.list_pods(key))
+
+    monkeypatch.setattr(cluster.store, "update", updated)
+    key = cluster.create_job(job("seen", worker=replica("exit 0"))).key
+    ended(cluster, key)
+    assert eventually(lambda: seen, within=WAIT)[0] == ("Succeeded", 0)
+
+
 def test_a_native_sidecar_is_waited_for_and_restarted(cluster):
     """The container starts after the startup probe passes; a crashed sidecar comes back."""
     server = (
