@@ -53,19 +53,26 @@ def measured(windows: Sequence[Throughput]) -> float:
 
 def since_change(windows: Sequence[Throughput]) -> Sequence[Throughput]:
     """What was seen since the newest visit to a world whose step time is another than before."""
-    start = 0
+    since = 0
     for places in _by_place(windows):
-        if jumped([windows[i].step_seconds for i in places]):
-            start = max(start, places[-CHANGED_WINDOWS])
-    return windows[start:]
+        quiet = [i for i in places if _is_quiet(windows[i])]
+        start = level_start([windows[i].step_seconds for i in quiet])
+        since = max(since, quiet[start] if start else 0)
+    return windows[since:]
 
 
-def jumped(seconds: Sequence[float]) -> bool:
-    """Whether the newest step times of a world are all off, one way, from those before.
+def level_start(seconds: Sequence[float]) -> int:
+    """Where the newest step times of a world begin that nothing but noise has changed since.
 
     Args:
         seconds: of its windows, in the order of time.
     """
+    ends = range(len(seconds), 0, -1)
+    return next((end - CHANGED_WINDOWS for end in ends if _jumped(seconds[:end])), 0)
+
+
+def _jumped(seconds: Sequence[float]) -> bool:
+    """Whether the newest step times are all off, one way, from those before."""
     newest, before = seconds[-CHANGED_WINDOWS:], seconds[:-CHANGED_WINDOWS][-WINDOWS_PER_WORLD:]
     if len(newest) < CHANGED_WINDOWS or len(before) < CHANGED_WINDOWS:
         return False
@@ -112,8 +119,11 @@ def _by_place(windows: Sequence[Throughput]) -> list[list[int]]:
 
 def _undisturbed(windows: Sequence[Throughput]) -> Sequence[Throughput]:
     """Without windows that saves took much of; all, if there are only such."""
-    quiet = [w for w in windows if w.save_seconds <= SAVING * (w.ended_at - w.started_at)]
-    return quiet or windows
+    return [*filter(_is_quiet, windows)] or windows
+
+
+def _is_quiet(window: Throughput) -> bool:
+    return window.save_seconds <= SAVING * (window.ended_at - window.started_at)
 
 
 def _batch_of(window: Throughput) -> float:

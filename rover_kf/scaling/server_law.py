@@ -139,11 +139,8 @@ def _by_setup(
 
 
 def _changed(windows: Sequence[Throughput]) -> float:
-    seconds = [*map(_seconds, windows)]
-    for end in range(len(seconds), 0, -1):
-        if medians.jumped(seconds[:end]):
-            return windows[end - medians.CHANGED_WINDOWS].started_at
-    return 0.0
+    start = medians.level_start([*map(_seconds, windows)])
+    return windows[start].started_at if start else 0.0
 
 
 def _seconds(window: Throughput) -> float:

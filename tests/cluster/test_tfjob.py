@@ -56,10 +56,6 @@ def start(cluster, namespace, with_trainer, shared_claim):
     return begin
 
 
-def _told(job: RunningJob, reason: str) -> list[str]:
-    return [event["message"] for event in job.events() if event["reason"] == reason]
-
-
 def _uids(job: RunningJob) -> dict[str, str]:
     return {name: pod["metadata"]["uid"] for name, pod in job.pods().items()}
 
@@ -108,13 +104,13 @@ def test_every_part_of_a_tfjob_is_lost(cluster, controller, faults, start):
     assert result["least"] == EPOCHS, "a row was lost"
     assert result["rows"] - EPOCHS * ROWS <= BATCH, "more than the lost worker's batch again"
 
-    (raised,) = _told(job, names.EVENT_MEMORY_RAISED)
+    (raised,) = job.told(names.EVENT_MEMORY_RAISED)
     assert "PS replicas 768Mi -> " in raised
     assert "in place" in raised
-    died = _told(job, names.EVENT_PROCESS_FAILED)
+    died = job.told(names.EVENT_PROCESS_FAILED)
     assert any(server in line and "out_of_memory" in line for line in died)
     assert any(chief.pod in line for line in died)
-    eventually(lambda: _told(job, "RunRecorded"), within=60, what="the history's row")
+    eventually(lambda: job.told("RunRecorded"), within=60, what="the history's row")
     read = ("exec", "deploy/rover-kf-controller", "--", "python3", "-c", _ROW, job.namespace)
     record = json.loads(cluster.kubectl("-n", controller, *read))
     assert record["signature"]["kind"] == "TFJob"
@@ -161,7 +157,7 @@ def test_a_chief_that_is_lost_with_its_memory_goes_on_from_the_servers(cluster, 
     assert {name for name in before if after[name] != before[name]} == {chief.pod}
     told = f"resumes at step {begun.step} from peer"
     eventually(
-        lambda: any(told in line for line in _told(job, names.EVENT_RESTORED)),
+        lambda: any(told in line for line in job.told(names.EVENT_RESTORED)),
         within=60, what="the Event",
     )  # fmt: skip
     print(f"\nhad told {max(losses)}, went on with {begun}")
@@ -252,13 +248,13 @@ def test_workers_come_and_go_live(cluster, namespace, with_trainer, shared_claim
     eventually(lambda: len(job.pods()) == 3, within=PATIENCE, every=0.5, what="two pods' end")
     _took(job, 0, known + 20)
     went = eventually(
-        lambda: len(found := _told(job, names.EVENT_WORKER_WENT)) == 2 and found,
+        lambda: len(found := job.told(names.EVENT_WORKER_WENT)) == 2 and found,
         within=120, every=1, what="Events of those that went",
     )  # fmt: skip
     assert _uids(job) == before
     assert eventually(job.verdict, within=2 * PATIENCE, every=0.5, what="the end") == "Succeeded"
     assert len(chief.starts()) == 1
-    came, result = _told(job, names.EVENT_WORKER_CAME), chief.result()
+    came, result = job.told(names.EVENT_WORKER_CAME), chief.result()
     assert sorted(re.findall(r"worker (\d) takes", " ".join(came))) == ["0", "1", "2"]
     assert result["least"] == COMING_EPOCHS, "a row was lost"
     assert result["rows"] - COMING_EPOCHS * ROWS <= 2 * COMING_BATCH
@@ -266,23 +262,26 @@ def test_workers_come_and_go_live(cluster, namespace, with_trainer, shared_claim
 
 
 @pytest.mark.at_length
-def test_a_hot_server_is_given_more_in_place(cluster, namespace, with_trainer, shared_claim):
-    """A PS whose limit holds it back is found, told, and resized while it runs: no pod and no
-    program begins anew, and the same steps take less time."""
+@pytest.mark.parametrize("kind", ["PS", "Worker"])
+def test_pods_that_lack_cores_are_given_more_in_place(
+    cluster, namespace, with_trainer, shared_claim, kind
+):
+    """A PS or workers whose limit holds them back are found, told, and resized while they run: no
+    pod and no program begins anew, and the same steps take less time."""
     shared_claim(tfjobs.CLAIM)
-    made = tfjobs.hot(namespace, HOT_STEPS, {"scaling.mode": "auto", "cpu.max": "1"})
+    made = tfjobs.hot(namespace, HOT_STEPS, {"scaling.mode": "auto", "cpu.max": "1"}, kind)
     apply(cluster, [with_trainer(made, scripts=jobs.SAMPLES, tools=jobs.TOOLS)])
     job = RunningJob(cluster, namespace, tfjobs.NAME, "TFJob")
-    chief, server = Chief(job, PATIENCE), f"{tfjobs.NAME}-ps-0"
+    chief, slow_pod = Chief(job, PATIENCE), f"{tfjobs.NAME}-{kind.lower()}-0"
     chief.reach(10)
     before = _uids(job)
     lines = eventually(
-        lambda: _told(job, names.EVENT_CPU_RAISED), within=PATIENCE, every=0.5, what="a raise"
+        lambda: job.told(names.EVENT_CPU_RAISED), within=PATIENCE, every=0.5, what="a raise"
     )
-    assert f"CPU limit of PS replicas {tfjobs.HOT_CPU} -> " in lines[0]
-    assert f"in place: {server} had used up its {tfjobs.HOT_CPU} in " in lines[0]
+    assert f"CPU limit of {kind} replicas {tfjobs.HOT_CPU} -> " in lines[0]
+    assert f"in place: {slow_pod} had used up its {tfjobs.HOT_CPU} in " in lines[0]
     eventually(
-        lambda: _cores(job, server) > quantities.parse_cores(tfjobs.HOT_CPU),
+        lambda: _cores(job, slow_pod) > quantities.parse_cores(tfjobs.HOT_CPU),
         within=60, every=0.3, what="the kubelet to have resized it",
     )  # fmt: skip
     chief.reach(HOT_STEPS - 20)
@@ -293,9 +292,9 @@ def test_a_hot_server_is_given_more_in_place(cluster, namespace, with_trainer, s
     assert _uids(job).items() <= before.items()
     assert len(chief.starts()) == 1
     specs = objects.get(cluster, namespace, "tfjob", tfjobs.NAME)["spec"]["tfReplicaSpecs"]
-    (container,) = specs["PS"]["template"]["spec"]["containers"]
+    (container,) = specs[kind]["template"]["spec"]["containers"]
     assert quantities.parse_cores(container["resources"]["limits"]["cpu"]) > 0.1
-    raised, kept = _told(job, names.EVENT_CPU_RAISED), _told(job, names.EVENT_CPU_NOT_RAISED)
+    raised, kept = job.told(names.EVENT_CPU_RAISED), job.told(names.EVENT_CPU_NOT_RAISED)
     print(f"\n{slow:.2f} -> {fast:.2f} steps/s; {raised} {kept}")
 
 

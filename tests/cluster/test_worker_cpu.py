@@ -48,10 +48,6 @@ def starving(namespace: str, name: str = "starving") -> dict:
     return job
 
 
-def _told(job: RunningJob, reason: str) -> list[dict]:
-    return [event for event in job.events() if event["reason"] == reason]
-
-
 def _cores(job: RunningJob) -> float:
     """What the first worker's kubelet says that its trainer may use now."""
     statuses = job.pods()[f"{job.name}-worker-0"]["status"]["containerStatuses"]
@@ -74,11 +70,11 @@ def test_a_starved_worker_gets_cores_before_replicas(cluster, namespace, with_tr
     eventually(lambda: job.status().get("windows"), within=PATIENCE, every=0.5, what="a window")
     slow = _rate(job.status()["windows"][:1])
     uid = job.pods()["starving-worker-0"]["metadata"]["uid"]
-    raised = eventually(lambda: _told(job, "CpuRaised"), within=PATIENCE, every=0.5, what="a raise")
-    assert f"CPU limit of Worker replicas {STATED} -> " in raised[0]["message"]
-    assert f"in place: starving-worker-0 had used up its {STATED} in " in raised[0]["message"]
-    assert "of a step waits for data" in raised[0]["message"]
-    assert _told(job, "ScaleDecision") == [], "no replica before cores"
+    raised = eventually(lambda: job.told("CpuRaised"), within=PATIENCE, every=0.5, what="a raise")
+    assert f"CPU limit of Worker replicas {STATED} -> " in raised[0]
+    assert f"in place: starving-worker-0 had used up its {STATED} in " in raised[0]
+    assert "of a step waits for data" in raised[0]
+    assert job.told("ScaleDecision") == [], "no replica before cores"
     eventually(
         lambda: _cores(job) > quantities.parse_cores(STATED),
         within=60, every=0.3, what="the kubelet to have resized it",

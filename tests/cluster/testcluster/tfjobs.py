@@ -86,21 +86,22 @@ def _sample(name: str, namespace: str) -> Object:
     return job
 
 
-def hot(namespace: str, steps: int, policy: Mapping[str, str]) -> Object:
-    """The same job with a wide layer, and a PS that has too little of a core for it; it tells.
+def hot(namespace: str, steps: int, policy: Mapping[str, str], kind: str = "PS") -> Object:
+    """The same job with a wide layer, and pods that have too little of a core for it; it tells.
 
     Args:
         namespace: where it goes.
         steps: to train.
         policy: annotations without the prefix, beside the sample's.
+        kind: of those pods.
     """
     told = {"scaling.window": HOT_WINDOW, "checkpoint.every": "20", **policy}
     job = telling(wide_and_deep(namespace, steps, told))
     specs = job["spec"]["tfReplicaSpecs"]
     specs["Chief"]["template"]["spec"]["containers"][0]["command"] += ["--width", str(HOT_WIDTH)]
-    (server,) = specs["PS"]["template"]["spec"]["containers"]
-    server["resources"]["limits"]["cpu"] = HOT_CPU
-    server["resources"]["requests"]["cpu"] = "50m"
+    (slow,) = specs[kind]["template"]["spec"]["containers"]
+    slow["resources"]["limits"]["cpu"] = HOT_CPU
+    slow["resources"]["requests"]["cpu"] = "50m"
     return job
 
 

@@ -132,6 +132,10 @@ def test_what_another_code_showed_is_forgotten():
     assert model is not None
     assert [median.world_size for median in model.medians] == [2]
     assert model.predict(2).samples_per_second == pytest.approx(64)
+    for later in range(1, 9):  # for good: it is not remembered once the change is long ago
+        model = throughput.fit([*old, *new, *windows(lambda k: 8.0 / k, [2], repeat=later)])
+        assert model is not None
+        assert [median.world_size for median in model.medians] == [2]
     one_straggler = throughput.fit([*old, *new[:1]])
     assert one_straggler is not None
     assert one_straggler.predict(2).samples_per_second == pytest.approx(128)
