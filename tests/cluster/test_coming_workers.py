@@ -5,10 +5,9 @@ the model counts twice is no more than what the killed ones were lent."""
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 from testcluster import jobs, tfjobs
+from testcluster.coming_worker import ComingWorker
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from testcluster.tfjobs import Chief
@@ -24,61 +23,7 @@ ROWS, EPOCHS, PAUSE = 569, 15, "0.2"
 """Of the sample's table, to train, and seconds after each batch: none is left before both kills."""
 
 
-class Worker:
-    """One that takes records.
-
-    Args:
-        job: that it is of.
-        faults: ways to end its processes.
-        index: of it.
-    """
-
-    def __init__(self, job: RunningJob, faults, index: int) -> None:
-        self.pod, self._job, self._faults = f"{job.name}-worker-{index}", job, faults
-        self._rank = str(index + 1)  # in the ledger, of which 0 is the chief's
-
-    def uid(self) -> str:
-        """Of its pod; empty while there is none."""
-        found = self._job.pods().get(self.pod)
-        return found["metadata"]["uid"] if found else ""
-
-    def batches(self) -> int:
-        """That programs of this pod have taken."""
-        return self._job.log(self.pod).count("took ")
-
-    def takes(self, more: int) -> None:
-        """Wait until it has taken so many more."""
-        before = self.batches()
-        eventually(
-            lambda: self.batches() >= before + more,
-            within=PATIENCE, every=0.5, what=f"{more} more batches of {self.pod}",
-        )  # fmt: skip
-
-    def killed(self, *, container: bool = False) -> int:
-        """Its program is ended, or its whole container; records that it was lent.
-
-        It stands still first, so that they are those that the ledger has told when it is killed.
-        """
-        where = (self._job.namespace, self.pod)
-        (program,) = self._faults.kill(*where, container="tensorflow", number=signal.SIGSTOP)
-        (lent,) = eventually(self._lent, within=20, every=0.2, what="what it was lent")
-        first = self._faults.processes(*where, container="tensorflow")[0]
-        self._faults.reach.send(signal.SIGKILL, first if container else program)
-        return lent
-
-    def _lent(self) -> tuple[int, ...]:
-        """As the ledger has it, once two looks are alike: what was on its way has arrived."""
-        looks = [self._outstanding(), self._outstanding()]
-        return (looks[0],) if looks[0] == looks[1] else ()
-
-    def _outstanding(self) -> int:
-        (data,) = self._job.status()["data"]
-        rank = f"{self._rank}/"
-        known = [one for one in data["workers"] if one["worker"].startswith(rank)]
-        return sum(one["outstanding"] for one in known)
-
-
-def _others(job: RunningJob, worker: Worker) -> dict[str, str]:
+def _others(job: RunningJob, worker: ComingWorker) -> dict[str, str]:
     """Pods and restarts of all but one."""
     return {
         name: f"{pod['metadata']['uid']} {one['restartCount']}"
@@ -107,7 +52,8 @@ def test_a_worker_that_came_is_killed(cluster, namespace, with_trainer, shared_c
     command[command.index("--pause") + 1] = PAUSE
     apply(cluster, [with_trainer(made, scripts=jobs.SAMPLES, tools=jobs.TOOLS)])
     job = RunningJob(cluster, namespace, tfjobs.COMING, "TFJob")
-    chief, stays, dies = Chief(job, PATIENCE), Worker(job, faults, 0), Worker(job, faults, 1)
+    chief = Chief(job, PATIENCE)
+    stays, dies = (ComingWorker(job, faults, index) for index in (0, 1))
     for worker in (stays, dies):
         worker.takes(10)
     others, pod = _others(job, dies), dies.uid()

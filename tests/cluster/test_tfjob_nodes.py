@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 from testcluster import jobs, objects, tfjobs, training_operator
+from testcluster.coming_worker import ComingWorker
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from testcluster.tfjobs import Chief
@@ -18,6 +19,9 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("controller")]
 PATIENCE = 300.0
 EPOCHS, BATCHES = 178, 9
 STEPS = EPOCHS * BATCHES
+ROWS, COMING_EPOCHS, PAUSE = 569, 50, "0.2"
+"""Of the table, to train by workers that come and go, and seconds after each of their batches: none
+is left before a lost one's successor takes some."""
 
 
 @pytest.fixture
@@ -42,6 +46,18 @@ def _rather(node: str, operator: str) -> dict:
     there = {"key": "kubernetes.io/hostname", "operator": operator, "values": [node]}
     wish = {"weight": 100, "preference": {"matchExpressions": [there]}}
     return {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}
+
+
+def _apart() -> dict:
+    """Workers on a node each, where there are as many."""
+    labels = {"training.kubeflow.org/replica-type": "worker"}
+    others = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
+    wish = {"weight": 100, "podAffinityTerm": others}
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}
+
+
+def _id(pods: dict, pod: str) -> str:
+    return str(pods.get(pod, {}).get("metadata", {}).get("uid", ""))
 
 
 @pytest.fixture
@@ -71,7 +87,7 @@ def test_a_lost_node_costs_the_steps_since_the_last_save(start, spare, node_faul
     with node_faults.node_stopped(spare):
 
         def goes_on() -> list[tfjobs.Start]:
-            if _uid(job, chief.pod) == before[chief.pod]:
+            if _id(job.pods(), chief.pod) == before[chief.pod]:
                 losses.update(chief.losses())
                 return chief.starts()[told:]
             return chief.starts()
@@ -93,5 +109,49 @@ def test_a_lost_node_costs_the_steps_since_the_last_save(start, spare, node_faul
     print(f"\nhad told {max(losses)}, went on with {begun}; {removed}; ended with {result}")
 
 
-def _uid(job: RunningJob, pod: str) -> str:
-    return str(job.pods().get(pod, {}).get("metadata", {}).get("uid", ""))
+@pytest.fixture
+def coming(cluster, namespace, with_trainer, shared_claim, spare) -> RunningJob:
+    """Two workers that come and go, a node each; nothing else of the job on one of the two."""
+    shared_claim(f"{tfjobs.COMING}-checkpoints")
+    made = tfjobs.coming(namespace, COMING_EPOCHS)
+    specs = made["spec"]["tfReplicaSpecs"]
+    for name, spec in specs.items():
+        wish = _apart() if name == "Worker" else {"nodeAffinity": _rather(spare, "NotIn")}
+        spec["template"]["spec"]["affinity"] = wish
+    specs["Worker"]["replicas"] = 2
+    command = specs["Worker"]["template"]["spec"]["containers"][0]["command"]
+    command[command.index("--pause") + 1] = PAUSE
+    apply(cluster, [with_trainer(made, scripts=jobs.SAMPLES, tools=jobs.TOOLS)])
+    return RunningJob(cluster, namespace, tfjobs.COMING, "TFJob")
+
+
+@pytest.mark.at_length
+def test_a_worker_that_came_is_lost_with_its_node(coming, spare, node_faults, faults):
+    """The other worker and the chief go on, another worker is made elsewhere and takes records, no
+    record is lost, and what counts twice is at most what the lost one was lent."""
+    job = coming
+    workers = [ComingWorker(job, faults, index) for index in (0, 1)]
+    for worker in workers:
+        worker.takes(10)
+    before = job.pods()
+    (dies,) = (one for one in workers if before[one.pod]["spec"]["nodeName"] == spare)
+    (stays,) = (one for one in workers if one is not dies)
+    with node_faults.node_stopped(spare):
+        lent = dies.lent()
+        stays.takes(20)
+        uid = before[dies.pod]["metadata"]["uid"]
+        eventually(lambda: dies.uid() not in ("", uid), within=PATIENCE, every=0.5, what="a pod")
+        dies.takes(5)
+        after = job.pods()
+        new = {name for name, pod in after.items() if pod["metadata"]["uid"] != _id(before, name)}
+        assert new == {dies.pod}
+        assert after[dies.pod]["spec"]["nodeName"] != spare
+        assert eventually(job.verdict, within=PATIENCE, every=0.5, what="the end") == "Succeeded"
+    chief = Chief(job, PATIENCE)
+    result, (removed,) = chief.result(), job.told(names.EVENT_POD_LOST)
+    assert len(chief.starts()) == 1
+    assert dies.pod in removed
+    again = result["rows"] - COMING_EPOCHS * ROWS
+    print(f"\nlent when lost {lent}, counted twice {again}; {removed}; ended with {result}")
+    assert result["least"] == COMING_EPOCHS, "a row was lost"
+    assert 0 <= again <= lent
