@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 TESTS = pathlib.Path(__file__).parents[1]
 STEPS, GROWS, EVERY = 16, 8, 2
 SCRIPT = f"""
+import signal
 import sys
-import time
 import torch
 import rover_kf
 
@@ -63,8 +63,8 @@ for step in range(begun + 1, {STEPS} + 1):
     found.square().mean().backward()
     optimizer.step()
     checkpointer.step(step, state, total_steps={STEPS})
-    if step % {EVERY} == 0:
-        time.sleep(float(sys.argv[1]))  # training takes its time: what kills it may come between
+    while step == int(sys.argv[1]):
+        signal.pause()  # until it is killed: the step before must not be overwritten meanwhile
 checkpointer.wait({STEPS})
 checkpointer.close()
 """
@@ -77,10 +77,12 @@ def server() -> Iterator[RankServer]:
         yield running
 
 
-def _start(server: RankServer, pod: checkpoint_pod.Pod, script: pathlib.Path, round_: int) -> int:
-    pause = "0.3" if round_ == 1 else "0"
+def _start(
+    server: RankServer, pod: checkpoint_pod.Pod, script: pathlib.Path, round_: int, last: int = 0
+) -> int:
+    """The process that trains, to its end or until it is killed after that step at the latest."""
     environment = pod.environment(round_=round_)
-    (rank,) = server.start([environment], command=[str(script), pause])
+    (rank,) = server.start([environment], command=[str(script), str(last)])
     return rank
 
 
@@ -99,7 +101,7 @@ def _killed(
     changes = {"checkpoint_every": EVERY, "storage": storage, "persist_seconds": 3600.0}
     with checkpoint_pod.pods(home / "pods", 1, **changes) as (pod,):
         arena = Arena(pod.settings.home / "arena" / "0")
-        rank = _start(server, pod, script, 1)
+        rank = _start(server, pod, script, 1, GROWS + EVERY)
         eventually(lambda: due(arena), within=120, every=0.0005, what="the moment to kill")
         os.kill(rank, signal.SIGKILL)
         assert server.wait() == [-signal.SIGKILL]

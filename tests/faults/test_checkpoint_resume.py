@@ -43,11 +43,13 @@ def resumed() -> Iterator[RankServer]:
 
 
 def _start(
-    server: RankServer, pod: checkpoint_pod.Pod, result: pathlib.Path, round_: int, *options: str
+    server: RankServer, pod: checkpoint_pod.Pod, result: pathlib.Path, round_: int, *, last: int = 0
 ) -> int:
-    """The process that trains."""
-    command = [SAMPLES / "digits.py", "--steps", STEPS, "--result", result, *options]
-    (rank,) = server.start([pod.environment(round_=round_)], command=[*map(str, command)])
+    """The process that trains, to its end or until it is killed near that step."""
+    command = [SAMPLES / "digits.py", "--steps", STEPS, "--result", result]
+    command += ["--samples-per-second", "2000"] if last else []
+    work = {"command": [*map(str, command)], "last": last}
+    (rank,) = server.start([pod.environment(round_=round_)], **work)
     return rank
 
 
@@ -65,7 +67,7 @@ def test_resume_equals_no_crash(server, tmp_path):
             arena = Arena(pod.settings.home / "arena" / "0")
             result = tmp_path / f"{name}.json"
             for round_, step in enumerate(kills, 1):
-                rank = _start(server, pod, result, round_, "--samples-per-second", "2000")
+                rank = _start(server, pod, result, round_, last=step + 6)
                 eventually(functools.partial(_reached, arena, step), within=240)
                 os.kill(rank, signal.SIGKILL)
                 assert server.wait() == [-signal.SIGKILL]
