@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import random
 import signal
 import subprocess
 import sys
 import time
 
+import pytest
+from checkpoint_world import in_memory
 from tests_support import eventually
 
 from rover_kf.checkpoint import allocation, snapshot
@@ -61,33 +62,34 @@ def _state_of(arena: Arena) -> tuple[int, int]:
     return max((seal.step for seal in seals), default=0), len(seals)
 
 
-def test_a_writer_killed_at_any_instant_leaves_a_whole_step(tmp_path):
+@pytest.fixture
+def memory():
+    """A folder in memory."""
+    with in_memory() as folder:
+        yield folder
+
+
+def test_a_writer_killed_at_any_instant_leaves_a_whole_step(memory):
     """After each of the kills the arena has a sealed step, whole, not older than the last one."""
     chance = random.Random(SEED)
-    arena = allocation.allocate(pathlib.Path("/dev/shm") / tmp_path.name, 0, SLOT_BYTES,
-                                most_bytes=4 * SLOT_BYTES)  # fmt: skip
+    arena = allocation.allocate(memory, 0, SLOT_BYTES, most_bytes=4 * SLOT_BYTES)
     newest, torn = 0, 0
-    try:
-        for _ in range(KILLS):
-            writer = subprocess.Popen(
-                [sys.executable, "-c", WRITER, str(arena.directory)], stdout=subprocess.PIPE
-            )
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == b"ready\n"
-            if not newest:
-                eventually(arena.sealed, what="a first seal")
-            end = time.monotonic() + chance.uniform(0.0, 0.03)
-            while time.monotonic() < end:
-                pass  # An instant, not a wait: the writer runs on the other core.
-            writer.send_signal(signal.SIGKILL)
-            writer.wait()
-            writer.stdout.close()
-            step, whole = _state_of(arena)
-            assert step >= newest > 0 or newest == 0 < step
-            newest, torn = step, torn + (whole == 1)
-        print(f"{KILLS} kills, {torn} in mid-copy, {newest} steps sealed")
-        assert torn > 0
-    finally:
-        for path in sorted(arena.directory.parent.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-        arena.directory.parent.rmdir()
+    for _ in range(KILLS):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(arena.directory)], stdout=subprocess.PIPE
+        )
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"ready\n"
+        if not newest:
+            eventually(arena.sealed, what="a first seal")
+        end = time.monotonic() + chance.uniform(0.0, 0.03)
+        while time.monotonic() < end:
+            pass  # An instant, not a wait: the writer runs on the other core.
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        step, whole = _state_of(arena)
+        assert step >= newest > 0 or newest == 0 < step
+        newest, torn = step, torn + (whole == 1)
+    print(f"{KILLS} kills, {torn} in mid-copy, {newest} steps sealed")
+    assert torn > 0

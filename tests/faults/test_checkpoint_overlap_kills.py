@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import pathlib
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import time
 
 import checkpoint_pod
 import pytest
+from checkpoint_world import in_memory
 
 from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.arena import Arena
@@ -94,11 +94,10 @@ def _forks(pod: checkpoint_pod.Pod) -> subprocess.Popen[bytes]:
 
 
 @pytest.fixture
-def memory(tmp_path):
+def memory():
     """A folder in memory, as a pod's volume is."""
-    folder = pathlib.Path("/dev/shm") / tmp_path.name
-    yield folder
-    shutil.rmtree(folder)
+    with in_memory() as folder:
+        yield folder
 
 
 def test_a_trainer_killed_while_it_is_copied_leaves_a_whole_step(memory):
