@@ -241,8 +241,8 @@ def test_coordinator_restarts():
         assert first.sidecar is not None
         first.sidecar.kill()
         first.sidecar.wait()
+        back_at = time.time()  # before it starts: it may be there sooner than this process goes on
         first.start_sidecar()
-        back_at = time.time()
         eventually(
             lambda: all(pod.steps()[-1]["at"] > back_at + 4 for pod in job.pods.values()),
             within=120,
@@ -361,5 +361,5 @@ def _gone(pid: float) -> bool:
     try:
         stat = pathlib.Path(f"/proc/{int(pid)}/stat").read_text()
         return stat.rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # before its file was opened, or after
         return True
