@@ -165,9 +165,7 @@ def test_a_topic_that_ends_before_it_did_is_an_error(kafka, topic, monkeypatch):
     (span,) = reading.ledger.lease("one", 0, 0.0)
     assert list(reading.source.read(span, 0)) == numbered(0, 16)
     (span,) = reading.ledger.lease("one", 0, 0.0)
-    admin = kafka.admin()
-    for told in admin.delete_topics([topic]).values():
-        told.result(30)
+    kafka.delete(topic)
     kafka.create(topic, 2)
     for end in (0, 5):
         kafka.produce(topic, numbered(0, end), partition=0)
@@ -251,9 +249,7 @@ def test_a_topic_that_was_made_anew_is_another_one(kafka, topic):
     """Its offsets mean other records, and its fingerprint, which a checkpoint keeps, differs."""
     before = made(kafka, topic).fingerprint
     assert before == made(kafka, topic).fingerprint
-    admin = kafka.admin()
-    for told in admin.delete_topics([topic]).values():
-        told.result(30)
+    kafka.delete(topic)
     kafka.create(topic, 2)
     assert made(kafka, topic).fingerprint != before
 

@@ -14,7 +14,7 @@ import pathlib
 import shutil
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import pytest
 from checkpoint_pod import free_port
@@ -177,11 +177,20 @@ class KafkaBroker:
         return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
-        """Make a topic."""
+        """Make a topic; it is there when this returns, for whoever asks."""
         wanted = NewTopic(topic, partitions, 1, config=dict(config or {}))
         admin = self.admin()
         for future in admin.create_topics([wanted]).values():
             future.result(30)
+        # Made is what the controller has noted down; the broker hears of it from there.
+        eventually(lambda: topic in self._topics(admin), what=f"the topic {topic}")
+
+    def delete(self, topic: str) -> None:
+        """Take a topic away; nobody sees it any more when this returns."""
+        admin = self.admin()
+        for future in admin.delete_topics([topic]).values():
+            future.result(30)
+        eventually(lambda: topic not in self._topics(admin), what=f"the end of the topic {topic}")
 
     def produce(
         self, topic: str, values: Sequence[bytes], *, partition: int, key: bytes | None = None
@@ -191,6 +200,9 @@ class KafkaBroker:
         for value in values:
             producer.produce(topic, value, key=key, partition=partition)
         assert producer.flush(60) == 0
+
+    def _topics(self, admin: AdminClient) -> Collection[str]:
+        return admin.list_topics(timeout=10).topics
 
     def _serves(self) -> bool:
         assert self.process is not None
