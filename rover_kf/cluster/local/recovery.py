@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from rover_kf import errors
 from rover_kf.cluster.local.operator import ended_with_process
 from rover_kf.cluster.local.store import Store
 
@@ -14,7 +17,8 @@ def settle(store: Store) -> None:
         owner = store.own(key)
         if owner is None:
             continue
-        with owner:
+        # The process that ran it may have removed it since it was listed.
+        with owner, contextlib.suppress(errors.JobNotFound):
             if store.read(key).deleting:
                 store.remove(key)
             else:
