@@ -16,7 +16,8 @@ import zlib
 
 from rover_kf import errors
 
-_LEASE_PORT = 7410
+LEASE_PORT = 7410
+"""Of the last address of a job's network; whoever has bound it has the network."""
 _MOST_PODS = 250
 
 
@@ -59,7 +60,7 @@ def _bind(job: str) -> tuple[socket.socket, int]:
         net = (start + offset) % 256
         lease = socket.socket()
         with contextlib.suppress(OSError):
-            lease.bind((f"127.1.{net}.255", _LEASE_PORT))
+            lease.bind((f"127.1.{net}.255", LEASE_PORT))
             return lease, net
         lease.close()
     raise errors.ClusterUnavailable("all 256 loopback networks are in use; end another job first")

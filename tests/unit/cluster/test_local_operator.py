@@ -18,6 +18,8 @@ from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.cluster.local import LocalCluster
+from rover_kf.cluster.local.recovery import settle
+from rover_kf.cluster.local.store import Store
 
 WAIT = 60.0
 
@@ -194,7 +196,8 @@ def test_an_elastic_job_succeeds_with_its_first_worker(cluster):
     )
     key = cluster.create_job(manifest).key
     assert ended(cluster, key).phase == "Succeeded"
-    assert cluster.list_pods(key)[0].phase == "Running"
+    # The other one may not even have begun when the first is through.
+    eventually(lambda: cluster.list_pods(key)[0].phase == "Running", within=WAIT)
 
 
 def test_the_master_decides(cluster):
@@ -294,7 +297,7 @@ def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace(cluster):
     cluster.delete_job(key)
     eventually(lambda: not any(alive(pid) for pid in pids), within=WAIT)
     with pytest.raises(errors.JobNotFound):
-        eventually(lambda: cluster.get_job(key) is None, within=10.0)
+        eventually(lambda: cluster.get_job(key) is None, within=WAIT)
 
 
 def test_leaving_the_cluster_ends_everything(state):
@@ -367,6 +370,22 @@ def test_a_killed_cluster_leaves_nothing_running(state, tmp_path, forks):
     with LocalCluster(state) as cluster:
         (found,) = cluster.list_jobs()
         assert found.phase == "Failed"
+
+
+def test_a_job_that_its_process_removes_meanwhile_is_nothing_to_settle(state):
+    """Between the list of jobs and the look at one, which nobody runs any more by then."""
+
+    class Late(Store):
+        def own(self, key):
+            found = super().own(key)
+            self.remove(key)
+            return found
+
+    with LocalCluster(state) as cluster:
+        cluster.create_job(job("left", worker=replica("exit 0")))
+    late = Late(state)
+    settle(late)
+    assert late.jobs() == ()
 
 
 def test_another_process_may_scale_and_delete(state, cluster):
