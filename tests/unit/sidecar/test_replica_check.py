@@ -6,6 +6,7 @@ them."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import pathlib
 
 import checkpoint_pod
@@ -13,6 +14,7 @@ import crc32c
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from known_states import Form
+from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import codec, names
@@ -102,12 +104,16 @@ def test_states_that_need_not_be_alike_are_not_compared(tmp_path):
 # -- the coordinator -----------------------------------------------------------------------------
 
 
+PATIENCE_SECONDS = 60.0
+"""Nobody waits for so long here."""
+
+
 class Coordinator:
     """Verdicts behind their route."""
 
-    def __init__(self, patience_seconds: float = 30.0, every: int = 3) -> None:
+    def __init__(self, every: int = 3) -> None:
         self.story = checkpoint_pod.Told()
-        self.verdicts = ReplicaVerdicts(every, self.story, patience_seconds=patience_seconds)
+        self.verdicts = ReplicaVerdicts(every, self.story, patience_seconds=PATIENCE_SECONDS)
         self._client: TestClient | None = None
 
     async def __aenter__(self):
@@ -123,14 +129,39 @@ class Coordinator:
         async with self._client.post(path, data=codec.dumps(told)) as response:
             return codec.loads(DigestTaken, await response.read())
 
-    async def check(self, step: int, held: dict[int, int | None], world: int = 0) -> set[int]:
+    async def check(self, step: int, held: dict[int, int | None]) -> set[int]:
         """All ranks report, each one tensor; who was asked for its listing, and has sent it."""
-        told = [_digest(rank, step, value, world or len(held)) for rank, value in held.items()]
-        taken = await asyncio.gather(*map(self.ask, told))
+        told = [_digest(rank, step, value, len(held)) for rank, value in held.items()]
+        return await self._list(told, await asyncio.gather(*map(self.ask, told)))
+
+    async def check_without(self, step: int, held: dict[int, int], world: int) -> set[int]:
+        """As ``check``, where ranks of that world are silent, and are waited for."""
+        told = [_digest(rank, step, value, world) for rank, value in held.items()]
+        return await self._list(told, await asyncio.gather(*await self.overdue(told)))
+
+    async def overdue(self, told: list[ReplicaDigest]) -> list[asyncio.Task[DigestTaken]]:
+        """The questions of these: the last one's time alone is over, when all are there."""
+        *first, last = told
+        self.verdicts._patience, asking = PATIENCE_SECONDS, []
+        for one in first:
+            asking.append(asyncio.create_task(self.ask(one)))
+            known = functools.partial(self._has, one)
+            await asyncio.to_thread(eventually, known, every=0.01, what="a report")
+        self.verdicts._patience = 0.01
+        asking.append(asyncio.create_task(self.ask(last)))
+        await asking[-1]
+        return asking
+
+    def _has(self, told: ReplicaDigest) -> bool:
+        check = self.verdicts._open.get((told.round, told.step))
+        return check is not None and told.rank in check.digests
+
+    async def _list(self, told: list[ReplicaDigest], taken: list[DigestTaken]) -> set[int]:
+        """Those who are asked for their listings send them; who they are."""
         asked = [one for one, answer in zip(told, taken, strict=True) if answer.listing_wanted]
         for one in asked:
             listing = (TensorSum("model.w", one.digest), TensorSum("model.b", 0))
-            await self.ask(_digest(one.rank, step, one.digest, one.world_size, listing))
+            await self.ask(_digest(one.rank, one.step, one.digest, one.world_size, listing))
         return {one.rank for one in asked}
 
     @property
@@ -189,13 +220,17 @@ def test_who_is_silent_costs_a_check_and_no_memory():
     for; steps that stay open are few."""
 
     async def scene() -> None:
-        async with Coordinator(patience_seconds=0.05) as coordinator:
-            assert await coordinator.check(10, {0: 7, 1: 7}, world=3) == set()
-            assert await coordinator.check(20, {0: 7, 1: 7, 2: 8}, world=4) == {0, 2}
+        async with Coordinator() as coordinator:
+            assert await coordinator.check_without(10, {0: 7, 1: 7}, world=3) == set()
+            assert await coordinator.check_without(20, {0: 7, 1: 7, 2: 8}, world=4) == {0, 2}
             assert "step 20: rank 2 (pod-2) differs from the other 2" in coordinator.messages[0]
             assert "No earlier step was found equal" in coordinator.messages[0]
-            many = [_digest(rank, step, rank, 3) for step in range(30, 60) for rank in (0, 1)]
-            wanted = await asyncio.gather(*map(coordinator.ask, many))
+            asking = []
+            for step in range(30, 60):
+                asking += await coordinator.overdue(
+                    [_digest(rank, step, rank, 3) for rank in (0, 1)]
+                )
+            wanted = await asyncio.gather(*asking)
             print(f"{sum(taken.listing_wanted for taken in wanted)} listings wanted, none sent")
             assert len(coordinator.verdicts._open) == 4
             late = _digest(0, 31, 0, 3, (TensorSum("model.w", 1),))
