@@ -168,6 +168,7 @@ def test_what_a_failure_left_in_memory_alone_is_persisted_at_once(tmp_path):
         reply = trainer.restore(2)
         assert (reply.step, reply.source) == (2, "memory")
         eventually((folders / "step-000000000002-2" / "manifest.json").exists)
+        assert trainer.wait(2, "durable").done  # the coordinator knows, too
         assert trainer.restore(3).step == 2
         trainer.save(3, _state(b"third"))
         assert trainer.flush().done

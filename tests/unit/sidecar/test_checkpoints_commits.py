@@ -264,14 +264,14 @@ def test_seals_are_counted_by_steps_with_the_slowest_rank(tmp_path, replicated):
             assert not (await coordinator.ask(names.PATH_COMMIT_WAIT, asked)).done
             assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named)).step is None
             waiting = asyncio.create_task(
-                coordinator.ask(names.PATH_COMMIT_WAIT, WaitRequest(20, "durable", 5.0))
+                coordinator.ask(names.PATH_COMMIT_WAIT, WaitRequest(20, "durable", 60.0))
             )
             poll = NamedRequest(1, 30.0)
             assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named)).step == 20
             # A newer slot has replaced it: who waits does not wait for the pace with the next one.
             replaced = GivenUp("p", 1, 1, 20, "newer steps replaced it")
             await coordinator.ask(names.PATH_COMMIT_GIVEN_UP, replaced)
-            poll = NamedRequest(2, 10.0)
+            poll = NamedRequest(2, 30.0)
             assert (await coordinator.ask(names.PATH_COMMIT_NAMED, poll, Named)).step == 20
             waiting.cancel()
 

@@ -68,7 +68,7 @@ def test_whoever_is_cancelled_twice_is_gone():
             for one in waiting:
                 one.cancel()
             await asyncio.sleep(0)
-        done, left = await asyncio.wait(waiting, timeout=1)
+        done, left = await asyncio.wait(waiting, timeout=WITHIN_SECONDS / 2)
         assert not left
         return [one.cancelled() for one in done]
 

@@ -116,15 +116,16 @@ def test_a_peer_that_gives_next_to_nothing_is_given_up(tmp_path):
 
 def test_a_peer_that_gives_nothing_at_all_is_not_waited_for(tmp_path):
     """Whoever chose it may know another one."""
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        port = nobody.getsockname()[1]
     pull = Pull(tmp_path, LARGE, [])
 
     async def ask():
-        async with _peers(pull.settings) as peers:
-            source = PeerSource(peers, pull._holding(f"127.0.0.1:{port}"), pytest.fail)
-            async for _ in source.blocks():
-                pytest.fail("nobody gave something")
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))  # nobody else listens there meanwhile
+            port = nobody.getsockname()[1]
+            async with _peers(pull.settings) as peers:
+                source = PeerSource(peers, pull._holding(f"127.0.0.1:{port}"), pytest.fail)
+                async for _ in source.blocks():
+                    pytest.fail("nobody gave something")
 
     with pytest.raises(errors.ClusterUnavailable, match="cannot be reached"):
         asyncio.run(ask())

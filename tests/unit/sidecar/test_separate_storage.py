@@ -98,30 +98,33 @@ def test_refusals_are_those_of_the_folder(storage, slot, tmp_path):
 
 def test_its_process_ends_with_the_sidecar(storage, slot):
     """Closed, no process is left, and what is asked is refused; a killed one costs one call."""
+    others = _children()  # a test's before, which were killed and go
     storage.folders()
-    (child,) = _children()
+    (child,) = _children() - others
     os.kill(child, 9)
     eventually(lambda: _state(child) in ("Z", ""), what="the process has ended")
     assert storage.folders() == ()
-    (child,) = _children()
+    (child,) = _children() - others
     storage.close()
     eventually(lambda: _state(child) in ("Z", ""), what="the process has ended")
     with pytest.raises(errors.StorageFailed, match="ends"):
         storage.write_slot(storage.folder(1, 1), 0, content(slot))
 
 
-def _children() -> list[int]:
-    tasks = pathlib.Path("/proc/self/task").glob("*/children")
-    found = {int(word) for task in tasks for word in task.read_text().split()}
-    return [pid for pid in found if _state(pid) != "Z" and b"storage_process" in _line(pid)]
-
-
-def _line(pid: int) -> bytes:
-    return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+def _children() -> set[int]:
+    tasks = list(pathlib.Path("/proc/self/task").iterdir())
+    found = {int(word) for task in tasks for word in _text(task / "children").split()}
+    lines = {pid: _text(pathlib.Path(f"/proc/{pid}/cmdline")) for pid in found}  # a zombie has none
+    return {pid for pid, line in lines.items() if "storage_process" in line}
 
 
 def _state(pid: int) -> str:
+    return _text(pathlib.Path(f"/proc/{pid}/stat")).rpartition(")")[2].strip()[:1]
+
+
+def _text(path: pathlib.Path) -> str:
+    """What the kernel says there; nothing once the thread or the process has ended."""
     try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return path.read_text()
     except OSError:
         return ""
