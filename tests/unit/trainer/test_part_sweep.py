@@ -123,7 +123,7 @@ def test_nothing_goes_where_nobody_can_tell(tmp_path):
         chief.write(5)
         chief.sweep.look()
         job = storage / pod.settings.job
-        eventually(job.is_dir, what="a checkpoint on storage")
+        assert chief.saver.wait(30)  # and nothing is written there from then on
         job.rename(tmp_path / "aside")
         job.write_text("no folder")
         with pytest.raises(errors.StorageFailed):
