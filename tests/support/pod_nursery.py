@@ -10,6 +10,7 @@ whole, or a pod of checkpoint_pod. Each has a keeper, its parent, that tells how
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import json
@@ -68,7 +69,8 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Signal it, if it has not ended."""
         if self.poll() is None:
-            signal.pidfd_send_signal(self._descriptor, number)
+            with contextlib.suppress(ProcessLookupError):  # its keeper is about to tell
+                signal.pidfd_send_signal(self._descriptor, number)
 
     def kill(self) -> None:
         """SIGKILL it."""

@@ -64,11 +64,11 @@ def _seconds(cap: bandwidth.Cap, count: int) -> float:
 def test_a_cap_holds_back_unless_it_is_lifted_or_zero():
     """100 kB at 200 kB/s take 0.45 s (a burst is free); lifted, or with no cap, no time."""
     cap = bandwidth.Cap(200_000)
-    assert 0.4 < _seconds(cap, 100) < 5
+    assert 0.4 < _seconds(cap, 100) < 25
     with cap.lifted(), cap.lifted():
-        assert _seconds(cap, 10_000) < 5
+        assert _seconds(cap, 10_000) < 25  # of the fifty that it would take
     assert _seconds(cap, 50) > 0.15
-    assert _seconds(bandwidth.Cap(0), 10_000) < 5
+    assert _seconds(bandwidth.Cap(0), 10_000) < 25
 
 
 def test_who_waits_in_a_way_of_its_own_is_told_for_how_long():

@@ -8,11 +8,11 @@ import asyncio
 import base64
 import contextlib
 import json
-import socket
 import ssl
 import time
 
 import aiohttp
+import checkpoint_pod
 import pytest
 from aiohttp import web
 from api_stand_in import failure, serving
@@ -42,9 +42,7 @@ def api():
 
 @pytest.fixture
 def port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    return checkpoint_pod.free_port()
 
 
 def secret_of(api):
