@@ -46,10 +46,11 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
         after = tuple(dataclasses.replace(one, given_up=one.given_up or now) for one in after)
     memory = dataclasses.replace(made.status, avoided=after)
     out = [one.node for one in after if not one.given_up]
-    made = made.then(*map(Tell, events), *_cordons(seen, new), status=memory)
+    made = made.then(*_cordons(seen, new), status=memory)
     if patches := _patches(seen, out, [one.node for one in before if one.node not in out]):
         made = made.then(Shun(patches, memory), status=memory)
-    return made.then(*map(Replace, _to_replace(seen, out, memory)), status=memory)
+    replaced = map(Replace, _to_replace(seen, out, memory))
+    return made.then(*map(Tell, events), *replaced, status=memory)
 
 
 def delay(seen: Observed, memory: JobStatus, now: float) -> float | None:

@@ -85,6 +85,22 @@ def test_an_unfit_node_is_left_out_and_its_pod_replaced(clock, history):
     assert "digits-worker-1: gpu_hardware: gone" in message
 
 
+def test_who_is_told_that_a_node_is_left_out_finds_it_so(clock, history, monkeypatch):
+    """A change of the job in between is seen first: nothing is told that was not done."""
+    cluster = Cluster(clock)
+    emit, out = cluster.emit, []
+
+    def emitted(key, event):
+        if event.reason == names.EVENT_NODE_AVOIDED:
+            out.append(affinity.left_out(cluster.template()))
+        emit(key, event)
+
+    monkeypatch.setattr(cluster, "emit", emitted)
+    cluster.breaks("n1")
+    look(cluster, history)
+    assert out == [{"n1"}]
+
+
 def test_a_node_comes_back_after_its_time(clock, history):
     """The templates are as they were before; 0 s never leaves one out."""
     given = manifest(3, annotations={**OFF, f"{names.PREFIX}failures.node-avoid": "5m"})
