@@ -224,7 +224,10 @@ def test_a_quota_bounds_a_job(cluster, namespace, submit, explain):
     job = submit(paced("bound", namespace, "grows", scaling__max="2"))
     line = _tells(job, "ScaleRefused", "ResourceQuota one-pod leaves 0 of pods", within=180)
     assert _workers(job) == 1
-    assert any("one-pod" in one.decision.bound for one in explain(job).decisions)
+    eventually(  # it is written into the job after it was told
+        lambda: any("one-pod" in one.decision.bound for one in explain(job).decisions),
+        within=60, every=0.5, what="a decision that knows the quota",
+    )  # fmt: skip
     apply(cluster, [_quota(namespace, 2)])
     Sizes(job).until(2, within=120)
     _print(line, *lines(explain(job), 20))
