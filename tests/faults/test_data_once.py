@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from counted_rows import TRAINING, Rows, kill_one, scale
+from counted_rows import TRAINING, Rows, kill_some, scale
 from pods import Job
 from tests_support import eventually
 
@@ -20,13 +20,12 @@ def test_each_sample_counts_once_in_the_model_that_survives(tmp_path):
         job.start(*command)
         job.stepping(0, 1)
         _check_status(job)
-        kill_one(job, 0)
-        again = job.stepping(0, 1, after=kill_one(job, 1))
+        again = job.stepping(0, 1, after=kill_some(job, 0, 1))
         job.add(2, *command)
         eventually(lambda: job.status().step > 0, within=120)
         assert scale(job, 3)
         job.stepping(0, 1, 2, after=again)
-        later = job.stepping(0, 1, 2, after=kill_one(job, 2))
+        later = job.stepping(0, 1, 2, after=kill_some(job, 2))
         assert scale(job, 2)
         job.stepping(0, 1, after=later)
         enough.touch()

@@ -8,7 +8,7 @@ import random
 import time
 
 import pytest
-from counted_rows import TRAINING, Rows, kill_one, scale
+from counted_rows import TRAINING, Rows, kill_some, scale
 from pods import Job
 from tests_support import eventually
 
@@ -49,7 +49,7 @@ def _killed(job: Job, pods: list[int], chance: random.Random, after: float) -> f
     for pod in [*chance.sample(pods[1:], len(pods) - 1), pods[0]]:
         after = job.stepping(*pods, after=after)
         time.sleep(chance.uniform(0.5, 4.0))
-        after = kill_one(job, pod)
+        after = kill_some(job, pod)
     return job.stepping(*pods, after=after)
 
 

@@ -8,9 +8,11 @@ says at the end is what the surviving model was trained on.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 import re
+import time
 
 import pyarrow as pa
 from pods import Job, kill
@@ -119,11 +121,14 @@ class Rows:
         return len(done), int(steps)
 
 
-def kill_one(job: Job, pod: int) -> float:
-    """SIGKILL the pod's training process; its last step's time."""
-    last = job.pods[pod].steps()[-1]
-    kill(last["pid"])
-    return last["at"]
+def kill_some(job: Job, *pods: int) -> float:
+    """SIGKILL the pods' training processes; the time, after which they step no more."""
+    first, *others = [job.pods[pod].steps()[-1]["pid"] for pod in pods]
+    kill(first)
+    for other in others:
+        with contextlib.suppress(ProcessLookupError):  # it has ended for want of the first
+            kill(other)
+    return time.time()
 
 
 def scale(job: Job, count: int) -> bool:
