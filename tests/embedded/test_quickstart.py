@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import difflib
 import json
 import os
@@ -143,8 +144,15 @@ def _chosen(clone: pathlib.Path) -> int:
     (command,) = re.findall(r"^kill -9 \$\((.*) \| tail -n 1\)$", PAGE, re.MULTILINE)
     named = subprocess.check_output(command, shell=True, text=True, timeout=60).split()
     here = str(clone).encode()
-    mine = [pid for pid in named if here in pathlib.Path(f"/proc/{pid}/environ").read_bytes()]
+    mine = [pid for pid in named if here in _environment(pid)]
     return int(mine[-1])
+
+
+def _environment(pid: str) -> bytes:
+    """A process's variables; nothing of one that has ended, another test's mostly."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+    return b""
 
 
 def _saved(job: EmbeddedJob) -> CoordinatorStatus | None:

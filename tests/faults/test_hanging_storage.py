@@ -96,9 +96,12 @@ def test_a_server_that_is_gone(tmp_path):
 
 def _writers_held(sidecar: SidecarPod) -> bool:
     """A process of the sidecar's is in the kernel and cannot be interrupted."""
-    tasks = pathlib.Path(f"/proc/{sidecar.process.pid}/task").glob("*/children")
-    children = [int(pid) for task in tasks for pid in task.read_text().split()]
-    return any(_waits(pid) for pid in children)
+    try:
+        tasks = pathlib.Path(f"/proc/{sidecar.process.pid}/task").glob("*/children")
+        children = [int(pid) for task in tasks for pid in task.read_text().split()]
+        return any(_waits(pid) for pid in children)
+    except (FileNotFoundError, ProcessLookupError):  # a thread or a writer has ended meanwhile
+        return False
 
 
 def _waits(pid: int) -> bool:

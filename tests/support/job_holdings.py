@@ -118,7 +118,7 @@ def _sockets_of(pid: int) -> set[int]:
             target = str(descriptor.readlink())
             if target.startswith("socket:["):
                 found.add(int(target[8:-1]))
-    except FileNotFoundError:  # it has closed it, or ended
+    except OSError:  # it has closed it, or ended
         pass
     return found
 
