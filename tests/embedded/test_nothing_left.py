@@ -157,10 +157,11 @@ def test_nothing_is_left(tmp_path, temporary, end):
         bring_about(rover, job, tmp_path)
         seconds = _empty(held)
         assert not _left_in(temporary)
+        # A limit ends the pods of a job that has ended, and they are told of as their processes go.
+        eventually(lambda: _phases(rover, job) <= {"Succeeded", "Failed"}, what="all pods' ends")
         (folder,) = (tmp_path / "state" / "jobs").glob("*/*/*")
         assert {path.name for path in folder.iterdir()} <= KEPT | {"work"}
         assert rover.get(job.key).finished
-        assert {pod.phase for pod in rover.cluster.list_pods(job.key)} <= {"Succeeded", "Failed"}
         assert rover.events(job.key)
         assert "begins" in rover.logs(job.key)
     _print(end, held, _stored(tmp_path), seconds)
@@ -175,7 +176,8 @@ def test_nothing_is_left_of_a_deleted_job(tmp_path, temporary):
         eventually(lambda: not rover.list(), within=100, what="the job is gone")
         seconds = _empty(held)
         assert not _left_in(temporary)
-        assert not [*(tmp_path / "state" / "jobs").glob("*/*/*")]
+        jobs = tmp_path / "state" / "jobs"
+        eventually(lambda: not [*jobs.glob("*/*/*")], what="the folder is gone, file by file")
     _print("deletion", held, _stored(tmp_path), seconds)
 
 
@@ -230,6 +232,10 @@ def _seen(rover: RoverClient) -> EmbeddedJob:
     key = JobKey("team", "digits", names.PYTORCHJOB)
     eventually(lambda: key in {job.key for job in rover.list()}, within=60, what="the job is there")
     return EmbeddedJob(rover, key)
+
+
+def _phases(rover: RoverClient, job: EmbeddedJob) -> set[str]:
+    return {pod.phase for pod in rover.cluster.list_pods(job.key)}
 
 
 def _empty(held: Holdings) -> float:

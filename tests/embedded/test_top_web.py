@@ -85,6 +85,11 @@ def job(tmp_path):
         yield EmbeddedJob(rover, rover.submit(path).key)
 
 
+def _is_beyond(job, step):
+    status = job.status()
+    return status is not None and status.step > step
+
+
 def refused(address, method="GET", path="/", host=None):
     """Status and text of a request that a browser of the user would not make."""
     there = urllib.parse.urlsplit(address)
@@ -117,7 +122,7 @@ def test_it_follows_a_job(job, tmp_path):
         assert window.run("return document.querySelectorAll('circle.bad').length") == 0
         window.click("summary")
         unfolded = window.run("return document.querySelector('details').open")
-        before = job.status()
+        before = eventually(job.status, what="its status")
         job.kill("digits-worker-1")
         eventually(
             lambda: window.run("return document.querySelectorAll('svg circle.bad').length") > 0,
@@ -137,8 +142,8 @@ def test_it_follows_a_job(job, tmp_path):
         window.click("#pause")
         held = window.text("time")
         assert window.text("#state") == "paused"
-        ended = job.status().step
-        eventually(lambda: job.status().step > ended + 50, within=90, what="it trains on")
+        ended = eventually(job.status, what="its status").step
+        eventually(lambda: _is_beyond(job, ended + 50), within=90, what="it trains on")
         assert window.text("time") == held
         window.click("#pause")
         eventually(lambda: window.text("time") != held, within=90, what="it goes on")
