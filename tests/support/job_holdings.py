@@ -66,6 +66,11 @@ def held_by_job(state: pathlib.Path) -> Holdings:
     )
 
 
+def listens(pid: int) -> bool:
+    """Whether the process waits for connections by TCP."""
+    return bool(_sockets_of(pid) & _tcp(LISTENING))
+
+
 def _living() -> set[int]:
     pids = (int(path.name) for path in pathlib.Path("/proc").iterdir() if path.name.isdigit())
     return {pid for pid in pids if not _is_zombie(pid)}
