@@ -32,9 +32,10 @@ from rover_kf.client import RoverClient
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
 
-SOON = 30.0
-"""Seconds from a verdict until nothing may be left: a pod's grace, of which a world that is ended
-while it trains drains for 12 at most. It is mostly two, and a busy machine takes longer."""
+SOON = 60.0
+"""Seconds from a verdict until nothing may be left: a pod's grace of 30, of which a world that is
+ended while it trains drains for 12 at most, after which its processes are killed; and as many for a
+busy machine to do so. It is mostly two."""
 COMMAND = (sys.executable, "-m", "rover_kf.cli", "--on", "embedded", "--state")
 
 SCRIPT = """
