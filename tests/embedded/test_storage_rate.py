@@ -12,8 +12,10 @@ from job_manifests import make_job, pod_of, trainer_of
 from tests_support import eventually
 
 from rover_kf.api import names
+from rover_kf.api.records import RunRecord
 from rover_kf.client import RoverClient
 from rover_kf.client.storage_pace import KEY
+from rover_kf.history import recorder
 
 SCRIPT = """
 import torch
@@ -46,14 +48,14 @@ def test_a_run_measures_its_storage_for_the_next(tmp_path):
     with RoverClient.at("embedded", **places) as rover:
         assert rover.patch(yaml.safe_dump(job)).notes[0].endswith("storage takes)")
         key = rover.submit(yaml.safe_dump(job)).key
-        eventually(lambda: rover.get(key).finished, within=200, every=0.2, what="the job's end")
-        assert rover.get(key).phase == "Succeeded", rover.logs(key)
+        rover.wait(key, timeout=200)
 
-        def measured() -> float:
-            (record,) = rover.history.list(name=key.name)
-            return record.storage_rate
+        def ended() -> list[RunRecord]:
+            found = rover.history.list(name=key.name)
+            return [record for record in found if record.outcome == recorder.SUCCEEDED]
 
-        rate = eventually(measured, what="the history has the figure")
+        (record,) = eventually(ended, what="the history has the end, and with it the last figure")
+        rate = record.storage_rate
         assert rate > 8 << 20
         job["metadata"]["annotations"][f"{names.PREFIX}checkpoint.arena"] = "64Gi"
         trainer_of(job)["resources"] = {"limits": {"memory": "128Gi"}}
