@@ -6,7 +6,17 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from rover_kf.sidecar.last_look import RECENT_SECONDS, LastLook
+
+WITHIN_SECONDS = 60.0
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """A wait does not end by itself while a test looks on."""
+    monkeypatch.setattr("rover_kf.sidecar.last_look.LONGEST_SECONDS", 3600.0)
 
 
 async def _turns(count: int = 5) -> None:
@@ -14,6 +24,7 @@ async def _turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.usefixtures("patient")
 def test_it_waits_for_one_more_look():
     """The look before the end does not count."""
 
@@ -24,19 +35,20 @@ def test_it_waits_for_one_more_look():
         await _turns()
         assert not waiting.done()
         look.asked(11.0)
-        await asyncio.wait_for(waiting, 0.5)
+        await asyncio.wait_for(waiting, WITHIN_SECONDS)
 
     asyncio.run(course())
 
 
+@pytest.mark.usefixtures("patient")
 def test_nobody_is_waited_for_who_does_not_look():
     """Never, or not lately."""
 
     async def course() -> None:
         look = LastLook()
-        await asyncio.wait_for(look.wait(10.0), 0.5)
+        await asyncio.wait_for(look.wait(10.0), WITHIN_SECONDS)
         look.asked(10.0)
-        await asyncio.wait_for(look.wait(10.0 + RECENT_SECONDS + 0.1), 0.5)
+        await asyncio.wait_for(look.wait(10.0 + RECENT_SECONDS + 0.1), WITHIN_SECONDS)
 
     asyncio.run(course())
 
@@ -48,6 +60,6 @@ def test_the_wait_has_an_end(monkeypatch):
     async def course() -> None:
         look = LastLook()
         look.asked(10.0)
-        await asyncio.wait_for(look.wait(10.0), 5.0)
+        await asyncio.wait_for(look.wait(10.0), WITHIN_SECONDS)
 
     asyncio.run(course())
