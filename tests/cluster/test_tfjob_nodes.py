@@ -48,14 +48,6 @@ def _rather(node: str, operator: str) -> dict:
     return {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}
 
 
-def _apart() -> dict:
-    """Workers on a node each, where there are as many."""
-    labels = {"training.kubeflow.org/replica-type": "worker"}
-    others = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
-    wish = {"weight": 100, "podAffinityTerm": others}
-    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}
-
-
 def _id(pods: dict, pod: str) -> str:
     return str(pods.get(pod, {}).get("metadata", {}).get("uid", ""))
 
@@ -116,7 +108,11 @@ def coming(cluster, namespace, with_trainer, shared_claim, spare) -> RunningJob:
     made = tfjobs.coming(namespace, COMING_EPOCHS)
     specs = made["spec"]["tfReplicaSpecs"]
     for name, spec in specs.items():
-        wish = _apart() if name == "Worker" else {"nodeAffinity": _rather(spare, "NotIn")}
+        wish = (
+            objects.apart("training.kubeflow.org/replica-type", "worker")
+            if name == "Worker"
+            else {"nodeAffinity": _rather(spare, "NotIn")}
+        )
         spec["template"]["spec"]["affinity"] = wish
     specs["Worker"]["replicas"] = 2
     command = specs["Worker"]["template"]["spec"]["containers"][0]["command"]

@@ -103,14 +103,18 @@ def clock_ahead(role: str, seconds: int) -> Fault:
 
 
 def power_loss(scene: Scene) -> AbstractContextManager[None]:
-    """The node of a worker has no power; where it can be, one on which nothing else is needed."""
-    needed = {
-        pod["spec"]["nodeName"]
-        for namespace in (training_operator.NAMESPACE, scene.controller)
-        for pod in objects.get(scene.cluster, namespace, "pods")["items"]
-    }
-    roles = sorted((SECOND, FIRST), key=lambda role: scene.node_of(role) in needed)
-    return scene.nodes.node_stopped(scene.node_of(roles[0]))
+    """The node of a worker has no power: where it can be, one on which nothing else is needed; else
+    rather the controller's, whose pod is made elsewhere within seconds, than the operator's."""
+
+    def needed(role: str) -> tuple[bool, bool]:
+        node = scene.node_of(role)
+        return node in nodes_of(training_operator.NAMESPACE), node in nodes_of(scene.controller)
+
+    def nodes_of(namespace: str) -> set[str]:
+        pods = objects.get(scene.cluster, namespace, "pods")["items"]
+        return {pod["spec"]["nodeName"] for pod in pods}
+
+    return scene.nodes.node_stopped(scene.node_of(min((SECOND, FIRST), key=needed)))
 
 
 def kill_controller(scene: Scene) -> AbstractContextManager[None]:

@@ -11,6 +11,8 @@ from testcluster.images import TOOLBOX_IMAGE
 
 Object = dict[str, Any]
 
+_NODE = "kubernetes.io/hostname"
+
 
 def pytorchjob(
     name: str,
@@ -88,6 +90,13 @@ def toolbox(
         "metadata": {"name": name, "namespace": namespace},
         "spec": spec,
     }
+
+
+def apart(label: str, value: str) -> Object:
+    """Affinity of pods that rather have a node each, by a label that they all have."""
+    others = {"labelSelector": {"matchLabels": {label: value}}, "topologyKey": _NODE}
+    wish = {"weight": 100, "podAffinityTerm": others}
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}
 
 
 def apply(cluster, documents) -> None:
