@@ -52,13 +52,15 @@ def _renewals(lost: Pod, seen: Observed, reason: str) -> tuple[Renew, ...]:
     """Who is connected to a server and would wait for its answer for as long as TCP does.
 
     A chief drives servers and workers, which send each other what they compute. Workers that come
-    and go are clients of the servers, and nobody waits for them.
+    and go are clients of the parameter servers alone; but those keep their connection to a worker
+    that is gone, and once its successor came they answered nobody (TensorFlow 2.21).
     """
     kind, comes_and_goes = lost.replica_type, tfjob.is_dynamic(seen.job.manifest)
-    if kind not in seen.alone & _CONNECTED or (comes_and_goes and kind == "worker"):
+    if kind not in seen.alone & _CONNECTED:
         return ()
-    chief = (Renew(lost, reason),) if seen.status is not None else ()
-    others = {"worker"} if comes_and_goes else _CONNECTED
+    hears = seen.status is not None and not (comes_and_goes and kind == "worker")
+    chief = (Renew(lost, reason),) if hears else ()
+    others = _CONNECTED - {kind} if comes_and_goes else _CONNECTED
     answered = [
         pod
         for pod in seen.pods

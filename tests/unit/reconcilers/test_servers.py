@@ -197,10 +197,13 @@ def test_of_a_lost_chief_nobody_hears(cluster, reconcilers):
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("digits-ps-0", ["", "digits-worker-0", "digits-worker-1"]), ("digits-worker-1", [])],
+    [
+        ("digits-ps-0", ["", "digits-worker-0", "digits-worker-1"]),
+        ("digits-worker-1", ["digits-ps-0"]),
+    ],
 )
 def test_workers_that_come_and_go_are_clients_of_the_servers(cluster, reconcilers, name, told):
-    """Of a lost PS all hear that answer; a lost worker nobody is connected to."""
+    """Of a lost PS all others hear; of a lost worker the PS alone, which is connected to it."""
     cluster.manifest["spec"]["enableDynamicWorker"] = True
     lose(cluster, name)
     reconcilers.tick(OURS)
