@@ -12,6 +12,8 @@ Where it finds no room, the last pod of the job gives it its own.
 
 from __future__ import annotations
 
+import math
+
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, ObservedJob, Pod
 from rover_kf.elastic.failures.classify import classify_pod
@@ -69,13 +71,27 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
     }
     if absent:
         made = made.then(Excuse(tuple(absent), "; ".join(absent.values())), status=made.status)
-    # A name that was another pod's a moment ago leads nowhere for as long as name servers keep it.
     here = {
         pod.name: pod.address
         for pod in seen.world
-        if node_rank(seen.job, pod) in awaited - absent.keys() and _is_there(pod)
+        if node_rank(seen.job, pod) in _sought(seen) - absent.keys() and _is_there(pod)
     }
     return made.then(Locate(here), status=made.status) if here else made
+
+
+def _sought(seen: Observed) -> set[int]:
+    """Ranks of pods that may not find the first one by its name, or it them by theirs.
+
+    A name that was another pod's a moment ago, or that was asked for before it was there, leads
+    nowhere for as long as name servers keep what they said. Of those that a round waits for, and
+    while a world trains of those that would make it larger.
+    """
+    status = seen.status
+    if status is None:
+        return set()
+    fewest = status.nodes if status.phase == "training" else math.inf
+    ranks = {node_rank(seen.job, pod) for pod in seen.world}
+    return {*status.awaited, *(rank for rank in ranks if rank >= fewest)}
 
 
 def delay(seen: Observed) -> float | None:

@@ -89,6 +89,18 @@ def test_awaited_pods_that_run_are_located(clock, history):
     assert len(cluster.located) == 1
 
 
+def test_newcomers_are_located(clock, history):
+    """A pod that would make the world larger, until it does: the first pod tells it where it is."""
+    pods = [pod(i, address=f"10.0.0.{i}") for i in range(3)]
+    cluster = made(clock, *pods, workers=3)
+    cluster.nodes, cluster.trains_with_fewer = 2, True
+    look(cluster, history)
+    assert cluster.located == [{"digits-worker-2": "10.0.0.2"}]
+    cluster.nodes = 3
+    look(cluster, history)
+    assert len(cluster.located) == 1
+
+
 def test_ranks_follow_a_master(clock, history):
     """With a Master worker-0 is the second member."""
     worker = manifest(1)["spec"]["pytorchReplicaSpecs"]["Worker"]
