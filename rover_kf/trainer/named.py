@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from rover_kf.trainer.located import Addresses, addresses
+
 
 class Named(Mapping[str, torch.Tensor]):
     """Tensors by name.
@@ -19,10 +21,16 @@ class Named(Mapping[str, torch.Tensor]):
     Args:
         names: groups of distinct ones.
         listed: the tensors in their order.
+        at: where they have their bytes; None: nobody has looked.
     """
 
-    def __init__(self, names: Sequence[Sequence[str]], listed: list[torch.Tensor]) -> None:
-        self._groups, self.listed = names, listed
+    def __init__(
+        self,
+        names: Sequence[Sequence[str]],
+        listed: list[torch.Tensor],
+        at: Addresses | None = None,
+    ) -> None:
+        self._groups, self.listed, self.at = names, listed, at
         self._found: dict[str, torch.Tensor] | None = None
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -43,3 +51,10 @@ class Named(Mapping[str, torch.Tensor]):
 def listed(tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     """All of them in order."""
     return tensors.listed if isinstance(tensors, Named) else list(tensors.values())
+
+
+def addresses_of(tensors: Mapping[str, torch.Tensor]) -> Addresses:
+    """Where all of them have their bytes, in order."""
+    if isinstance(tensors, Named) and tensors.at is not None:
+        return tensors.at
+    return addresses(listed(tensors))

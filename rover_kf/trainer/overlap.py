@@ -22,7 +22,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from rover_kf.trainer.hands import LOWER_PRIORITY, Hands
-from rover_kf.trainer.transfer import Addresses, addresses
+from rover_kf.trainer.located import Addresses
 from rover_kf.trainer.work import Work
 
 
@@ -104,12 +104,16 @@ class Overlap:
 class Owned:
     """Which tensors nothing but an optimizer of the state should change.
 
-    Asked at each save; looked up anew when another tensor is there.
+    Asked at each save; looked up anew when one of them is another, or another one is one of them.
+    Others may be new at each save, as the states of random generators are.
     """
 
     def __init__(self) -> None:
-        self._era, self._addresses = -1, addresses(())
+        self._era = -1
+        self._at: Addresses = []
         self._names: frozenset[str] = frozenset()
+        self._places: frozenset[int] = frozenset()
+        self._owned: frozenset[int] = frozenset()
 
     def names(
         self,
@@ -126,10 +130,20 @@ class Owned:
             tensors: of it.
             at: where they are.
         """
-        if (era, at) != (self._era, self._addresses):
-            self._era, self._addresses = era, at
+        if era != self._era or not self._are_where_they_were(at):
             self._names = left_to_optimizers(state, tensors)
+            places = (place for place, name in enumerate(tensors) if name in self._names)
+            self._places = frozenset(places)
+            self._owned = frozenset(at[place] for place in self._places)
+        self._era, self._at = era, at
         return self._names
+
+    def _are_where_they_were(self, at: Addresses) -> bool:
+        if at == self._at:
+            return True
+        pairs = enumerate(zip(at, self._at, strict=True))
+        moved = [place for place, (now, before) in pairs if now != before]
+        return self._places.isdisjoint(moved) and self._owned.isdisjoint(at[i] for i in moved)
 
 
 def left_to_optimizers(

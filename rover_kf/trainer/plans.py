@@ -17,10 +17,12 @@ from rover_kf import errors
 from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.snapshot import Layout
 from rover_kf.trainer import transfer
+from rover_kf.trainer.named import listed
 from rover_kf.trainer.slots import Slots
 from rover_kf.trainer.state import Parts
 from rover_kf.trainer.transfer import Batch
 from rover_kf.trainer.views import views
+from rover_kf.trainer.watch import unlike
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,6 +36,10 @@ class Plan:
     late: frozenset[str]
     layout: Layout
     batches: tuple[Batch, ...]
+
+    def leaves(self, late: frozenset[str]) -> bool:
+        """Whether it leaves these, and no others, for later."""
+        return self.late is late or self.late == late
 
     def fits(self, era: int, parts: Parts) -> bool:
         """Whether a state has what the layout was made for."""
@@ -68,6 +74,20 @@ class Plans:
         """Let go of the slots' memory."""
         self._plan = None
 
+    def alike(self, parts: Parts, late: frozenset[str]) -> bool:
+        """Whether tensors that are copied at once have the shapes and types that were assumed.
+
+        Args:
+            parts: of the state.
+            late: names of those that are copied late, and looked at then.
+        """
+        plan = self._plan
+        if plan is None or not plan.leaves(late):
+            return False
+        tensors = listed(parts.tensors)
+        now = (batch for batch in plan.batches if not batch.late)
+        return not any(unlike(batch, tensors) for batch in now)
+
     def fit(self, era: int, parts: Parts, late: frozenset[str]) -> tuple[Plan, torch.Tensor]:
         """Where the tensors go, and the header's bytes.
 
@@ -82,8 +102,7 @@ class Plans:
         """
         self._slots.settle()
         plan = self._plan
-        same = plan is not None and (plan.late is late or plan.late == late)
-        if plan is not None and same and plan.fits(era, parts):
+        if plan is not None and plan.leaves(late) and plan.fits(era, parts):
             head = self._header(plan, parts)
             if head is not None:
                 return plan, head

@@ -5,8 +5,11 @@
 Naming and encoding thousands of tensors takes longer than copying them. Between two saves only
 plain values change (a learning rate, a counter), so the state is seen as sections, the values of
 its dicts and of its objects' state dicts. A section that is what it was keeps its text; one with
-other scalars alone has these put in; one of another outline is encoded anew; another tensor
-anywhere means a new start.
+other scalars alone has these put in; one of another outline is encoded anew; a tensor of another
+shape or type anywhere means a new start.
+
+Shapes and types cost as much as all the rest. Tensors that are the same objects with the same bytes
+as last time are taken to have the same where the caller makes sure of it later, beside training.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ import torch
 from rover_kf.checkpoint import plain
 from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer import state as states
+from rover_kf.trainer.located import Located, Unlocated, joined, locate
 from rover_kf.trainer.named import Named
-from rover_kf.trainer.outline import Section, Unplain, sections
+from rover_kf.trainer.outline import Section, Unplain, marks, sections
 from rover_kf.trainer.shards import NONE, Shards
 from rover_kf.trainer.state import Parts
 from rover_kf.trainer.template import Template, compact, inside, template_of, woven
@@ -43,46 +47,66 @@ class Recall:
         self._written: Mapping[str, str] = {}
         self._between: Sequence[str] = ()
         self._between_escaped: Sequence[str] = ()
+        self._located: list[Located | None] = []
         self.era = 0
         """Grows with every start; in one era names, shapes and types stay."""
 
-    def take_apart(self, state: Mapping[str, object]) -> Parts:
+    def take_apart(self, state: Mapping[str, object], *, trusting: bool = False) -> Parts:
         """What ``rover_kf.trainer.state.take_apart`` gives, sooner.
+
+        Args:
+            state: of one rank.
+            trusting: whether the caller makes sure of shapes and types where ``assumed`` is set.
 
         Raises:
             UnsupportedState: a value cannot be stored; the message has its path.
         """
         try:
             seen = list(sections(state))
-        except Unplain:
+            located = [locate(section.tensors) if trusting else None for section in seen]
+        except (Unplain, Unlocated):
             self.era += 1
             return states.take_apart(state, replicated=self._replicated)
-        renewed = self._renew(seen)
+        then, self._located = self._located, []
+        pairs = itertools.zip_longest(located, then)
+        assumed = [now is not None and now == before for now, before in pairs]
+        renewed = self._renew(seen, assumed)
         if renewed is None:
-            return self._start(state, seen)
+            parts = self._start(state, seen)
+            self._located = located
+            return parts
+        self._located = located
         if any(new is not old for new, old in zip(renewed, self._known, strict=True)):
             self._known = renewed
             text = woven(self._between, [section.text for section in renewed])
             escaped = woven(self._between_escaped, [section.escaped for section in renewed])
             self._metadata = {**self._metadata, STATE_KEY: text}
             self._written = {**self._written, STATE_KEY: f'"{escaped}"'}
-        tensors = list(itertools.chain.from_iterable(section.tensors for section in seen))
-        named = Named([known.names for known in renewed], tensors)
-        return Parts(named, self._metadata, written=self._written)
+        tensors = [*itertools.chain.from_iterable(section.tensors for section in seen)]
+        at = joined(located) if trusting else None
+        named = Named([known.names for known in renewed], tensors, at)
+        return Parts(named, self._metadata, written=self._written, assumed=any(assumed))
 
     def forget(self) -> None:
         """Start anew at the next state."""
-        self._known = []
+        self._known, self._located = [], []
         self.era += 1
 
-    def _renew(self, seen: list[Section]) -> list[Section] | None:
-        """The sections with their texts; None: another state than last time."""
+    def _renew(self, seen: list[Section], assumed: list[bool]) -> list[Section] | None:
+        """The sections with their texts; None: another state than last time.
+
+        Args:
+            seen: the state.
+            assumed: of each section, whether shapes and types are taken to be what they were.
+        """
         if len(seen) != len(self._known):
             return None
         renewed: list[Section] = []
-        for section, known in zip(seen, self._known, strict=True):
+        for section, known, trusted in zip(seen, self._known, assumed, strict=True):
             if section.path == known.path and section.outline == known.outline:
                 if len(section.tensors) != len(known.names):
+                    return None
+                if not (trusted or known.marks == marks(section.tensors)):
                     return None
                 renewed.append(known if section.scalars == known.scalars else _told(section, known))
                 continue
@@ -109,7 +133,7 @@ class Recall:
             and all(section.template.holds(section.scalars) for section in known)
             and all(len(section.names) == len(section.tensors) for section in known)
             and [name for name, _ in told] == list(parts.tensors)
-            and all(parts.tensors[name].data_ptr() == tensor.data_ptr() for name, tensor in told)
+            and all(_is(parts.tensors[name], tensor) for name, tensor in told)
         )
         self._known = [_without_values(section) for section in known] if fits else []
         self._between = between
@@ -134,15 +158,22 @@ def live_shards(state: Mapping[str, object], *, replicated: bool) -> Shards:
     return NONE
 
 
+def _is(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two looks have found the same; some objects make their tensors anew at each look."""
+    return tensor.data_ptr() == other.data_ptr() or (
+        marks([tensor]) == marks([other]) and torch.equal(tensor, other)
+    )
+
+
 def _without_values(section: Section) -> Section:
-    # What was given up must be freed: neither tensors nor values are kept. Marks that are alike
-    # become one object: the next save then compares with a few, which stay in the cache.
+    # What was given up must be freed: neither tensors nor values are kept. Marks and texts that are
+    # alike become one object: the next save then compares with a few, which stay in the cache.
     alike: dict[object, object] = {}
     outline = [
-        alike.setdefault(mark, mark) if type(mark) in (torch.Size, str) else mark
-        for mark in section.outline
+        alike.setdefault(mark, mark) if type(mark) is str else mark for mark in section.outline
     ]
-    return dataclasses.replace(section, outline=outline, tensors=[], value=None)
+    seen = [alike.setdefault(mark, mark) for mark in marks(section.tensors)]
+    return dataclasses.replace(section, outline=outline, marks=seen, tensors=[], value=None)
 
 
 def _told(section: Section, known: Section) -> Section:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from rover_kf import errors
 from rover_kf.checkpoint import cores, snapshot
 from rover_kf.checkpoint.arena import Filling
 from rover_kf.checkpoint.control import Seal
@@ -24,14 +25,16 @@ from rover_kf.trainer import foresight, transfer
 from rover_kf.trainer.collection import without_collection
 from rover_kf.trainer.device import Streams
 from rover_kf.trainer.hands import Hands
-from rover_kf.trainer.named import listed
+from rover_kf.trainer.located import Addresses
+from rover_kf.trainer.named import addresses_of, listed
 from rover_kf.trainer.overlap import Overlap, Owned
 from rover_kf.trainer.plans import Plan, Plans
 from rover_kf.trainer.recall import Recall
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.slots import AskArena, Slots
 from rover_kf.trainer.state import Parts
-from rover_kf.trainer.transfer import Addresses, Source, Watch
+from rover_kf.trainer.transfer import Source
+from rover_kf.trainer.watch import Watch, watch
 from rover_kf.trainer.work import Work
 
 Told = Callable[[Seal, float], None]
@@ -63,6 +66,7 @@ class Saver:
         self._slots, self._streams = Slots(ask_arena), Streams()
         self._recall = Recall(replicated=replicated)
         self._overlap, self._owned = Overlap(), Owned()
+        self._overlapped = False
         helpers = _helpers(settings)
         self._hands = Hands(helpers)
         self._plans = Plans(self._slots, alone=not helpers)
@@ -109,15 +113,18 @@ class Saver:
 
     def _start(self, step: int, state: Mapping[str, object], measured: Mapping[str, str]) -> bool:
         """Begin to copy; whether the copy may go on after save has returned."""
-        parts = self._recall.take_apart(state)
+        parts = self._recall.take_apart(state, trusting=self._overlapped)
+        on_device = _on_device(parts)
+        self._overlapped = overlaps = self.overlaps(on_device=on_device)
+        late, at = frozenset[str](), list[int]()
+        if overlaps:
+            at = addresses_of(parts.tensors)
+            late = self._owned.names(self._recall.era, state, parts.tensors, at)
+        if parts.assumed and not self._plans.alike(parts, late):
+            self._recall.forget()
+            return self._start(step, state, measured)
         if measured:
             parts = dataclasses.replace(parts, metadata={**parts.metadata, **measured})
-        on_device = _on_device(parts)
-        overlaps = self.overlaps(on_device=on_device)
-        late, at = frozenset[str](), transfer.NOWHERE
-        if overlaps:
-            at = transfer.addresses(listed(parts.tensors))
-            late = self._owned.names(self._recall.era, state, parts.tensors, at)
         self._begin(step, parts, late, at, on_device=on_device)
         return overlaps
 
@@ -132,7 +139,7 @@ class Saver:
         self.finish()
         self.issued += 1
         self._recall.forget()
-        self._begin(step, parts, frozenset(), transfer.NOWHERE, on_device=_on_device(parts))
+        self._begin(step, parts, frozenset(), [], on_device=_on_device(parts))
         self._overlap.finish()
 
     def _begin(
@@ -169,12 +176,16 @@ class Saver:
         Raises:
             RoverError: it failed; told once.
         """
-        self._overlap.finish()
+        try:
+            self._overlap.finish()
+        except errors.RoverError:
+            self._recall.forget()  # what was taken for granted may have been the reason
+            raise
 
     def check(self) -> None:
         """Raise what a copy that is done failed with; never waits."""
         if self._overlap.is_done:
-            self._overlap.finish()
+            self.finish()
 
     def take_waited(self) -> float:
         """Seconds that optimizer steps have waited for copies since this was last called."""
@@ -218,8 +229,7 @@ class Saver:
         first.wait()
         if first.error is not None:
             raise first.error
-        watch = transfer.watch(late, source)
-        return Work([*rest, *early, *later], functools.partial(seal, watch))
+        return Work([*rest, *early, *later], functools.partial(seal, watch(late, source)))
 
     def _seal(  # noqa: PLR0917 - bound by position
         self,
@@ -227,15 +237,15 @@ class Saver:
         length: int,
         pieces: bool,  # noqa: FBT001 - bound by position
         begun: float,
-        watch: Watch,
+        watched: Watch,
         error: BaseException | None,
     ) -> None:
         with filling:
-            watch.check()  # it may tell what a copy that failed has met
+            watched.check()  # it may tell what a copy that failed has met
             if error is not None:
                 return
             seal = filling.seal(
-                step=watch.source.step,
+                step=watched.source.step,
                 length=length,
                 rank=self._settings.rank,
                 world_size=self._settings.world_size,

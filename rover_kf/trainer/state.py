@@ -67,6 +67,8 @@ class Parts:
     """The metadata names boxes of tensors, though none of these is a DTensor."""
     written: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Texts of the metadata as JSON, of those that are known from the last time."""
+    assumed: bool = False
+    """Shapes and types were not looked at: the tensors are where they were the last time."""
 
     @property
     def in_pieces(self) -> bool:

@@ -4,34 +4,22 @@
 
 from __future__ import annotations
 
-import array
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
 
 import torch
 
-from rover_kf import errors
 from rover_kf.checkpoint.snapshot import Placed
 from rover_kf.trainer.device import Pair
+from rover_kf.trainer.located import Addresses
+from rover_kf.trainer.outline import marks
 from rover_kf.trainer.state import copyable
 
 BATCH_BYTES = 4 << 20
 """A millisecond: what a thread may hold up that waits for the whole."""
 ALONE_BYTES = 64 << 20
 """Where one thread copies and is waited for; how long a signal may wait, ten milliseconds."""
-
-
-_VERSION = operator.attrgetter("_version")
-"""Torch's documented name for a tensor's counter of in-place changes."""
-
-Addresses: TypeAlias = "array.array[int]"
-"""Where tensors have their bytes, in their order."""
-
-NOWHERE: Addresses = array.array("Q")
-"""Of no tensor."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,6 +35,8 @@ class Batch:
     """May be copied after save() has returned."""
     plain: bool
     """Torch can copy all of their types."""
+    marks: Sequence[object]
+    """Shapes and types of the targets."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,50 +50,6 @@ class Source:
     """Where they were when save() was called; of none where nothing is copied late."""
     on_device: bool
     """Whether some of them are on a CUDA device."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Watch:
-    """What tells whether the tensors changed that are still being copied."""
-
-    batches: Sequence[Batch]
-    """Of those tensors."""
-    source: Source
-    before: list[int]
-    """Counters of in-place changes of all of the state's tensors; empty: none is watched."""
-
-    def check(self) -> None:
-        """Make sure that nothing changed under the copy.
-
-        Raises:
-            CheckpointError: something did; the message names it.
-        """
-        if not self.batches:
-            return
-        at, before = self.source.at, self.before
-        now, now_at = _changes(self.source.tensors), addresses(self.source.tensors)
-        if now == before and now_at == at:
-            return
-        named = [pair for batch in self.batches for pair in _named(batch)]
-        touched = [name for name, i in named if (now[i], now_at[i]) != (before[i], at[i])]
-        if not touched:
-            return  # what was copied at once may change as it likes
-        raise errors.CheckpointError(
-            f"step {self.source.step} is not saved: {', '.join(touched[:3])} changed in place, by "
-            "something else than an optimizer's step, before the copy was done "
-            f"({len(touched)} of {len(named)} tensors); change them before save(), or "
-            "pass overlap=False to Checkpointer"
-        )
-
-
-def watch(chosen: Sequence[Batch], source: Source) -> Watch:
-    """Begin to watch the tensors of batches."""
-    return Watch(chosen, source, _changes(source.tensors) if chosen else [])
-
-
-def addresses(tensors: Iterable[torch.Tensor]) -> Addresses:
-    """Where tensors have their bytes."""
-    return array.array("Q", map(torch.Tensor.data_ptr, tensors))
 
 
 def batches(
@@ -153,11 +99,11 @@ def copies(chosen: Iterable[Batch], slot: int, source: Source) -> list[Callable[
             # Put together by who copies it: that may be after save has returned.
             found.append(functools.partial(_copy_batch, batch, slot, source.tensors))
             continue
-        targets, sources = _pairs(batch, slot, source.tensors)
+        targets, live = batch.targets[slot], sources(batch, source.tensors)
         if source.on_device:
-            pairs = [p for p in zip(targets, sources, strict=True) if not p[1].is_cuda]
-            targets, sources = [there for there, _ in pairs], [here for _, here in pairs]
-        found += calls(targets, sources)
+            pairs = [p for p in zip(targets, live, strict=True) if not p[1].is_cuda]
+            targets, live = [there for there, _ in pairs], [here for _, here in pairs]
+        found += calls(targets, live)
     return found
 
 
@@ -186,25 +132,19 @@ def device_pairs(chosen: Iterable[Batch], slot: int, source: Source) -> list[Pai
     ]
 
 
-def _pairs(
-    batch: Batch, slot: int, tensors: Sequence[torch.Tensor]
-) -> tuple[Sequence[torch.Tensor], list[torch.Tensor]]:
-    sources = [tensors[place] for place in batch.places]
-    if not batch.plain:
-        sources = [copyable(source) for source in sources]
-    return batch.targets[slot], sources
+def sources(batch: Batch, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What a batch copies.
+
+    Args:
+        batch: of the state.
+        tensors: all of it.
+    """
+    found = [tensors[place] for place in batch.places]
+    return found if batch.plain else [copyable(tensor) for tensor in found]
 
 
 def _copy_batch(batch: Batch, slot: int, tensors: Sequence[torch.Tensor]) -> None:
-    _copy(*_pairs(batch, slot, tensors))
-
-
-def _changes(tensors: Iterable[torch.Tensor]) -> list[int]:
-    return [*map(_VERSION, tensors)]
-
-
-def _named(batch: Batch) -> Iterable[tuple[str, int]]:
-    return zip(batch.names, batch.places, strict=True)
+    _copy(batch.targets[slot], sources(batch, tensors))
 
 
 def _batch(
@@ -216,7 +156,8 @@ def _batch(
 ) -> Batch:
     targets = tuple([copyable(slot[name]) for name in names] for slot in views)
     plain = all(copyable(slot[name]) is slot[name] for slot in views for name in names)
-    return Batch(tuple(names), tuple(places[name] for name in names), targets, late, plain)
+    where = tuple(places[name] for name in names)
+    return Batch(tuple(names), where, targets, late, plain, marks(targets[0]))
 
 
 def _cuts(target: torch.Tensor, source: torch.Tensor) -> list[Callable[[], None]]:

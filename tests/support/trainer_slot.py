@@ -8,6 +8,7 @@ import mmap
 
 from rover_kf.checkpoint import snapshot
 from rover_kf.trainer import transfer, views
+from rover_kf.trainer.located import addresses
 from rover_kf.trainer.state import Parts
 
 
@@ -21,7 +22,7 @@ def written(parts: Parts) -> mmap.mmap:
     targets = views.views(buffer, {place.entry.name: place for place in layout.placed})
     batches = transfer.batches(layout.placed, parts.tensors, [targets], frozenset())
     tensors = [*parts.tensors.values()]
-    source = transfer.Source(0, tensors, transfer.addresses(tensors), on_device=False)
+    source = transfer.Source(0, tensors, addresses(tensors), on_device=False)
     for copy in transfer.copies(batches, 0, source):
         copy()
     return buffer

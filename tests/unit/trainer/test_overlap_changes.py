@@ -18,9 +18,12 @@ import torch
 from rover_kf import errors
 from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.arena import Arena
+from rover_kf.trainer import overlap, recall
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer import state as states
 from rover_kf.trainer.checkpointer import Checkpointer
+from rover_kf.trainer.generators import Generators
+from rover_kf.trainer.outline import marks as _marks
 from rover_kf.trainer.work import Work
 
 pytestmark = pytest.mark.torch
@@ -177,6 +180,11 @@ def _other_shape(state: dict[str, object]) -> None:
     state["model"][0].weight.data = torch.zeros(1)
 
 
+def _turned(state: dict[str, object]) -> None:
+    weight = state["model"][0].weight
+    weight.data = weight.data.view(64, 96)
+
+
 def _moments(state: dict[str, object]) -> None:
     state["optimizer"].state[state["model"][0].weight]["exp_avg"].zero_()
 
@@ -185,6 +193,7 @@ SPOILT = {
     "a parameter changes in place": _in_place,
     "a parameter gets other bytes": _other_bytes,
     "a parameter gets another shape": _other_shape,
+    "a parameter gets another shape where it is": _turned,
     "a parameter's moments change": _moments,
     "the module loads a state": lambda state: state["model"].load_state_dict(
         copy.deepcopy(state["model"].state_dict())
@@ -211,3 +220,95 @@ def test_a_step_that_cannot_be_whole_is_told_and_not_sealed(scene, change):
     scene.checkpointer.save(3, state)
     scene.checkpointer.finish()
     assert scene.sealed() == (3, expected)
+
+
+def test_a_parameter_that_took_another_shape_where_it_was_is_told_once(scene):
+    """It is looked at beside training; nothing is sealed that says what is not so."""
+    state = _fresh()
+    for step in (1, 2):
+        expected = _whole(state)
+        scene.checkpointer.save(step, state)
+        scene.checkpointer.finish()
+    _turned(state)
+    scene.checkpointer.save(3, state)
+    with pytest.raises(errors.CheckpointError, match=r"step 3 is not saved: .*model.0.weight"):
+        scene.checkpointer.finish()
+    assert scene.sealed() == (2, expected)
+    expected = _whole(state)
+    scene.checkpointer.save(4, state)
+    scene.checkpointer.finish()
+    assert scene.sealed() == (4, expected)
+
+
+def _mean_turned(state: dict[str, object]) -> None:
+    state["mean"].data = state["mean"].data.view(7, 1)
+
+
+def _mean_typed(state: dict[str, object]) -> None:
+    state["mean"].data = state["mean"].data.view(torch.int32)
+
+
+def _steps_turned(state: dict[str, object]) -> None:
+    counted = state["model"][1].num_batches_tracked
+    counted.data = counted.data.view(1)
+
+
+@pytest.mark.parametrize("change", [_mean_turned, _mean_typed, _steps_turned])
+def test_what_is_copied_at_once_may_take_another_shape_where_it_is(scene, change):
+    """It is seen before a byte of it is copied."""
+    state = _fresh()
+    for step in (1, 2, 3, 4):
+        if step == 3:
+            change(state)
+        expected = _whole(state)
+        scene.checkpointer.save(step, state)
+        scene.checkpointer.finish()
+        assert scene.sealed() == (step, expected)
+
+
+def test_tensors_that_are_new_at_each_save_cost_no_look_at_the_others(scene, monkeypatch):
+    """The states of random generators are."""
+    state = _fresh()
+    state["random"] = Generators()
+    for step in (1, 2):
+        scene.checkpointer.save(step, state)
+        scene.checkpointer.finish()
+    looked = []
+    monkeypatch.setattr(overlap, "left_to_optimizers", lambda *_: looked.append("owned"))
+    monkeypatch.setattr(
+        recall, "marks", lambda tensors: looked.append(len(tensors)) or _marks(tensors)
+    )
+    for step in (3, 4):
+        expected = _whole(state)
+        scene.checkpointer.save(step, state)
+        scene.checkpointer.finish()
+        assert scene.sealed() == (step, expected)
+    few = len(state["random"].state_dict())
+    assert looked
+    assert all(count <= few for count in looked), looked
+
+
+def test_a_parameter_that_a_bare_tensor_becomes_is_copied_late_from_then_on(scene):
+    """What an optimizer changes is known by its bytes, not by its name."""
+    state = _fresh()
+    for step in (1, 2):
+        scene.checkpointer.save(step, state)
+        scene.checkpointer.finish()
+    state["mean"] = state["model"][0].bias.data
+    for step in (3, 5):
+        expected = _whole(state)
+        with scene.held():
+            scene.checkpointer.save(step, state)
+            _train(state)
+        assert scene.sealed() == (step, expected)
+
+
+def test_a_tensor_without_bytes_is_refused_where_it_replaces_one_that_has_them(scene):
+    """By its path."""
+    state = _fresh()
+    for step in (1, 2):
+        scene.checkpointer.save(step, state)
+        scene.checkpointer.finish()
+    state["mean"] = state["mean"].to_sparse()
+    with pytest.raises(errors.UnsupportedState, match=r"\['mean'\].*sparse"):
+        scene.checkpointer.save(3, state)

@@ -15,7 +15,9 @@ import torch
 
 from rover_kf import errors
 from rover_kf.checkpoint import snapshot
+from rover_kf.trainer import outline
 from rover_kf.trainer import state as states
+from rover_kf.trainer.generators import Generators
 from rover_kf.trainer.recall import Recall
 
 pytestmark = pytest.mark.torch
@@ -165,3 +167,48 @@ def test_given_up_tensors_are_freed():
     del state["t"]
     gc.collect()
     assert watched() is None
+
+
+def test_tensors_that_are_made_anew_at_each_look_keep_nothing_from_being_remembered():
+    """The states of random generators: what is given is what they are now."""
+    state, recall = {**_fresh(), "random": Generators()}, Recall()
+    for _ in range(3):
+        expected = torch.get_rng_state()
+        found = recall.take_apart(state)
+        assert torch.equal(found.tensors["random.torch"], expected)
+        assert recall.era == 1
+        torch.randn(3)
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "SGD", "LBFGS", "Adafactor", "SparseAdam"])
+def test_an_optimizer_is_seen_as_its_state_dict(kind):
+    """Without asking it for one."""
+    one, other = torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)
+    optimizer = getattr(torch.optim, kind)([*one.parameters(), *other.parameters()])
+    if kind != "LBFGS":  # it takes one group only
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 0.5})
+    for _ in range(2):
+        assert outline._inner(optimizer) == optimizer.state_dict()
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.ones_like(parameter)
+                parameter.grad = (
+                    parameter.grad.to_sparse() if kind == "SparseAdam" else parameter.grad
+                )
+        optimizer.step(lambda: torch.tensor(1.0))
+
+
+def test_an_optimizer_that_has_more_to_say_is_asked():
+    """Hooks, states of what is no parameter, and classes with a state dict of their own."""
+
+    class Own(torch.optim.SGD):
+        def state_dict(self):
+            return {"own": 1}
+
+    parameter = torch.nn.Parameter(torch.ones(2))
+    hooked, strange = (torch.optim.SGD([parameter], lr=0.1) for _ in range(2))
+    hooked.register_state_dict_post_hook(lambda *_: {"hooked": 1})
+    strange.state["global"]["count"] = 3
+    assert outline._inner(Own([parameter], lr=0.1)) == {"own": 1}
+    assert outline._inner(hooked) == {"hooked": 1}
+    assert outline._inner(strange)["state"] == {"global": {"count": 3}}

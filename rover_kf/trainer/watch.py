@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whether tensors that are copied after save() has returned stayed what they were at the call."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from rover_kf import errors
+from rover_kf.trainer.located import addresses
+from rover_kf.trainer.outline import marks
+from rover_kf.trainer.transfer import Batch, Source, sources
+
+_VERSION = operator.attrgetter("_version")
+"""Torch's documented name for a tensor's counter of in-place changes."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Watch:
+    """Of one save."""
+
+    batches: Sequence[Batch]
+    """Of those tensors."""
+    source: Source
+    before: list[int]
+    """Counters of in-place changes of all of the state's tensors; empty: none is watched."""
+
+    def check(self) -> None:
+        """Make sure that nothing changed under the copy, and that all is what it was taken for.
+
+        Raises:
+            CheckpointError: something did, or is not; the message names it.
+        """
+        if not self.batches:
+            return
+        self._check_values()
+        for batch in self.batches:
+            self._check_marks(batch)
+
+    def _check_values(self) -> None:
+        at, before = self.source.at, self.before
+        now, now_at = _changes(self.source.tensors), addresses(self.source.tensors)
+        if now == before and now_at == at:
+            return
+        named = [pair for batch in self.batches for pair in _named(batch)]
+        touched = [name for name, i in named if (now[i], now_at[i]) != (before[i], at[i])]
+        if not touched:
+            return  # what was copied at once may change as it likes
+        raise errors.CheckpointError(
+            f"step {self.source.step} is not saved: {', '.join(touched[:3])} changed in place, by "
+            "something else than an optimizer's step, before the copy was done "
+            f"({len(touched)} of {len(named)} tensors); change them before save(), or "
+            "pass overlap=False to Checkpointer"
+        )
+
+    def _check_marks(self, batch: Batch) -> None:
+        other = unlike(batch, self.source.tensors)
+        if other:
+            raise errors.CheckpointError(
+                f"step {self.source.step} is not saved: another shape or type than at the save "
+                f"before, at the same place in memory: {', '.join(other[:3])}. The next save takes "
+                "them as they are; where that happens again and again, pass overlap=False to "
+                "Checkpointer"
+            )
+
+
+def watch(chosen: Sequence[Batch], source: Source) -> Watch:
+    """Begin to watch the tensors of batches."""
+    return Watch(chosen, source, _changes(source.tensors) if chosen else [])
+
+
+def unlike(batch: Batch, tensors: Sequence[torch.Tensor]) -> list[str]:
+    """Names of those that have another shape or type than the places for them.
+
+    Args:
+        batch: of the state.
+        tensors: all of it.
+    """
+    live = sources(batch, tensors)
+    if marks(live) == batch.marks:
+        return []
+    pairs = zip(batch.targets[0], live, strict=True)
+    differ = [marks([there]) != marks([here]) for there, here in pairs]
+    return [name for name, differs in zip(batch.names, differ, strict=True) if differs]
+
+
+def _changes(tensors: Iterable[torch.Tensor]) -> list[int]:
+    return [*map(_VERSION, tensors)]
+
+
+def _named(batch: Batch) -> Iterable[tuple[str, int]]:
+    return zip(batch.names, batch.places, strict=True)
