@@ -160,9 +160,12 @@ def live_shards(state: Mapping[str, object], *, replicated: bool) -> Shards:
 
 def _is(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two looks have found the same; some objects make their tensors anew at each look."""
-    return tensor.data_ptr() == other.data_ptr() or (
-        marks([tensor]) == marks([other]) and torch.equal(tensor, other)
-    )
+    if tensor.data_ptr() == other.data_ptr():
+        return True
+    try:
+        return marks([tensor]) == marks([other]) and torch.equal(tensor, other)
+    except RuntimeError:  # of a type that torch cannot compare
+        return False
 
 
 def _without_values(section: Section) -> Section:

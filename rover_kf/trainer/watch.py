@@ -88,8 +88,11 @@ def unlike(batch: Batch, tensors: Sequence[torch.Tensor]) -> list[str]:
     return [name for name, differs in zip(batch.names, differ, strict=True) if differs]
 
 
-def _changes(tensors: Iterable[torch.Tensor]) -> list[int]:
-    return [*map(_VERSION, tensors)]
+def _changes(tensors: Sequence[torch.Tensor]) -> list[int]:
+    try:
+        return [*map(_VERSION, tensors)]
+    except RuntimeError:  # those of torch.inference_mode have no counter, and are copied at once
+        return [0 if tensor.is_inference() else _VERSION(tensor) for tensor in tensors]
 
 
 def _named(batch: Batch) -> Iterable[tuple[str, int]]:

@@ -312,3 +312,16 @@ def test_a_tensor_without_bytes_is_refused_where_it_replaces_one_that_has_them(s
     state["mean"] = state["mean"].to_sparse()
     with pytest.raises(errors.UnsupportedState, match=r"\['mean'\].*sparse"):
         scene.checkpointer.save(3, state)
+
+
+def test_a_tensor_of_inference_is_saved_like_another(scene):
+    """It has no counter of changes; averages of weights are made so."""
+    state = _fresh()
+    with torch.inference_mode():
+        state["mean"] = torch.ones(7)
+    for step in (1, 2, 3):
+        expected = _whole(state)
+        with scene.held():
+            scene.checkpointer.save(step, state)
+            _train(state)
+        assert scene.sealed() == (step, expected)

@@ -180,6 +180,21 @@ def test_tensors_that_are_made_anew_at_each_look_keep_nothing_from_being_remembe
         torch.randn(3)
 
 
+def test_new_tensors_of_a_type_that_torch_cannot_compare_are_taken_as_they_are():
+    """They are not remembered."""
+
+    class Table:
+        def state_dict(self):
+            return {"table": torch.zeros(4, dtype=torch.uint8).view(torch.uint4)}
+
+        def load_state_dict(self, state_dict):
+            del state_dict
+
+    state, recall = {"table": Table()}, Recall()
+    for _ in range(2):
+        assert list(recall.take_apart(state).tensors) == ["table.table"]
+
+
 @pytest.mark.parametrize("kind", ["AdamW", "SGD", "LBFGS", "Adafactor", "SparseAdam"])
 def test_an_optimizer_is_seen_as_its_state_dict(kind):
     """Without asking it for one."""
