@@ -5,12 +5,14 @@
 The trainer encodes the part of a state that is no tensor; it travels in a snapshot's metadata.
 A restored value has exactly the type that was saved (tuple, int key, bytes, nan): whatever has no
 exact form is refused by its path, since a near miss would be found only after a crash.
-Subclasses are refused too (a named tuple would come back as a tuple), but for OrderedDict and
-defaultdict, which state dicts are made of and which come back as dict.
+Subclasses are refused too (a named tuple would come back as a tuple), but for Counter, which
+MultiStepLR of torch keeps, and for OrderedDict and defaultdict, which state dicts are made of and
+which come back as dict.
 
 Scalars that JSON keeps stand for themselves; all else is a one-key object:
-``l`` list, ``t`` tuple, ``d`` dict as pairs, ``b`` bytes in base64, ``f`` float that JSON lacks,
-``c`` complex as two floats in hexadecimal, ``T`` a tensor by its name in the file.
+``l`` list, ``t`` tuple, ``d`` dict as pairs, ``n`` Counter as pairs, ``b`` bytes in base64, ``f``
+float that JSON lacks, ``c`` complex as two floats in hexadecimal, ``T`` a tensor by its name in the
+file.
 """
 
 from __future__ import annotations
@@ -81,13 +83,12 @@ def _encode(value: object, leaf: Leaf, path: str) -> Any:
         return {"l": [_encode(item, leaf, f"{path}[{i}]") for i, item in enumerate(value)]}
     if isinstance(value, tuple) and kind is tuple:
         return {"t": [_encode(item, leaf, f"{path}[{i}]") for i, item in enumerate(value)]}
-    if isinstance(value, dict) and kind in _MAPPINGS:
-        return {
-            "d": [
-                [_encode(key, refuse, f"{path} key"), _encode(item, leaf, f"{path}[{key!r}]")]
-                for key, item in value.items()
-            ]
-        }
+    if isinstance(value, dict) and (kind in _MAPPINGS or kind is collections.Counter):
+        pairs = [
+            [_encode(key, refuse, f"{path} key"), _encode(item, leaf, f"{path}[{key!r}]")]
+            for key, item in value.items()
+        ]
+        return {"n" if kind is collections.Counter else "d": pairs}
     return leaf(path, value)
 
 
@@ -132,11 +133,12 @@ def _decode(tag: str, content: Any, resolve: Resolve) -> Any:
         return [decode(item, resolve) for item in content]
     if tag == "t":
         return tuple(decode(item, resolve) for item in content)
-    if tag == "d":
-        return {
+    if tag in ("d", "n"):
+        found = {
             key if type(key) is str else decode(key, resolve): decode(item, resolve)
             for key, item in content
         }
+        return found if tag == "d" else collections.Counter(found)
     if tag == "b":
         return base64.b64decode(content, validate=True)
     if tag == "f":

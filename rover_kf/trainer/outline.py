@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from rover_kf.trainer import shards
 from rover_kf.trainer import state as states
 from rover_kf.trainer.template import EMPTY, Template, number
 
@@ -45,10 +46,12 @@ class Section:
     """Of its tensors, in order."""
     marks: Sequence[object] = ()
     """Shapes and types of its tensors."""
+    layouts: Sequence[object] = ()
+    """Of its DTensors, whose parts stand among the tensors."""
 
     def shape(self) -> object:
         """What may not change without a new start."""
-        return self.path, self.names, self.marks
+        return self.path, self.names, self.marks, self.layouts
 
 
 def marks(tensors: Collection[torch.Tensor]) -> list[object]:
@@ -120,9 +123,9 @@ def _hooked(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _section(path: tuple[object, ...], value: object) -> Section:
-    found = _Found([], [], [])
+    found = _Found([], [], [], [])
     _flatten(value, found)
-    return Section(path, found.outline, found.tensors, found.scalars, value)
+    return Section(path, found.outline, found.tensors, found.scalars, value, layouts=found.layouts)
 
 
 class _Found(NamedTuple):
@@ -131,12 +134,14 @@ class _Found(NamedTuple):
     outline: list[object]
     tensors: list[torch.Tensor]
     scalars: list[object]
+    layouts: list[object]
 
 
 def _flatten(value: object, found: _Found) -> None:
     kind = type(value)
-    if kind in _EXACT:
-        _tensors([value], found)
+    if isinstance(value, torch.Tensor):
+        if not _tensors([value], found):
+            raise Unplain
     elif isinstance(value, dict):
         _dict(value, found)
     elif isinstance(value, (list, tuple)):
@@ -178,10 +183,19 @@ def _plain(items: Sequence[Any], found: _Found) -> bool:
 
 def _tensors(items: list[Any], found: _Found) -> bool:
     """Take nothing but tensors: most of a state, so no call for each."""
-    if not _EXACT.issuperset(map(type, items)):
+    if _EXACT.issuperset(map(type, items)):
+        found.tensors.extend(items)
+        found.outline.append(torch.Tensor)
+        return True
+    kind = shards.kind()
+    if kind is None or not {*_EXACT, kind}.issuperset(map(type, items)):
         return False
-    found.tensors.extend(items)
-    found.outline.append(torch.Tensor)
+    sharded = [type(item) is kind for item in items]
+    pairs = zip(items, sharded, strict=True)
+    with torch.no_grad():  # then a part is the very object that the DTensor has, and costs little
+        found.tensors.extend([item.to_local() if there else item for item, there in pairs])
+    found.layouts.extend(map(shards.layout_of, itertools.compress(items, sharded)))
+    found.outline.extend((torch.Tensor, *sharded))
     return True
 
 

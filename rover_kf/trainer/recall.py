@@ -48,6 +48,7 @@ class Recall:
         self._between: Sequence[str] = ()
         self._between_escaped: Sequence[str] = ()
         self._located: list[Located | None] = []
+        self._shards = NONE
         self.era = 0
         """Grows with every start; in one era names, shapes and types stay."""
 
@@ -85,7 +86,9 @@ class Recall:
         tensors = [*itertools.chain.from_iterable(section.tensors for section in seen)]
         at = joined(located) if trusting else None
         named = Named([known.names for known in renewed], tensors, at)
-        return Parts(named, self._metadata, written=self._written, assumed=any(assumed))
+        return Parts(
+            named, self._metadata, self._shards, written=self._written, assumed=any(assumed)
+        )
 
     def forget(self) -> None:
         """Start anew at the next state."""
@@ -104,7 +107,7 @@ class Recall:
         renewed: list[Section] = []
         for section, known, trusted in zip(seen, self._known, assumed, strict=True):
             if section.path == known.path and section.outline == known.outline:
-                if len(section.tensors) != len(known.names):
+                if len(section.tensors) != len(known.names) or section.layouts != known.layouts:
                     return None
                 if not (trusted or known.marks == marks(section.tensors)):
                     return None
@@ -138,7 +141,7 @@ class Recall:
         self._known = [_without_values(section) for section in known] if fits else []
         self._between = between
         self._between_escaped = [inside(text) for text in between]
-        self._metadata = parts.metadata
+        self._metadata, self._shards = parts.metadata, parts.shards
         self._written = {key: compact(text) for key, text in parts.metadata.items()}
         self.era += 1
         return parts
@@ -151,11 +154,10 @@ def live_shards(state: Mapping[str, object], *, replicated: bool) -> Shards:
         UnsupportedState: a value cannot be stored; the message has its path.
     """
     try:
-        for _ in sections(state):
-            pass
+        sharded = any(section.layouts for section in sections(state))
     except Unplain:
-        return states.take_apart(state, replicated=replicated).shards
-    return NONE
+        sharded = True
+    return states.take_apart(state, replicated=replicated).shards if sharded else NONE
 
 
 def _is(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -222,7 +224,7 @@ def _names(node: Any) -> Iterator[str]:
     elif tag in ("l", "t"):
         for item in content:
             yield from _names(item)
-    elif tag == "d":
+    elif tag in ("d", "n"):
         for _, item in content:
             yield from _names(item)
 

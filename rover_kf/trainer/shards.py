@@ -124,6 +124,17 @@ def part_of(value: torch.Tensor) -> torch.Tensor:
     return value
 
 
+def kind() -> type[torch.Tensor] | None:
+    """DTensor, if the script has loaded it."""
+    module = _module()
+    return None if module is None else module.DTensor
+
+
+def layout_of(value: Any) -> object:
+    """What a DTensor's part says of the whole; equal where the part is the same one."""
+    return value.shape, value.placements, value.device_mesh
+
+
 def _wanted(shards: Mapping[str, Shard], *, prefix: bool) -> Iterable[Wanted]:
     for name, shard in shards.items():
         yield Wanted(name, shard.piece.shape, shard.piece.offsets, shard.sizes, prefix)

@@ -106,11 +106,11 @@ def _pieces(node: Any) -> Iterator[tuple[str, bool]]:
     ((tag, content),) = node.items()
     if tag == "T":
         yield compact(node), False
-    elif tag in ("l", "t", "d"):
+    elif tag in ("l", "t", "d", "n"):
         yield f'{{"{tag}":[', False
         for index, item in enumerate(content):
             comma = "," if index else ""
-            if tag == "d":
+            if tag in ("d", "n"):
                 key, value = item
                 yield f"{comma}[{compact(key)},", False
                 yield from _pieces(value)

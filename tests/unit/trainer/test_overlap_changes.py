@@ -14,6 +14,8 @@ import threading
 import checkpoint_pod
 import pytest
 import torch
+from own_mesh import own_mesh
+from torch.distributed.fsdp import fully_shard
 
 from rover_kf import errors
 from rover_kf.checkpoint import snapshot
@@ -325,3 +327,33 @@ def test_a_tensor_of_inference_is_saved_like_another(scene):
             scene.checkpointer.save(step, state)
             _train(state)
         assert scene.sealed() == (step, expected)
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_parts_of_sharded_tensors_are_copied_late_and_watched(scene, spoilt):
+    """By FSDP2; nothing is named or encoded anew from save to save."""
+    with own_mesh() as mesh:
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.Linear(96, 8))
+        fully_shard(model, mesh=mesh)
+        state = {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2)}
+        _train(state)
+        for step in (1, 2, 3):
+            expected = _whole(state)
+            with scene.held():
+                scene.checkpointer.save(step, state)
+                assert not scene.checkpointer._saver._overlap.is_done
+                _train(state)
+            assert scene.sealed() == (step, expected)
+        assert scene.checkpointer._saver._recall.era == 1
+        if spoilt:
+            with scene.held():
+                scene.checkpointer.save(4, state)
+                with torch.no_grad():
+                    state["model"][0].weight.to_local().mul_(2)
+                scene.checkpointer._saver._overlap.wait()
+            with pytest.raises(
+                errors.CheckpointError, match=r"step 4 is not saved: model.0.weight"
+            ):
+                scene.checkpointer.finish()
+            assert scene.sealed() == (3, expected)

@@ -12,13 +12,16 @@ import weakref
 
 import pytest
 import torch
+from own_mesh import own_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from rover_kf import errors
 from rover_kf.checkpoint import snapshot
 from rover_kf.trainer import outline
 from rover_kf.trainer import state as states
 from rover_kf.trainer.generators import Generators
-from rover_kf.trainer.recall import Recall
+from rover_kf.trainer.recall import Recall, live_shards
 
 pytestmark = pytest.mark.torch
 
@@ -40,6 +43,7 @@ def _fresh() -> dict[str, object]:
             "point": complex(-0.0, math.inf),
             "far": -math.inf,
             "list": [1, True, None, "x"],
+            "counter": collections.Counter({5: 2, 2: 1}),
             "steps": {0: {"step": 1, "mean": torch.ones(2)}, 1: {"step": 1, "mean": torch.ones(2)}},
         },
     }
@@ -88,6 +92,9 @@ CHANGES = {
     "bytes": lambda state: state["told"].update(bytes=b"\1"),
     "a complex number": lambda state: state["told"].update(point=complex(0.0, math.inf)),
     "a number of a list": lambda state: state["told"]["list"].__setitem__(0, 10**30),
+    "a count": lambda state: state["told"]["counter"].update([5]),
+    "another thing counted": lambda state: state["told"]["counter"].update([7]),
+    "a dict for a counter": lambda state: state["told"].update(counter={5: 2, 2: 1}),
     "a type in a list": lambda state: state["told"].update(list=[True, True, None, "x"]),
     "a longer list": lambda state: state["told"]["list"].append(2.5),
     "numbers among tensors": lambda state: [
@@ -178,6 +185,57 @@ def test_tensors_that_are_made_anew_at_each_look_keep_nothing_from_being_remembe
         assert torch.equal(found.tensors["random.torch"], expected)
         assert recall.era == 1
         torch.randn(3)
+
+
+@pytest.fixture
+def mesh():
+    with own_mesh() as found:
+        yield found
+
+
+def _placed(mesh, placement, size: int = 4) -> torch.Tensor:
+    return DTensor.from_local(torch.ones(size, 3), mesh, [placement])
+
+
+LAYOUTS = {
+    "nothing": lambda *_: None,
+    "a step": lambda state, _: _whole_step(state),
+    "another placement": lambda state, mesh: state.update(table=_placed(mesh, Replicate())),
+    "another axis": lambda state, mesh: state.update(table=_placed(mesh, Shard(1))),
+    "another shape": lambda state, mesh: state.update(table=_placed(mesh, Shard(0), 5)),
+    "another part": lambda state, mesh: state.update(table=_placed(mesh, Shard(0))),
+    "a plain tensor": lambda state, _: state.update(table=torch.ones(4, 3)),
+    "a sharded one for a plain one": lambda state, mesh: state.update(n=_placed(mesh, Shard(0), 1)),
+}
+
+
+def _whole_step(state: dict[str, object]) -> None:
+    state["model"](torch.ones(2, 3)).sum().backward()
+    state["optimizer"].step()
+    state["optimizer"].zero_grad()
+
+
+@pytest.mark.parametrize("change", LAYOUTS)
+def test_sharded_tensors_are_remembered_with_their_layouts(mesh, change):
+    """Whatever another layout changes, the parts' bytes may be the same."""
+    model = fully_shard(torch.nn.Linear(3, 2), mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    table = _placed(mesh, Shard(0))
+    state = {"model": model, "optimizer": optimizer, "table": table, "n": torch.ones(1, 3)}
+    _whole_step(state)
+    recall = Recall()
+    for trusting in (True, True, False, True):
+        found, expected = recall.take_apart(state, trusting=trusting), states.take_apart(state)
+        assert recall.era == 1
+        assert (found.shards, found.in_pieces) == (expected.shards, True)
+        _same(recall, state)
+    LAYOUTS[change](state, mesh)
+    for _ in range(2):
+        found, expected = recall.take_apart(state, trusting=True), states.take_apart(state)
+        assert found.shards == expected.shards
+        assert dict(found.metadata) == dict(expected.metadata)
+        _same(recall, state)
+    assert live_shards(state, replicated=True) == expected.shards
 
 
 def test_new_tensors_of_a_type_that_torch_cannot_compare_are_taken_as_they_are():
