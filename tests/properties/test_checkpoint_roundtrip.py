@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import math
@@ -49,6 +50,7 @@ def _plain(leaves: st.SearchStrategy) -> st.SearchStrategy:
             st.lists(inner, max_size=3)
             | st.dictionaries(keys, inner, max_size=3)
             | st.lists(inner, max_size=3).map(tuple)
+            | st.dictionaries(keys, st.integers(), max_size=3).map(collections.Counter)
         ),
         max_leaves=12,
     )
