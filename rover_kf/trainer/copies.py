@@ -10,13 +10,14 @@ large ones that a virtual machine has yet to be given took twice as long (256 Mi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
 
 from rover_kf.trainer.hands import Hands
 from rover_kf.trainer.state import PLAIN, copyable
-from rover_kf.trainer.transfer import BATCH_BYTES, calls
+from rover_kf.trainer.transfer import BATCH_BYTES, copy, cuts
 from rover_kf.trainer.work import Work, one_torch_thread
 
 _AHEAD_BYTES = 4 * BATCH_BYTES
@@ -127,4 +128,10 @@ def _pieces(pairs: list[Pair], batch_bytes: int) -> list[Callable[[], None]]:
 
 
 def _calls(pairs: list[Pair]) -> list[Callable[[], None]]:
-    return calls([copyable(copy) for copy, _ in pairs], [copyable(source) for _, source in pairs])
+    targets = [copyable(target) for target, _ in pairs]
+    sources = [copyable(source) for _, source in pairs]
+    parts = cuts(sources[0]) if len(pairs) == 1 else []
+    if not parts:
+        return [functools.partial(copy, targets, sources)]
+    there, here = targets[0].view(-1), sources[0].view(-1)
+    return [functools.partial(copy, [there[cut]], [here[cut]]) for cut in parts]

@@ -10,6 +10,7 @@ was sealed before stays.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -19,7 +20,6 @@ import torch
 
 from rover_kf import errors
 from rover_kf.checkpoint import cores, snapshot
-from rover_kf.checkpoint.arena import Filling
 from rover_kf.checkpoint.control import Seal
 from rover_kf.trainer import foresight, transfer
 from rover_kf.trainer.collection import without_collection
@@ -30,6 +30,7 @@ from rover_kf.trainer.named import addresses_of, listed
 from rover_kf.trainer.overlap import Overlap, Owned
 from rover_kf.trainer.plans import Plan, Plans
 from rover_kf.trainer.recall import Recall
+from rover_kf.trainer.room import Room
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.slots import AskArena, Slots
 from rover_kf.trainer.state import Parts
@@ -146,16 +147,14 @@ class Saver:
         self, step: int, parts: Parts, late: frozenset[str], at: Addresses, *, on_device: bool
     ) -> None:
         plan, head = self._plans.fit(self._recall.era, parts, late)
+        room = Room(self._slots, pinned=on_device)
         begun = time.perf_counter()
-        filling = self._slots.arena.fill()
-        seal = functools.partial(self._seal, filling, plan.layout.length, parts.in_pieces, begun)
+        seal = functools.partial(self._seal, room, plan.layout.length, parts.in_pieces, begun)
+        source = Source(step, listed(parts.tensors), at, on_device=on_device)
         try:
-            buffer = self._slots.ready(filling.slot, pinned=on_device)
-            heading = transfer.calls([buffer[: head.numel()]], [head])
-            source = Source(step, listed(parts.tensors), at, on_device=on_device)
-            rest = self._copy(plan, filling.slot, source, heading, seal)
+            rest = self._copy(plan, room, source, functools.partial(_head, room, head), seal)
         except BaseException:
-            filling.close()
+            room.close()
             raise
         self._overlap.start(rest)
 
@@ -209,9 +208,9 @@ class Saver:
     def _copy(
         self,
         plan: Plan,
-        slot: int,
+        room: Room,
         source: Source,
-        heading: list[Callable[[], None]],
+        heading: Callable[[], None],
         seal: Callable[[Watch, BaseException | None], None],
     ) -> Work:
         """Copy what cannot wait; gives the rest, which ends with the seal."""
@@ -219,11 +218,13 @@ class Saver:
         late = [batch for batch in plan.batches if batch.late]
         early, later = [], []
         if source.on_device:
-            early = self._streams.start(transfer.device_pairs(now, slot, source), hold=True)
-            later = self._streams.start(transfer.device_pairs(late, slot, source), hold=False)
-        waited = transfer.copies(now, slot, source)
-        rest = transfer.copies(late, slot, source)
-        (rest if late else waited).extend(heading)  # where all is waited for, nothing is left
+            early = self._streams.start(transfer.device_pairs(now, room.slot(), source), hold=True)
+            later = self._streams.start(
+                transfer.device_pairs(late, room.slot(), source), hold=False
+            )
+        waited = transfer.copies(now, room.slot, source)
+        rest = transfer.copies(late, room.slot, source)
+        (rest if late else waited).append(heading)  # where all is waited for, nothing is left
         first = Work(waited)
         self._hands.lend(first)
         first.wait()
@@ -233,18 +234,18 @@ class Saver:
 
     def _seal(  # noqa: PLR0917 - bound by position
         self,
-        filling: Filling,
+        room: Room,
         length: int,
         pieces: bool,  # noqa: FBT001 - bound by position
         begun: float,
         watched: Watch,
         error: BaseException | None,
     ) -> None:
-        with filling:
+        with contextlib.closing(room):
             watched.check()  # it may tell what a copy that failed has met
             if error is not None:
                 return
-            seal = filling.seal(
+            seal = room.filling().seal(
                 step=watched.source.step,
                 length=length,
                 rank=self._settings.rank,
@@ -261,6 +262,10 @@ def _on_device(parts: Parts) -> bool:
     # Without a context there are none: no need to ask thousands of tensors.
     known = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch's
     return known and any(tensor.is_cuda for tensor in parts.tensors.values())
+
+
+def _head(room: Room, head: torch.Tensor) -> None:
+    room.buffer()[: head.numel()].copy_(head)
 
 
 def _helpers(settings: TrainerSettings) -> int:

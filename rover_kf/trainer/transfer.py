@@ -16,6 +16,9 @@ from rover_kf.trainer.located import Addresses
 from rover_kf.trainer.outline import marks
 from rover_kf.trainer.state import copyable
 
+TakeSlot = Callable[[], int]
+"""Gives the number of the slot of a save."""
+
 BATCH_BYTES = 4 << 20
 """A millisecond: what a thread may hold up that waits for the whole."""
 ALONE_BYTES = 64 << 20
@@ -85,40 +88,41 @@ def batches(
     return tuple(found)
 
 
-def copies(chosen: Iterable[Batch], slot: int, source: Source) -> list[Callable[[], None]]:
-    """What copies those batches' tensors on the host, a call each.
+def copies(chosen: Iterable[Batch], slot: TakeSlot, source: Source) -> list[Callable[[], None]]:
+    """What copies those batches' tensors on the host: a call each, of a large tensor one a piece.
 
     Args:
         chosen: batches.
-        slot: to copy into.
+        slot: gives the number of the one to copy into; asked by the calls, not before.
         source: of the save.
     """
     found: list[Callable[[], None]] = []
     for batch in chosen:
-        if len(batch.names) > 1 and not source.on_device:
-            # Put together by who copies it: that may be after save has returned.
-            found.append(functools.partial(_copy_batch, batch, slot, source.tensors))
-            continue
-        targets, live = batch.targets[slot], sources(batch, source.tensors)
-        if source.on_device:
-            pairs = [p for p in zip(targets, live, strict=True) if not p[1].is_cuda]
-            targets, live = [there for there, _ in pairs], [here for _, here in pairs]
-        found += calls(targets, live)
+        alone = sources(batch, source.tensors)[0] if len(batch.names) == 1 else None
+        if alone is not None and (parts := cuts(alone)):
+            found += [functools.partial(_copy_cut, batch, slot, alone, cut) for cut in parts]
+        else:
+            found.append(functools.partial(_copy_batch, batch, slot, source))
     return found
 
 
-def calls(
-    targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]
-) -> list[Callable[[], None]]:
-    """What copies tensors on the host: one call, of a single large one a call for each piece.
+def cuts(tensor: torch.Tensor) -> list[slice]:
+    """Pieces of the elements of a tensor that is worth several calls; none if one does."""
+    if tensor.nbytes <= BATCH_BYTES or tensor.is_cuda or not tensor.is_contiguous():
+        return []
+    width = max(BATCH_BYTES // tensor.element_size(), 1)
+    return [slice(begin, begin + width) for begin in range(0, tensor.numel(), width)]
+
+
+def copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy values without the interpreter's lock.
 
     Args:
         targets: contiguous.
         sources: of the same shapes and types.
     """
-    if len(sources) == 1 and sources[0].nbytes > BATCH_BYTES and sources[0].is_contiguous():
-        return _cuts(targets[0], sources[0])
-    return [functools.partial(_copy, targets, sources)]
+    with torch.no_grad():
+        torch._foreach_copy_(list(targets), list(sources))
 
 
 def device_pairs(chosen: Iterable[Batch], slot: int, source: Source) -> list[Pair]:
@@ -143,8 +147,18 @@ def sources(batch: Batch, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]
     return found if batch.plain else [copyable(tensor) for tensor in found]
 
 
-def _copy_batch(batch: Batch, slot: int, tensors: Sequence[torch.Tensor]) -> None:
-    _copy(batch.targets[slot], sources(batch, tensors))
+def _copy_batch(batch: Batch, slot: TakeSlot, source: Source) -> None:
+    # Put together here: that may be after save has returned.
+    live, targets = sources(batch, source.tensors), batch.targets[slot()]
+    if source.on_device:
+        pairs = [pair for pair in zip(targets, live, strict=True) if not pair[1].is_cuda]
+        targets, live = [there for there, _ in pairs], [here for _, here in pairs]
+    if live:
+        copy(targets, live)
+
+
+def _copy_cut(batch: Batch, slot: TakeSlot, source: torch.Tensor, cut: slice) -> None:
+    copy([batch.targets[slot()][0].view(-1)[cut]], [source.view(-1)[cut]])
 
 
 def _batch(
@@ -158,17 +172,3 @@ def _batch(
     plain = all(copyable(slot[name]) is slot[name] for slot in views for name in names)
     where = tuple(places[name] for name in names)
     return Batch(tuple(names), where, targets, late, plain, marks(targets[0]))
-
-
-def _cuts(target: torch.Tensor, source: torch.Tensor) -> list[Callable[[], None]]:
-    width = max(BATCH_BYTES // source.element_size(), 1)
-    there, here = target.view(-1), source.view(-1)
-    return [
-        functools.partial(_copy, [there[begin : begin + width]], [here[begin : begin + width]])
-        for begin in range(0, here.numel(), width)
-    ]
-
-
-def _copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    with torch.no_grad():
-        torch._foreach_copy_(list(targets), list(sources))

@@ -23,6 +23,6 @@ def written(parts: Parts) -> mmap.mmap:
     batches = transfer.batches(layout.placed, parts.tensors, [targets], frozenset())
     tensors = [*parts.tensors.values()]
     source = transfer.Source(0, tensors, addresses(tensors), on_device=False)
-    for copy in transfer.copies(batches, 0, source):
+    for copy in transfer.copies(batches, lambda: 0, source):
         copy()
     return buffer
