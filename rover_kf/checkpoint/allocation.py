@@ -12,6 +12,7 @@ the smaller size stays valid. It never shrinks below what anybody mapped.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -67,8 +68,15 @@ def allocate(
 
 
 def _others_bytes(root: pathlib.Path, place: str) -> int:
-    slots = root.glob("*/slot-*")
-    return sum(path.lstat().st_size for path in slots if path.parent.name != place)
+    total = 0
+    for folder in root.glob("*"):  # none where nothing was made yet
+        if folder.name == place:
+            continue
+        # One that another thread gives back meanwhile is not counted, nor is what is no folder.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for path in folder.iterdir():
+                total += path.lstat().st_size if path.name.startswith("slot-") else 0
+    return total
 
 
 def _advice(total: int) -> str:

@@ -8,6 +8,7 @@ thread. All it knows is in the arena's files, so a sidecar that was killed goes 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -106,9 +107,10 @@ class Slots:
         return tuple(sorted(name for name in found if _is_number(name.removeprefix(prefix))))
 
     def _remove(self, place: str) -> None:
-        for path in (self._root / place).iterdir():
-            path.unlink()
-        (self._root / place).rmdir()
+        with contextlib.suppress(FileNotFoundError):  # another thread gives it back as well
+            for path in (self._root / place).iterdir():
+                path.unlink(missing_ok=True)
+            (self._root / place).rmdir()
 
     def arena(self, place: int | str) -> Arena:
         """The slots of a local rank, or of a replica, made or not."""

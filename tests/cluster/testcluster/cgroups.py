@@ -72,7 +72,7 @@ def throttle(name: str, container: str, cores: float) -> None:
         ClusterError: the container has no group there.
     """
     quota = int(cores * _PERIOD)
-    found = [group for root in _roots() for group in (root / name).rglob(container)]
+    found = [group for group in _groups(name) if group.name == container]
     for group in found:
         if (group / "cpu.max").exists():
             (group / "cpu.max").write_text(f"{quota} {_PERIOD}")
@@ -85,7 +85,7 @@ def throttle(name: str, container: str, cores: float) -> None:
 
 def below(name: str, part: str) -> list[pathlib.Path]:
     """Groups anywhere below the node's whose names have that in them, in every hierarchy."""
-    return [group for root in _roots() for group in (root / name).rglob(f"*{part}*")]
+    return [group for group in _groups(name) if part in group.name]
 
 
 def remove(name: str) -> None:
@@ -112,10 +112,16 @@ def _remove_one(group: pathlib.Path) -> bool:
 def processes(name: str) -> list[int]:
     """Processes anywhere below the group, in every hierarchy."""
     found = set()
-    for root in _roots():
-        for listing in (root / name).rglob("cgroup.procs") if (root / name).exists() else ():
-            found |= _listed(listing)
+    for group in _groups(name):
+        found |= _listed(group / "cgroup.procs")
     return sorted(found)
+
+
+def _groups(name: str) -> list[pathlib.Path]:
+    """The node's group and all below it, in every hierarchy; any may end meanwhile."""
+    return [
+        pathlib.Path(folder) for root in _roots() for folder, _, _ in os.walk(root / name)
+    ]  # pathlib's own walk fails where a folder goes before it is looked into
 
 
 def _listed(listing: pathlib.Path) -> set[int]:
