@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A device mesh of this process alone: DTensors without other ranks."""
+"""A process group and a device mesh of this process alone: DTensors without other ranks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ from torch.distributed.device_mesh import init_device_mesh
 
 
 @contextlib.contextmanager
-def own_mesh():
-    """While it lasts."""
+def own_group():
+    """A process group of this process, while it lasts."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        yield init_device_mesh("cpu", (1,))
+        yield
     finally:
         dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def own_mesh():
+    """A mesh over that group, while it lasts."""
+    with own_group():
+        yield init_device_mesh("cpu", (1,))

@@ -119,9 +119,8 @@ def processes(name: str) -> list[int]:
 
 def _groups(name: str) -> list[pathlib.Path]:
     """The node's group and all below it, in every hierarchy; any may end meanwhile."""
-    return [
-        pathlib.Path(folder) for root in _roots() for folder, _, _ in os.walk(root / name)
-    ]  # pathlib's own walk fails where a folder goes before it is looked into
+    # Not pathlib's own walk: it fails where a folder goes before it is looked into.
+    return [pathlib.Path(folder) for root in _roots() for folder, _, _ in os.walk(root / name)]
 
 
 def _listed(listing: pathlib.Path) -> set[int]:

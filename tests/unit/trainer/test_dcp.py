@@ -7,7 +7,7 @@ from __future__ import annotations
 import checkpoint_pod
 import pytest
 import torch
-import torch.distributed as dist
+from own_mesh import own_group
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -72,19 +72,15 @@ def test_any_state_dict_comes_back(tmp_path):
 
 def test_an_asynchronous_save_has_what_was_there_when_it_began(tmp_path):
     """torch stages the state dict; what changes afterwards is not of this step."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        with checkpoint_pod.pods(tmp_path, 1) as (pod,):
-            state = {"weight": torch.arange(5.0)}
-            with _checkpointer(pod) as checkpointer:
-                saving = dcp.async_save(state, storage_writer=Writer(checkpointer, 3))
-                state["weight"].zero_()
-                saving.result()
-            with _checkpointer(pod, round_=2) as checkpointer:
-                dcp.load(state, storage_reader=Reader(checkpointer, state))
-            assert torch.equal(state["weight"], torch.arange(5.0))
-    finally:
-        dist.destroy_process_group()
+    with own_group(), checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        state = {"weight": torch.arange(5.0)}
+        with _checkpointer(pod) as checkpointer:
+            saving = dcp.async_save(state, storage_writer=Writer(checkpointer, 3))
+            state["weight"].zero_()
+            saving.result()
+        with _checkpointer(pod, round_=2) as checkpointer:
+            dcp.load(state, storage_reader=Reader(checkpointer, state))
+        assert torch.equal(state["weight"], torch.arange(5.0))
 
 
 def test_what_cannot_be_taken_is_told(tmp_path):

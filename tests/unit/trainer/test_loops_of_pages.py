@@ -12,6 +12,7 @@ import checkpoint_pod
 import pytest
 import torch
 import torch.distributed as dist
+from own_mesh import own_group
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -96,11 +97,8 @@ def test_the_loop_of_the_quick_start_goes_on_in_the_middle_of_an_epoch(killed):
 
 def test_what_a_loop_adds_up_comes_back(killed, capsys):
     """The mean loss of the epoch in which it was killed is an undisturbed one's, also as told."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
+    with own_group():
         calm, after = killed(_loop("data.md", "means = torch.zeros(epochs)"), whole=False)
-    finally:
-        dist.destroy_process_group()
     assert torch.equal(after["means"], calm["means"])
     assert bool((calm["means"] > 0).all())
     lines = capsys.readouterr().out.splitlines()
