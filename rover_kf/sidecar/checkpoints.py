@@ -52,6 +52,10 @@ _log = logging.getLogger(__name__)
 _MOST_WAITING = 256
 """Seals not yet told to the coordinator; beyond it the oldest are dropped from its account."""
 _POLL_SECONDS = 0.05
+_TAKEN_UP_A_SECOND = 1 << 30
+"""Bytes of a state, by a process that starts from it; at the least."""
+_LONGEST_TO_TAKE_UP = 5.0
+"""Seconds."""
 
 
 class Checkpoints:
@@ -131,8 +135,7 @@ class Checkpoints:
         sealed = await read(request, Sealed)
         assignment = Assignment(sealed.rank, sealed.world_size, sealed.round)
         await asyncio.to_thread(self._slots.assignments.set, sealed.local_rank, assignment)
-        self._seals.append(self._completed(sealed))
-        self._news.set()
+        self._queue(self._completed(sealed))
         return reply(Acknowledged())
 
     async def _on_restore(self, request: web.Request) -> web.Response:
@@ -230,20 +233,26 @@ class Checkpoints:
         )
 
     def _tell_restored(self, asked: RestoreRequest, answer: RestoreReply) -> None:
-        """The state that a round goes on from is persisted at once if it is not durable yet."""
+        """The state that a round goes on from is persisted if it is not durable yet.
+
+        Once the process has taken it up: both at a time keep the job waiting for longer.
+        """
         if answer.step is None:
             return
+        pause = min(answer.snapshot_bytes / _TAKEN_UP_A_SECOND, _LONGEST_TO_TAKE_UP)
         for seal in self._slots.arena(asked.local_rank).sealed():
             if seal.step == answer.step:
                 place = {"rank": asked.rank, "world_size": asked.world_size, "round": asked.round}
                 told = Sealed(asked.local_rank, **(describe(seal) | place), restored=True)
-                self._seals.append(self._completed(told))
-                self._news.set()
+                loop = asyncio.get_running_loop()
+                loop.call_later(pause, self._queue, self._completed(told))
                 return
+
+    def _queue(self, sealed: Sealed) -> None:
+        self._seals.append(sealed)
+        self._news.set()
 
     def _find_seals(self) -> None:
         for local_rank in self._slots.local_ranks():
             for seal in self._slots.arena(local_rank).sealed()[:1]:
-                self._seals.append(self._completed(Sealed(local_rank, **describe(seal))))
-        if self._seals:
-            self._news.set()
+                self._queue(self._completed(Sealed(local_rank, **describe(seal))))

@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import os
 import pathlib
+import time
 import urllib.error
 import urllib.request
 
@@ -175,6 +176,23 @@ def test_what_a_failure_left_in_memory_alone_is_persisted_at_once(tmp_path):
         assert sorted(folder.name for folder in folders.iterdir()) == [
             "step-000000000001-1", "step-000000000002-2", "step-000000000003-3",
         ]  # fmt: skip
+
+
+def test_what_a_process_takes_up_is_persisted_once_it_had_time_to(tmp_path):
+    """Both at once keep the job waiting longer: a second a GiB, at the least, lies between."""
+    storage = tmp_path / "pvc"
+    given = {"persist_seconds": 3600.0, "arena_bytes": 600 << 20}
+    with checkpoint_pod.pods(tmp_path, 1, storage=storage, **given) as (pod,):
+        trainer = Trainer(pod)
+        assert trainer.restore(1).step is None
+        folders = storage / "demo"
+        trainer.save(1, _state(b"first"))
+        eventually((folders / "step-000000000001-1" / "manifest.json").exists)
+        trainer.save(2, _state(bytes(256 << 20)))
+        asked = time.monotonic()
+        assert trainer.restore(2).step == 2
+        eventually((folders / "step-000000000002-2").exists)
+        assert time.monotonic() - asked >= 0.25
 
 
 class FaultyPeers:
