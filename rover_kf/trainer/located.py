@@ -1,12 +1,16 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where a state's tensors are: as objects, and with their bytes."""
+"""Where a state's tensors have their bytes.
+
+Of two looks that find them in the same places, the tensors are the same, or others that have taken
+over their memory: which of both costs as much to tell as the look, so whoever trusts it compares
+shapes and types when there is time.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import torch
@@ -19,34 +23,21 @@ class Unlocated(Exception):
     """A tensor has no bytes of its own; it is sparse."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Located:
-    """Some tensors' places.
-
-    Two that are equal, of two looks, are the same tensors', unless these were given up between the
-    looks and others made in their places.
-    """
-
-    objects: list[int]
-    """Python's numbers of them."""
-    at: Addresses
-
-
-def locate(tensors: Collection[torch.Tensor]) -> Located:
+def locate(tensors: Iterable[torch.Tensor]) -> Addresses:
     """Where they are.
 
     Raises:
         Unlocated: one has no bytes of its own.
     """
     try:
-        return Located([*map(id, tensors)], addresses(tensors))
+        return addresses(tensors)
     except RuntimeError as cause:
         raise Unlocated from cause
 
 
-def joined(located: Iterable[Located | None]) -> Addresses:
+def joined(located: Iterable[Addresses | None]) -> Addresses:
     """Where all have their bytes, one after the other; nothing of those that are None."""
-    return [*itertools.chain.from_iterable(some.at for some in located if some is not None)]
+    return [*itertools.chain.from_iterable(some for some in located if some is not None)]
 
 
 def addresses(tensors: Iterable[torch.Tensor]) -> Addresses:

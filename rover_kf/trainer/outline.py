@@ -8,7 +8,7 @@ import collections
 import dataclasses
 import itertools
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -100,21 +100,28 @@ def _packed(optimizer: torch.optim.Optimizer) -> dict[str, object] | None:
     """
     if type(optimizer).state_dict is not torch.optim.Optimizer.state_dict or _hooked(optimizer):
         return None
-    numbers: dict[int, int] = {}
+    parameters: list[int] = []
     groups: list[dict[str, object]] = []
     for group in optimizer.param_groups:
-        begin, count = len(numbers), len(group["params"])
-        numbers.update(zip(map(id, group["params"]), range(begin, begin + count), strict=True))
-        if len(numbers) != begin + count:  # a parameter twice
-            return None
+        begin = len(parameters)
+        parameters.extend(map(id, group["params"]))
         others = {key: value for key, value in group.items() if key != "params"}
-        groups.append({**others, "params": [*range(begin, begin + count)]})
-    try:
-        keys = [*map(numbers.__getitem__, map(id, optimizer.state))]
-    except KeyError:  # something that is no parameter has a state
+        groups.append({**others, "params": [*range(begin, len(parameters))]})
+    keys = _numbers([*map(id, optimizer.state)], parameters)
+    if keys is None:
         return None
     state = dict(zip(keys, optimizer.state.values(), strict=True))
     return {"state": state, "param_groups": groups}
+
+
+def _numbers(keys: list[int], parameters: list[int]) -> Iterable[int] | None:
+    """Which of the parameters the keys are; None: one is none, or some parameter is there twice."""
+    if keys == parameters:  # a key is there once
+        return range(len(keys))
+    numbers = dict(zip(parameters, itertools.count(), strict=False))
+    if len(numbers) != len(parameters) or not numbers.keys() >= {*keys}:
+        return None
+    return [numbers[key] for key in keys]
 
 
 def _hooked(optimizer: torch.optim.Optimizer) -> bool:
@@ -203,11 +210,10 @@ def _tables(items: list[Any], found: _Found) -> bool:
     """Take nothing but dicts of tensors, as an optimizer keeps one for each parameter."""
     if {*map(type, items)} != {dict}:
         return False
-    keys = [*itertools.chain.from_iterable(items)]
-    if {*map(type, keys)} != {str}:
+    keys = [*map(tuple, items)]
+    if not all({*map(type, some)} == {str} for some in {*keys}):
         return False
     if not _tensors([*itertools.chain.from_iterable(map(dict.values, items))], found):
         return False
     found.outline.extend(keys)
-    found.outline.extend(map(len, items))
     return True

@@ -8,8 +8,8 @@ its dicts and of its objects' state dicts. A section that is what it was keeps i
 other scalars alone has these put in; one of another outline is encoded anew; a tensor of another
 shape or type anywhere means a new start.
 
-Shapes and types cost as much as all the rest. Tensors that are the same objects with the same bytes
-as last time are taken to have the same where the caller makes sure of it later, beside training.
+Shapes and types cost as much as all the rest. Tensors that have their bytes where they had them the
+last time are taken to have the same where the caller makes sure of it later, beside training.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ import torch
 from rover_kf.checkpoint import plain
 from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer import state as states
-from rover_kf.trainer.located import Located, Unlocated, joined, locate
+from rover_kf.trainer.located import Addresses, Unlocated, joined, locate
 from rover_kf.trainer.named import Named
 from rover_kf.trainer.outline import Section, Unplain, marks, sections
 from rover_kf.trainer.shards import NONE, Shards
 from rover_kf.trainer.state import Parts
 from rover_kf.trainer.template import Template, compact, inside, template_of, woven
+
+_ALIKE = frozenset((str, tuple))
+"""Types of what an outline has over and over again: keys, and each parameter's keys together."""
 
 
 class Recall:
@@ -47,7 +50,7 @@ class Recall:
         self._written: Mapping[str, str] = {}
         self._between: Sequence[str] = ()
         self._between_escaped: Sequence[str] = ()
-        self._located: list[Located | None] = []
+        self._located: list[Addresses | None] = []
         self._shards = NONE
         self.era = 0
         """Grows with every start; in one era names, shapes and types stay."""
@@ -175,7 +178,7 @@ def _without_values(section: Section) -> Section:
     # alike become one object: the next save then compares with a few, which stay in the cache.
     alike: dict[object, object] = {}
     outline = [
-        alike.setdefault(mark, mark) if type(mark) is str else mark for mark in section.outline
+        alike.setdefault(mark, mark) if type(mark) in _ALIKE else mark for mark in section.outline
     ]
     seen = [alike.setdefault(mark, mark) for mark in marks(section.tensors)]
     return dataclasses.replace(section, outline=outline, marks=seen, tensors=[], value=None)

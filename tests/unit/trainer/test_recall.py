@@ -187,6 +187,39 @@ def test_tensors_that_are_made_anew_at_each_look_keep_nothing_from_being_remembe
         torch.randn(3)
 
 
+def _optimizer_of(used: list[int], groups: list[list[int]]) -> torch.optim.Optimizer:
+    """With a state for some of its parameters, in the order in which they were first used."""
+    parameters = [torch.nn.Parameter(torch.ones(index + 1)) for index in range(4)]
+    optimizer = torch.optim.AdamW([{"params": [parameters[i] for i in group]} for group in groups])
+    for index in used:
+        optimizer.zero_grad()
+        parameters[index].sum().backward()
+        optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize("used", [[0, 1, 2, 3], [3, 1], [2, 0, 3, 1], []])
+@pytest.mark.parametrize("groups", [[[0, 1, 2, 3]], [[2, 0], [3, 1]]])
+def test_an_optimizer_numbers_its_parameters_by_its_groups(used, groups):
+    """Whatever the order in which they came to have a state, and whether all have one."""
+    state, recall = {"optimizer": _optimizer_of(used, groups)}, Recall()
+    for _ in range(3):
+        _same(recall, state)
+    assert recall.era == 1
+
+
+def test_an_optimizer_that_has_a_parameter_twice():
+    """Torch warns of it and numbers it once; its own state dict is asked."""
+    parameter = torch.nn.Parameter(torch.ones(2))
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        optimizer = torch.optim.AdamW([parameter, parameter])
+    parameter.sum().backward()
+    optimizer.step()
+    state, recall = {"optimizer": optimizer}, Recall()
+    for _ in range(3):
+        _same(recall, state)
+
+
 @pytest.fixture
 def mesh():
     with own_mesh() as found:
