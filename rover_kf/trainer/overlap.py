@@ -34,6 +34,9 @@ class Overlap:
         self._work: Work | None = None
         self._hook: RemovableHandle | None = None
         self._catches = False
+        self._waiting: int | None = None
+        """Thread that helps with the copy and waits for it."""
+        self._asked_to_end = False
         self.waited_seconds = 0.0
         """That optimizer steps have waited, since it was last set to 0."""
 
@@ -58,9 +61,15 @@ class Overlap:
             return
         if not self._work.is_done:
             begun = time.monotonic()
-            self._work.wait()
+            self._waiting = threading.get_ident()
+            try:
+                self._work.wait()
+            finally:
+                self._waiting = None
             self.waited_seconds += time.monotonic() - begun
         self._release()
+        if self._asked_to_end and threading.current_thread() is threading.main_thread():
+            _end(signal.SIGTERM)
 
     def finish(self) -> None:
         """Wait for the copy.
@@ -96,9 +105,17 @@ class Overlap:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _on_sigterm(self, number: int, _: FrameType | None) -> None:
+        if self._waiting == threading.get_ident():
+            # It came in the middle of a piece of the copy, which goes on only after this.
+            self._asked_to_end = True
+            return
         self.wait()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        _end(number)
+
+
+def _end(number: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 class Owned:

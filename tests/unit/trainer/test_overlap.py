@@ -192,6 +192,40 @@ print("not reached")
 """
 
 
+IN_A_PIECE = """
+import os, signal
+import torch
+from rover_kf.trainer import overlap, transfer
+from rover_kf.trainer.checkpointer import Checkpointer
+from rover_kf.trainer.hands import Hands
+
+class Away(Hands):
+    def lend(self, work):
+        pass  # the thread gets no core: the optimizer's step makes the copy
+
+copy, state = transfer.copy, {"model": torch.nn.Linear(2048, 2048)}
+state["optimizer"] = torch.optim.SGD(state["model"].parameters(), lr=0.1)
+
+def interrupted(targets, sources):
+    os.kill(os.getpid(), signal.SIGTERM)
+    copy(targets, sources)
+
+overlap.Hands, transfer.copy = Away, interrupted
+checkpointer = Checkpointer(overlap=True)
+checkpointer.save(7, state)
+state["optimizer"].step()
+print("not reached")
+"""
+
+
+def test_sigterm_in_the_middle_of_a_piece_waits_for_the_copy_as_well(tmp_path):
+    """It interrupts the very thread that it would wait for."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        done = _run(IN_A_PIECE, pod)
+        assert (done.returncode, done.stdout) == (-signal.SIGTERM, b""), done.stderr
+        assert [seal.step for seal in _arena(pod).sealed()] == [7]
+
+
 def _run(script: str, pod: checkpoint_pod.Pod) -> subprocess.CompletedProcess[bytes]:
     root = pathlib.Path(__file__).parents[3]
     return subprocess.run(
