@@ -182,15 +182,16 @@ def _stateful(live: Any, target: Any, tree: Any, parts: _Parts) -> _Placing:
 def _given(target: object, tree: Any, parts: _Parts) -> Any:
     """What load_state_dict is called with, once copies are filled."""
     # A module copies into its own parameters. Optimizers keep what they are given, and so may a
-    # module's extra state: those get copies of their own.
+    # module that does more than copy, or has extra state: those get copies of their own.
     if isinstance(target, torch.optim.Optimizer):
         return _found_sooner(target, plain.decode(tree, parts.copy))
     if not isinstance(target, torch.nn.Module):
         return plain.decode(tree, parts.copy)
-    if any(str(key).endswith("_extra_state") for key in _pairs(tree, "")):
+    own = _own_tensors(target)
+    if not own or any(str(key).endswith("_extra_state") for key in _pairs(tree, "")):
         return plain.decode(tree, parts.copy)
     given = plain.decode(tree, parts.view)
-    for name, tensor in _own_tensors(target).items():
+    for name, tensor in own.items():
         if isinstance(given.get(name), torch.Tensor) and parts.copies.into(tensor, given[name]):
             given[name] = tensor  # which copy_ knows as the same
     return given

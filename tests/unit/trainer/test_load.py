@@ -33,6 +33,21 @@ class _Asked(torch.nn.Linear):
         return super().load_state_dict(state_dict, *rest, **named)
 
 
+class _Keeping(torch.nn.Linear):
+    """Keeps the tensors that it is given, as metrics do that are modules."""
+
+    def _load_from_state_dict(self, state_dict, prefix, *rest):
+        self.kept = [state_dict[prefix + "weight"], state_dict[prefix + "bias"]]
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class _Assigning(torch.nn.Linear):
+    """Takes what it is given in place of its parameters."""
+
+    def load_state_dict(self, state_dict, **named):
+        return super().load_state_dict(state_dict, **{**named, "assign": True})
+
+
 def _snapshot(content: dict[str, object]) -> mmap.mmap:
     return trainer_slot.written(state.take_apart(content))
 
@@ -121,3 +136,17 @@ def test_a_wrong_shape_is_torchs_own_error():
     buffer = _snapshot({"model": torch.nn.Linear(30, 30)})
     with pytest.raises(RuntimeError, match="size mismatch for weight"):
         _load(buffer, {"model": torch.nn.Linear(31, 30)}, 2)
+
+
+@pytest.mark.parametrize("kind", [_Keeping, _Assigning])
+def test_a_module_may_keep_what_it_is_given(kind):
+    """It is memory of its own: neither the slot's next step nor its end changes it."""
+    saved = torch.nn.Linear(30, 30)
+    buffer = _snapshot({"model": saved})
+    live = kind(30, 30)
+    _load(buffer, {"model": live}, 2)
+    buffer[:] = bytes(len(buffer))
+    kept = live.kept if kind is _Keeping else [live.weight, live.bias]
+    assert torch.equal(kept[0], saved.weight)
+    assert torch.equal(kept[1], saved.bias)
+    assert torch.equal(live.weight, saved.weight)
