@@ -55,6 +55,8 @@ class Assembly:
     length: int
     copies: tuple[tuple[Copy, ...], ...]
     """Of each source, in its order; empty for a source that is not needed."""
+    in_pieces: bool
+    """Whether it has parts of tensors only: the other ranks hold the rest."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def plan(sources: Sequence[Snapshot], own: int, wanted: Sequence[Wanted] = ()) -
         for source, copy in _fill(goals[place.entry.name], place.begin):
             copies[source].append(copy)
     ordered = (tuple(sorted(found, key=lambda copy: copy.begin)) for found in copies)
-    return Assembly(head, layout.length, tuple(ordered))
+    return Assembly(head, layout.length, tuple(ordered), bool(pieces))
 
 
 def _goal(name: str, parts: Sequence[_Held], wanted: Sequence[Wanted]) -> _Goal:

@@ -62,8 +62,8 @@ class MemorySources:
             TornSnapshot: it was overwritten.
         """
         for seal in self._slots.arena(holding.place).sealed():
-            same = (seal.step, seal.round, seal.world_size) == (
-                holding.step, holding.round, holding.world_size
+            same = (seal.step, seal.round, seal.world_size, seal.pieces) == (
+                holding.step, holding.round, holding.world_size, holding.pieces
             )  # fmt: skip
             if same:
                 return seal

@@ -222,6 +222,7 @@ class Restorer:
         state: _State,
     ) -> Seal:
         length = made.length if made else sources[0].length
+        in_pieces = state.pieces or (made is not None and made.in_pieces)
         await asyncio.to_thread(self._slots.allocate, ArenaRequest(request.local_rank, length))
         arena = self._slots.arena(request.local_rank)
         with await asyncio.to_thread(arena.fill) as filling:
@@ -235,8 +236,8 @@ class Restorer:
                 rank=request.rank,
                 world_size=request.world_size,
                 round_=state.round,
-                replicated=state.replicated,
-                pieces=state.pieces,
+                replicated=state.replicated and not in_pieces,
+                pieces=in_pieces,
             )
         if made is None:
             arena.control.write_checksum(seal, sources[0].checksum)
@@ -263,9 +264,10 @@ class Restorer:
     def _leave_course(self, local_rank: int, chosen: Seal) -> None:
         arena = self._slots.arena(local_rank)
         for seal in arena.sealed():
-            # The same state in another world's pieces stays: a rank may still need it.
+            # What these pieces were made of stays: another rank may still need it.
             same = (seal.step, seal.round) == (chosen.step, chosen.round) and chosen.pieces
-            if seal.slot != chosen.slot and seal.step >= chosen.step and not same:
+            source = same and seal.sequence < chosen.sequence
+            if seal.slot != chosen.slot and seal.step >= chosen.step and not source:
                 arena.discard(seal)
 
 
