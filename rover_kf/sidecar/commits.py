@@ -146,9 +146,12 @@ class Commits:
             key = (sealed.round, sealed.step)
             if not (sealed.restored and self._is_durable(sealed.step)):
                 self._naming.sealed(key)
+            holdings = self._seals.holdings(key)
+            # A rank whose slot was overwritten before it was read would be left without a copy.
+            whole = sealed.replicated or len(holdings) == sealed.world_size
             # A restored slot keeps the round that it was sealed in, its replica would have another.
-            if (self._keeper or not sealed.replicated) and not sealed.restored:
-                self._replication.sealed(key, self._seals.holdings(key))
+            if (self._keeper or not sealed.replicated) and whole and not sealed.restored:
+                self._replication.sealed(key, holdings)
             elif sealed.replicated and self._seals.pods(key) > 1:
                 self._replication.held_by_all(sealed.step)
             self._poll.notify()

@@ -27,6 +27,7 @@ from rover_kf.api.checkpoints import (
     Sealed,
     WaitRequest,
 )
+from rover_kf.api.replication import ReplicateOrder, ReplicateRequest
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.location import open_storage
@@ -231,6 +232,26 @@ def test_a_replicated_step_in_two_pods_has_its_replica(tmp_path, second, done):
             assert (await coordinator.ask(names.PATH_COMMIT_WAIT, waited)).done is done
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("overwritten", [False, True])
+def test_a_step_of_which_a_slot_was_overwritten_is_not_copied(tmp_path, overwritten):
+    """Its rank would be without a copy, and the step would count as safe from the loss of a pod."""
+
+    async def scene():
+        async with Coordinator(tmp_path) as coordinator:
+            for rank in range(4):
+                known = None if overwritten and rank == 3 else 99
+                sealed = Sealed(
+                    rank % 2, rank, 4, 1, 10, 0, 99, replicated=False, pieces=True,
+                    pod=f"demo-worker-{rank // 2}", checksum=known,
+                )  # fmt: skip
+                await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
+            asked = ReplicateRequest("demo-worker-1", 0, 0.0)
+            return await coordinator.ask(names.PATH_REPLICATE, asked, ReplicateOrder)
+
+    held = [holding.rank for holding in asyncio.run(scene()).holdings]
+    assert held == ([] if overwritten else [0, 1])
 
 
 @pytest.mark.parametrize("replicated", [True, False])
