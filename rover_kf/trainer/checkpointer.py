@@ -62,7 +62,9 @@ class Checkpointer:
             size only.
         overlap: whether save() returns at once and parameters and optimizer state are copied while
             training goes on, until the next optimizer step, which waits for the copy. If not given,
-            where a core is spare. With it, change parameters by optimizers only, or before save().
+            where a core is spare. With it, change parameters by optimizers only, or before save():
+            torch counts what else changes them in place, and the step is refused, but for what is
+            written through ``parameter.data`` or a NumPy array; call finish() before that.
         settings: of the process; read from the environment if not given.
 
     Raises:

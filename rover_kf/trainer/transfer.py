@@ -127,12 +127,11 @@ def copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> No
 
 def device_pairs(chosen: Iterable[Batch], slot: int, source: Source) -> list[Pair]:
     """Slot and source of every tensor of those batches that is on a CUDA device."""
-    tensors = source.tensors
     return [
-        (target, tensors[place])
+        (target, live)
         for batch in chosen
-        for place, target in zip(batch.places, batch.targets[slot], strict=True)
-        if tensors[place].is_cuda
+        for target, live in zip(batch.targets[slot], sources(batch, source.tensors), strict=True)
+        if live.is_cuda
     ]
 
 
