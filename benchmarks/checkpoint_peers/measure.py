@@ -109,6 +109,7 @@ def take(session: Session, course: Course, figures: Figures) -> None:
     with memory.Watch(session.pid) as watch:
         session.ask("durable")
     figures.peak_mebibytes.append(watch.mebibytes - made["mebibytes"])
+    figures.facts |= session.ask("held")
     if course.counted:
         figures.facts |= session.ask("many", count=LOADS)
     for _ in range(size.restores):

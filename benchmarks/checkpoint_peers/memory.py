@@ -15,7 +15,17 @@ import threading
 
 def used(pid: int) -> float:
     """Of a process and all below it, and of all shared memory of the machine, in MiB."""
-    return _own(pid) + _figure(pathlib.Path("/proc/meminfo"), "Shmem")
+    return own(pid) + _figure(pathlib.Path("/proc/meminfo"), "Shmem")
+
+
+def own(pid: int) -> float:
+    """Of a process and all below it, without shared memory, in MiB."""
+    rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup")
+    try:
+        found = _figure(rollup, "Pss_Anon") + _figure(rollup, "Pss_File")
+    except OSError:  # the process has ended
+        return 0.0
+    return found + sum(own(child) for child in _children(pid))
 
 
 def give_back(mebibytes: int) -> None:
@@ -66,15 +76,6 @@ def _children(pid: int) -> list[int]:
         except OSError:  # noqa: PERF203 - the thread has ended
             continue
     return found
-
-
-def _own(pid: int) -> float:
-    rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup")
-    try:
-        found = _figure(rollup, "Pss_Anon") + _figure(rollup, "Pss_File")
-    except OSError:  # the process has ended
-        return 0.0
-    return found + sum(_own(child) for child in _children(pid))
 
 
 def _figure(path: pathlib.Path, name: str) -> float:

@@ -78,6 +78,10 @@ class Peer:
         """Whatever else there is to tell."""
         return {}
 
+    def held(self) -> dict[str, float]:
+        """What the system's memory consists of, in MiB, where it has parts that can be told."""
+        return {}
+
     def close(self) -> None:
         """End what runs beside this process."""
 
@@ -195,6 +199,10 @@ class Worker:
     def do_facts(self) -> dict[str, Any]:
         """What else the system tells."""
         return self._peer.facts()
+
+    def do_held(self) -> dict[str, float]:
+        """Parts of the system's memory."""
+        return self._peer.held()
 
     def do_many(self, count: int) -> dict[str, Any]:
         """Saves as fast as they go while one goes to storage; what became of them."""

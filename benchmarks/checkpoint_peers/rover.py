@@ -15,11 +15,10 @@ import sys
 import tempfile
 import threading
 
-HERE = pathlib.Path(__file__).resolve()
-sys.path[1:1] = [str(HERE.parents[2]), str(HERE.parents[2] / "tests" / "support")]
+sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[2]))
 
-import checkpoint_pod
 from peer import Peer, serve
+from sidecar import Sidecar
 from workload import Loop
 
 from rover_kf.api import names
@@ -47,17 +46,14 @@ class Rover(Peer):
         self._home = pathlib.Path(
             tempfile.mkdtemp(prefix=os.environ["TORCHELASTIC_RUN_ID"], dir="/dev/shm")
         )
-        settings = checkpoint_pod.settings_of(
-            self._home,
-            port=checkpoint_pod.free_port(),
-            checkpoint_path=folder,
-            checkpoint_keep=1,
-            checkpoint_bandwidth=CheckpointPolicy().bandwidth,
-            persist_seconds=NEVER,
-            arena_bytes=16 << 30,
-        )
-        self._pod = checkpoint_pod.Pod(settings)
-        self._pod.start()
+        told = {
+            names.ENV_CHECKPOINT_KEEP: "1",
+            names.ENV_CHECKPOINT_BANDWIDTH: str(CheckpointPolicy().bandwidth),
+            names.ENV_PERSIST_SECONDS: str(NEVER),
+            names.ENV_ARENA_BYTES: str(16 << 30),
+        }
+        self._sidecar = Sidecar(self._home, folder, told)
+        self._sidecar.start()
         self._checkpointer = self._fresh()
         self._checkpointer.restore(loop.state)
 
@@ -124,15 +120,19 @@ class Rover(Peer):
         assert max(steps) == self._last
         return {"counted": issued, "sealed": sealed, "replaced": sealed - newest}
 
+    def held(self) -> dict[str, float]:
+        """Slots are this rank's; the sidecar's processes are the pod's, whatever its state."""
+        slots = sum(path.stat().st_size for path in self._home.glob("arena/*/slot-*"))
+        return {"slots_mib": slots / (1 << 20), "sidecar_mib": round(self._sidecar.mebibytes(), 1)}
+
     def close(self) -> None:
         """End the sidecar and give the memory back."""
         self._checkpointer.close()
-        self._pod.kill()
+        self._sidecar.kill()
         shutil.rmtree(self._home)
 
     def _fresh(self) -> Checkpointer:
-        environment = self._pod.environment(round_=self._round)
-        settings = trainer_settings.read(environment)
+        settings = trainer_settings.read(self._sidecar.trainer(self._round))
         return Checkpointer(settings=settings, overlap=self._asked_overlap)
 
     def _wait(self, step: int) -> None:

@@ -43,13 +43,20 @@ def markdown(state: str, report: dict[str, Any]) -> str:
 
 def _memory(report: dict[str, Any]) -> list[str]:
     """What of rover-kf's memory goes with the state, and what does not."""
-    slots = 2 * report["state_mib"]
     return [
-        f"Extra memory of {name}: 2 states and {found['peak_memory_mib'] - slots:.0f} MiB. "
-        f"The loop without checkpoints takes {report['loop_memory_mib']:g} MiB, which nobody's has."
+        f"Extra memory of {name}: {_held(found, report)}"
         for name, found in report["systems"].items()
-        if name.startswith("rover") and "skipped" not in found
+        if "slots_mib" in found
     ]
+
+
+def _held(found: dict[str, Any], report: dict[str, Any]) -> str:
+    state, slots, sidecar = report["state_mib"], found["slots_mib"], found["sidecar_mib"]
+    rest = found["peak_memory_mib"] - slots - sidecar
+    return (
+        f"{slots / state:.3f} states in two slots, {sidecar:g} MiB of the sidecar's processes, "
+        f"{rest:+.1f} MiB in the training process and by chance."
+    )
 
 
 def _cell(key: str, value: float | None) -> str:

@@ -24,8 +24,8 @@ from rover_kf.api import names, shared_files
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import CONTROL_BYTES, SLOTS
 
-_ROUND_TO = 1 << 21
-"""Capacity grows in huge pages' size, so that a growing header does not ask again."""
+_ROUND_TO = 1 << 18
+"""Capacity grows in such steps, so that a growing header does not ask again."""
 
 
 def allocate(
