@@ -49,6 +49,8 @@ class Sealed:
     node: str = ""
     restored: bool = False
     """Not a save: the rank goes on from this slot in the round."""
+    made_in: int = 0
+    """Round in which what was restored came to be; 0: this one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -218,6 +220,8 @@ class ResolveReply:
     """For ``storage``: the checkpoint's folder."""
     rebuilds: tuple[Rebuild, ...] = ()
     """For ``parity``: those of the holdings that nobody has."""
+    rebuilding: bool = False
+    """Some rank of the round reads parities, which stay until then."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -23,10 +23,11 @@ class ReplicateRequest:
 class ReplicateOrder:
     """Slots to copy, or to make parities of, now (coordinator → sidecar).
 
-    Both empty: nothing new was ordered in time.
+    Both empty, with another number than the one that is known: nothing is to be kept any more.
     """
 
     number: int
+    """The one that is known: nothing new was ordered in time."""
     holdings: tuple[Holding, ...] = ()
     """To copy."""
     lanes: tuple[Lane, ...] = ()

@@ -18,6 +18,7 @@ import mmap
 import os
 import pathlib
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from rover_kf import errors
 from rover_kf.api import names, shared_files
@@ -50,10 +51,10 @@ def allocate(
     """
     arena = Arena(root / str(place))
     have = arena.slot_bytes(slots)
-    wanted = max(-(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE, mmap.PAGESIZE)
+    wanted = _whole_pages(slot_bytes)
     if have >= wanted:
         return arena
-    others = _others_bytes(root, arena.directory.name)
+    others = _bytes_of(root, without={arena.directory.name})
     available = max(most_bytes - others, 0) // len(slots)
     advice = _advice(others + len(slots) * wanted)
     if wanted > available:
@@ -67,10 +68,36 @@ def allocate(
     return arena
 
 
-def _others_bytes(root: pathlib.Path, place: str) -> int:
+def fits(
+    root: pathlib.Path,
+    place: int | str,
+    slot_bytes: int,
+    *,
+    most_bytes: int,
+    without: AbstractSet[str],
+) -> bool:
+    """Whether ``allocate`` would find room for a local rank's slots if other places were given up.
+
+    Args:
+        root: the arena's folder.
+        place: the local rank.
+        slot_bytes: what one snapshot needs.
+        most_bytes: that all slots below ``root`` may take together.
+        without: the other places.
+    """
+    others = _bytes_of(root, without={*without, str(place)})
+    return others + len(SLOTS) * _whole_pages(slot_bytes) <= most_bytes
+
+
+def _whole_pages(size: int) -> int:
+    return max(-(-size // mmap.PAGESIZE), 1) * mmap.PAGESIZE
+
+
+def _bytes_of(root: pathlib.Path, *, without: AbstractSet[str]) -> int:
+    """What the slots of all places take but of those."""
     total = 0
     for folder in root.glob("*"):  # none where nothing was made yet
-        if folder.name == place:
+        if folder.name in without:
             continue
         # One that another thread gives back meanwhile is not counted, nor is what is no folder.
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):

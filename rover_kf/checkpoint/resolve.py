@@ -64,7 +64,11 @@ def resolve(
         if holdings:
             raise errors.CheckpointError(_incomplete(holdings, world_size))
         return {request.rank: ResolveReply(None, "none") for request in requests}
-    return {request.rank: _source(request, chosen, rebuilds) for request in requests}
+    replies = {request.rank: _source(request, chosen, rebuilds) for request in requests}
+    rebuilding = any(reply.rebuilds for reply in replies.values())
+    return {
+        rank: dataclasses.replace(reply, rebuilding=rebuilding) for rank, reply in replies.items()
+    }
 
 
 def newest_in_memory(requests: Sequence[ResolveRequest], absent: Sequence[Holding] = ()) -> int:
@@ -103,11 +107,12 @@ def _newest(holdings: Sequence[Holding], world_size: int) -> Sequence[Holding]:
         if holding.replicated or holding.pieces or saved == world_size:
             states.setdefault(((holding.step, holding.round), saved), []).append(holding)
     whole = [
-        (key, saved == world_size, found)
+        (key, saved == world_size, saved == 0, found)
         for (key, saved), found in states.items()
         if len({holding.rank for holding in found}) >= saved
     ]
-    return max(whole, key=lambda state: state[:2])[2] if whole else ()
+    # What one pod has all of needs no other one.
+    return max(whole, key=lambda state: state[:3])[3] if whole else ()
 
 
 def _source(

@@ -243,7 +243,8 @@ class Checkpoints:
         for seal in self._slots.arena(asked.local_rank).sealed():
             if seal.step == answer.step:
                 place = {"rank": asked.rank, "world_size": asked.world_size, "round": asked.round}
-                told = Sealed(asked.local_rank, **(describe(seal) | place), restored=True)
+                found = describe(seal) | place | {"restored": True, "made_in": seal.round}
+                told = Sealed(asked.local_rank, **found)
                 loop = asyncio.get_running_loop()
                 loop.call_later(pause, self._queue, self._completed(told))
                 return

@@ -152,6 +152,8 @@ class Commits:
             # A restored slot keeps the round that it was sealed in, its replica would have another.
             if (self._keeper or not sealed.replicated) and whole and not sealed.restored:
                 self._replication.sealed(key, holdings)
+            elif whole and not sealed.replicated:
+                self._replication.restored(holdings)
             elif sealed.replicated and self._seals.pods(key) > 1:
                 self._replication.held_by_all(sealed.step)
             self._poll.notify()
@@ -268,7 +270,7 @@ class Commits:
         self._naming.restart()
         # What the round goes on from may be in one memory only: durable before the pace allows it.
         self._naming.hurry()
-        self._replication.restart()
+        self._replication.restart(step)
         self._verdicts.restart(step)
         self._poll.notify()
         if self.durable_step is not None and step is not None and step < self.durable_step:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import mmap
 from collections.abc import Sequence
 
@@ -29,7 +30,7 @@ from rover_kf.sidecar.peer_source import PeerSource
 from rover_kf.sidecar.seams import Peers
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots import Slots
-from rover_kf.sidecar.together import to_the_end, together
+from rover_kf.sidecar.together import handed, to_the_end, together
 
 _LONG_POLL_SECONDS = 10.0
 
@@ -110,7 +111,9 @@ class ParityMaker:
             if seal.step >= lane.members[0].step:  # Of a course that the job has left.
                 arena.discard(seal)
         only = None if arena.slot_path(1).exists() else 0
-        filling = fillings.enter_context(await asyncio.to_thread(arena.fill, only=only))
+        take = functools.partial(arena.fill, only=only)
+        filling = await handed(take, Filling.close)
+        fillings.push(filling)
         with mmap.mmap(filling.descriptor, length) as mapping, memoryview(mapping) as target:
             target[: len(head)] = head
             with target[len(head) :] as parity:

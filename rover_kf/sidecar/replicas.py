@@ -11,6 +11,7 @@ asks that one's coordinator in place of its own.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from rover_kf.api import names
 from rover_kf.api.checkpoints import Holding
 from rover_kf.api.replication import Replicated, ReplicateOrder, ReplicateRequest
 from rover_kf.api.status import Acknowledged
+from rover_kf.checkpoint.arena import Filling
 from rover_kf.checkpoint.bandwidth import Cap
 from rover_kf.sidecar.capped_source import CappedSource
 from rover_kf.sidecar.parity_maker import ParityMaker
@@ -27,6 +29,7 @@ from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slots import Slots
 from rover_kf.sidecar.sources import copy_into
+from rover_kf.sidecar.together import handed
 
 _log = logging.getLogger(__name__)
 
@@ -64,8 +67,8 @@ class Replicas:
             request = ReplicateRequest(self._settings.pod, number, self._poll_seconds)
             try:
                 order = await self._ask(names.PATH_REPLICATE, request, ReplicateOrder)
-                number = order.number
-                if order.holdings or order.lanes:
+                known, number = number, order.number
+                if number != known:
                     told = Replicated(self._settings.pod, number, await self._carried_out(order))
                     await self._ask(names.PATH_REPLICATED, told, Acknowledged)
             except errors.RoverError as error:
@@ -114,7 +117,8 @@ class Replicas:
         arena = await asyncio.to_thread(
             self._slots.allocate_replica, holding.rank, holding.snapshot_bytes
         )
-        with await asyncio.to_thread(arena.fill, only=0) as filling:
+        take = functools.partial(arena.fill, only=0)
+        with await handed(take, Filling.close) as filling:
             source = CappedSource(PeerSource(self._peers, holding), self._cap)
             await copy_into(source, filling.descriptor)
             seal = filling.seal(

@@ -33,6 +33,7 @@ from rover_kf.sidecar.peer_source import PeerSource
 from rover_kf.sidecar.ring import KEEPER_PACE, Key, Ring
 from rover_kf.sidecar.seams import Peers
 from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.slot_places import SlotPlaces
 from rover_kf.sidecar.web import read, reply
 
 _log = logging.getLogger(__name__)
@@ -62,12 +63,15 @@ class Replication:
         )
         self._verdicts = ParityVerdicts()
         self._poll = LongPoll()
+        self._places = SlotPlaces()
         self._held_by_all: int | None = None
 
     @property
     def step(self) -> int | None:
         """Newest step that no loss of one pod takes away."""
-        return self._ring.replicated[1] if self._ring.replicated else self._held_by_all
+        copied = self._ring.replicated[1] if self._ring.replicated else None
+        known = [step for step in (copied, self._held_by_all) if step is not None]
+        return max(known, default=None)
 
     @property
     def under_way(self) -> Key | None:
@@ -85,16 +89,22 @@ class Replication:
     def sealed(self, key: Key, holdings: Sequence[Holding]) -> None:
         """Every rank has sealed the step, none of them all of it, or it is one pod's alone."""
         self._ring.sealed(key, holdings)
+        self._places.sealed(holdings)
         self._poll.notify()
+
+    def restored(self, holdings: Sequence[Holding]) -> None:
+        """Every rank goes on from these slots, of which none has all of the state."""
+        self._places.sealed(holdings)
 
     def held_by_all(self, step: int) -> None:
         """Every rank has sealed the step, all of them the same, in several pods."""
         self._held_by_all = step
         self._poll.notify()
 
-    def restart(self) -> None:
-        """A new round begins."""
+    def restart(self, step: int | None) -> None:
+        """A new round begins, at that step or with nothing."""
         self._ring.restart()
+        self._places.restart(step)
         self._held_by_all = None
 
     async def wait(self, step: int, seconds: float) -> Acknowledged:
@@ -105,9 +115,10 @@ class Replication:
         return Acknowledged(done=False, reason=reason)
 
     async def absent(self, requests: Sequence[ResolveRequest]) -> tuple[Holding, ...]:
-        """Slots of the newest step in pods that take no part any more but still answer."""
+        """Slots of the newest states in pods that take no part any more but still answer."""
         known = {holding for request in requests for holding in request.holdings}
-        asked = [holding for holding in self._ring.newest if holding not in known]
+        refused = {step for request in requests for step in request.refused}
+        asked = [h for h in self._places if h not in known and h.step not in refused]
         found = await asyncio.gather(*(self._holds(holding) for holding in asked))
         return tuple(h for h, held in zip(asked, found, strict=True) if held)
 

@@ -29,6 +29,7 @@ from rover_kf.api.checkpoints import (
     RestoreRequest,
 )
 from rover_kf.checkpoint import assembly, manifest
+from rover_kf.checkpoint.arena import Filling
 from rover_kf.checkpoint.assembly import Assembly
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.manifest import Folder
@@ -40,6 +41,7 @@ from rover_kf.sidecar.memory_sources import MemorySources
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.sources import FileSource, Source, copy_into, move
+from rover_kf.sidecar.together import handed
 
 _log = logging.getLogger(__name__)
 
@@ -191,7 +193,7 @@ class Restorer:
             state = _State(
                 first.step, first.round, replicated=first.replicated, pieces=first.pieces
             )
-            return await self._fill(request, sources, made, state)
+            return await self._fill(request, sources, made, state, rebuilding=choice.rebuilding)
 
     async def _from_storage(
         self, request: RestoreRequest, choice: ResolveReply, store: StoredCheckpoints
@@ -220,12 +222,15 @@ class Restorer:
         sources: Sequence[Source],
         made: Assembly | None,
         state: _State,
+        *,
+        rebuilding: bool = False,
     ) -> Seal:
         length = made.length if made else sources[0].length
         in_pieces = state.pieces or (made is not None and made.in_pieces)
-        await asyncio.to_thread(self._slots.allocate, ArenaRequest(request.local_rank, length))
+        wanted = ArenaRequest(request.local_rank, length)
+        await asyncio.to_thread(self._slots.allocate, wanted, rebuilding=rebuilding)
         arena = self._slots.arena(request.local_rank)
-        with await asyncio.to_thread(arena.fill) as filling:
+        with await handed(arena.fill, Filling.close) as filling:
             if made is None:
                 await copy_into(sources[0], filling.descriptor)
             else:
@@ -264,8 +269,9 @@ class Restorer:
     def _leave_course(self, local_rank: int, chosen: Seal) -> None:
         arena = self._slots.arena(local_rank)
         for seal in arena.sealed():
-            # What these pieces were made of stays: another rank may still need it.
-            same = (seal.step, seal.round) == (chosen.step, chosen.round) and chosen.pieces
+            # What this was made of stays, and another rank's of the same state: who is that rank
+            # now may still have to fetch it.
+            same = (seal.step, seal.round) == (chosen.step, chosen.round) and not chosen.replicated
             source = same and seal.sequence < chosen.sequence
             if seal.slot != chosen.slot and seal.step >= chosen.step and not source:
                 arena.discard(seal)

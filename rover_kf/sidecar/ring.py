@@ -90,13 +90,10 @@ class Ring:
     _orders: dict[str, ReplicateOrder] = dataclasses.field(default_factory=dict)
     _open: set[str] = dataclasses.field(default_factory=set)
     _failed: bool = False
+    _dismissed: bool = False
+    """A pod that is alone was told that it keeps nothing any more."""
     _until: float = math.inf
     """When the order that is under way is given up."""
-
-    @property
-    def newest(self) -> tuple[Holding, ...]:
-        """Of the newest step that every rank has sealed."""
-        return self._newest[1] if self._newest else ()
 
     def sealed(self, key: Key, holdings: Sequence[Holding]) -> None:
         """Every rank has this step in memory."""
@@ -133,6 +130,10 @@ class Ring:
         if new and persisting in (None, key):
             number = self.number + 1
             self._orders = orders(holdings, self.parity_group, number, self.keeper)
+            if not (self._orders or self.keeper or self._dismissed):
+                pods = {holding.pod for holding in holdings}
+                self._dismissed = len(pods) == 1
+                self._orders = {pod: ReplicateOrder(number) for pod in pods if self._dismissed}
             if self._orders:
                 self._until = now + self._patience(holdings)
                 self._open, self._failed = set(self._orders), False
@@ -155,7 +156,8 @@ class Ring:
         self._open.discard(pod)
         self._failed = self._failed or not done
         if not self._open:
-            if not self._failed:
+            kept = any(order.holdings or order.lanes for order in self._orders.values())
+            if kept and not self._failed:
                 self.replicated = self.under_way
             elif self._newest is not None and self._newest[0] == self.under_way:
                 self._newest = None  # not again and again; the next step is tried
@@ -169,6 +171,6 @@ class Ring:
         return PATIENCE_SECONDS + size / self.keeper_pace
 
     def restart(self) -> None:
-        """A new round: its steps are copied anew."""
-        self.under_way = self._newest = None
-        self._open = set()
+        """A new round: its steps are copied anew; who kept copies may be gone."""
+        self.under_way = self._newest = self.replicated = None
+        self._open, self._dismissed = set(), False

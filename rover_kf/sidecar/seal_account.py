@@ -84,7 +84,7 @@ def _holding(sealed: Sealed) -> Holding:
         replicated=sealed.replicated,
         snapshot_bytes=sealed.snapshot_bytes,
         checksum=sealed.checksum or 0,
-        round=sealed.round,
+        round=sealed.made_in or sealed.round,
         pieces=sealed.pieces,
         node=sealed.node,
     )

@@ -12,6 +12,7 @@ closes it when it has all, and until then the slot stays pinned.
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import logging
 import os
@@ -25,6 +26,7 @@ from rover_kf.api import names
 from rover_kf.checkpoint.arena import Pin
 from rover_kf.sidecar.slots import Slots
 from rover_kf.sidecar.sources import head_of
+from rover_kf.sidecar.together import handed
 
 _log = logging.getLogger(__name__)
 
@@ -107,12 +109,8 @@ class SlotServer:
     async def _pinned(self, request: web.Request) -> tuple[Pin, int]:
         place, step = request.match_info["place"], int(request.match_info["step"])
         checksum = request.query.get("checksum")
-        pinning = asyncio.ensure_future(asyncio.to_thread(self._pin, place, step, checksum))
-        try:
-            return await asyncio.shield(pinning)
-        except asyncio.CancelledError:  # the client is gone; the thread goes on, and pins
-            pinning.add_done_callback(_let_go)
-            raise
+        pin = functools.partial(self._pin, place, step, checksum)
+        return await handed(pin, lambda pinned: pinned[0].close())
 
     def _pin(self, place: str, step: int, checksum: str | None) -> tuple[Pin, int]:
         """A slot that holds the step, and its checksum: the one that is asked for, if any is."""
@@ -166,8 +164,3 @@ def _give_up_after(seconds: float, transport: asyncio.Transport) -> None:
     connection = transport.get_extra_info("socket")
     milliseconds = int(seconds * 1000)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-
-
-def _let_go(pinning: asyncio.Future[tuple[Pin, int]]) -> None:
-    if not pinning.cancelled() and pinning.exception() is None:
-        pinning.result()[0].close()

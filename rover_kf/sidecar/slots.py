@@ -38,8 +38,12 @@ class Slots:
         self.assignments = Assignments(self._root)
         """Which rank each local rank is."""
 
-    def allocate(self, request: ArenaRequest) -> ArenaReply:
-        """Make or grow a local rank's slots; parities give way where there is no room for both.
+    def allocate(self, request: ArenaRequest, *, rebuilding: bool = False) -> ArenaReply:
+        """Make or grow a local rank's slots; parities give way where that makes the room.
+
+        Args:
+            request: of the rank.
+            rebuilding: whether parities are still to be read: they stay.
 
         Raises:
             ArenaTooSmall: they do not fit.
@@ -52,8 +56,11 @@ class Slots:
         try:
             arena = allocation.allocate(self._root, place, size, most_bytes=most)
         except errors.ArenaTooSmall:
-            if not self.parities():
+            gone = frozenset(self.parities())
+            if rebuilding or not gone:
                 raise
+            if not allocation.fits(self._root, place, size, most_bytes=most, without=gone):
+                raise  # they would be given up in vain
             self.forget_parities(frozenset())
             arena = allocation.allocate(self._root, place, size, most_bytes=most)
         return ArenaReply(str(arena.directory), arena.slot_bytes())
@@ -161,9 +168,9 @@ class Slots:
     ) -> tuple[tuple[Holding, ...], tuple[str, ...]]:
         """What a rank's, a replica's or a parity's slots hold, and what was wrong with the others.
 
-        The newest is verified; a damaged slot is cleared: it must be offered to nobody. An older
-        one, which is seldom wanted, has the checksum of its seal, and is verified by whoever reads
-        it.
+        The newest that is whole is verified; a damaged slot is cleared: it must be offered to
+        nobody. An older one, which is seldom wanted, has the checksum of its seal, and is verified
+        by whoever reads it.
 
         Args:
             place: of the slots.
@@ -172,9 +179,9 @@ class Slots:
         arena = self.arena(place)
         found: list[Holding] = []
         wrong: list[str] = []
-        for position, seal in enumerate(arena.sealed()):
+        for seal in arena.sealed():
             try:
-                known = position or seal == verified
+                known = found or seal == verified
                 value = self.checksum(place, seal) if known else self.verify(place, seal)
                 found.append(self._holding(place, seal, value))
             except errors.TornSnapshot as damage:  # noqa: PERF203 - two slots

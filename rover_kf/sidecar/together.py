@@ -41,3 +41,23 @@ async def to_the_end(call: Callable[[], T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait({running})
         raise
+
+
+async def handed(call: Callable[[], T], let_go: Callable[[T], None]) -> T:
+    """Run a call in a thread that takes hold of something.
+
+    Args:
+        call: blocks.
+        let_go: of what it has given, if whoever waits is gone before.
+    """
+    taking = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(taking)
+    except asyncio.CancelledError:  # the thread goes on, and takes it
+
+        def taken(done: asyncio.Future[T]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                let_go(done.result())
+
+        taking.add_done_callback(taken)
+        raise

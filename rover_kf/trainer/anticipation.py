@@ -18,13 +18,14 @@ from typing import Any
 import torch
 
 from rover_kf.api.checkpoints import RestoreReply
+from rover_kf.checkpoint.kinds import kinds_of
 from rover_kf.checkpoint.snapshot import Snapshot
 from rover_kf.trainer.hands import Hands
 from rover_kf.trainer.load import Loading
 from rover_kf.trainer.memory_advice import DONT_NEED, advise
 from rover_kf.trainer.recovery import Glimpse, glimpse, opened
 from rover_kf.trainer.settings import TrainerSettings
-from rover_kf.trainer.shards import Shards
+from rover_kf.trainer.shards import NONE, Shards
 from rover_kf.trainer.views import views
 
 _log = logging.getLogger("rover_kf")
@@ -108,7 +109,10 @@ class Anticipation:
 
     def _loaded(self, found: Snapshot, buffer: mmap.mmap) -> Loading:
         tensors = views(buffer, found.tensors)
-        return Loading(self._state, found.metadata, tensors, self._shards, hands=self._hands)
+        pieces = kinds_of(found).pieces if self._shards is not NONE else {}
+        return Loading(
+            self._state, found.metadata, tensors, self._shards, pieces, hands=self._hands
+        )
 
 
 def _let_go(buffer: mmap.mmap) -> None:

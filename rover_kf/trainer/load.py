@@ -11,16 +11,18 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from rover_kf import errors
 from rover_kf.checkpoint import plain
+from rover_kf.checkpoint.kinds import Piece
 from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer.copies import Copies
 from rover_kf.trainer.hands import Hands
-from rover_kf.trainer.shards import NONE, Shards
+from rover_kf.trainer.shards import NONE, Shard, Shards
 from rover_kf.trainer.state import copyable, is_stateful, unwrap
 
 _Placing = Callable[[], Any]
@@ -33,23 +35,31 @@ class _Parts:
 
     tensors: Mapping[str, torch.Tensor]
     shards: Shards
+    pieces: Mapping[str, Piece]
+    """Those that are parts of larger tensors."""
     copies: Copies
 
     def view(self, name: str) -> torch.Tensor:
         """For who copies from it and lets go of it."""
         part = self.tensors[name]
-        shard = self.shards.of(name, part)
-        return shard.join(name, part) if shard is not None else part
+        shard = self._shard(name)
+        return self._joined(shard, name, part) if shard is not None else part
 
     def copy(self, name: str) -> torch.Tensor:
         """For who may keep it; its values are there after ``copies.fill``."""
         part = self.tensors[name]
-        shard = self.shards.of(name, part)
+        shard = self._shard(name)
         if shard is None:
             return self.copies.of(part)
         if shard.mesh.device_type != "cpu":
-            return shard.join(name, part)  # which copies it to the device
-        return shard.join(name, self.copies.of(part))
+            return self._joined(shard, name, part)  # which copies it to the device
+        return self._joined(shard, name, self.copies.of(part))
+
+    def _shard(self, name: str) -> Shard | None:
+        return self.shards.of(name, self.tensors[name], self.pieces.get(name))
+
+    def _joined(self, shard: Shard, name: str, part: torch.Tensor) -> torch.Tensor:
+        return shard.join(name, part, self.pieces.get(name))
 
 
 class Loading:
@@ -60,6 +70,7 @@ class Loading:
         metadata: of the snapshot.
         tensors: views of the snapshot's bytes; always copied from, never handed out.
         shards: layouts of the live state's DTensors.
+        pieces: what the snapshot says of tensors that it holds parts of.
         hands: threads that help with copying, from now on.
 
     Raises:
@@ -73,6 +84,7 @@ class Loading:
         metadata: Mapping[str, str],
         tensors: Mapping[str, torch.Tensor],
         shards: Shards = NONE,
+        pieces: Mapping[str, Piece] = MappingProxyType({}),
         *,
         hands: Hands,
     ) -> None:
@@ -81,9 +93,10 @@ class Loading:
         except (KeyError, ValueError) as cause:
             raise errors.TornSnapshot(f"a snapshot without a state: {cause!r}") from cause
         self._copies = Copies(hands)
+        parts = _Parts(tensors, shards, pieces, self._copies)
         try:
             with torch.no_grad():
-                self._place = _dict(state, tree, _Parts(tensors, shards, self._copies), "")
+                self._place = _dict(state, tree, parts, "")
         except BaseException:  # whatever it is: nobody else can end what was begun
             self._copies.drop()
             raise

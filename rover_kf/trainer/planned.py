@@ -39,6 +39,13 @@ def value_of(item: WriteItem, planner: SavePlanner) -> torch.Tensor | bytes:
     """
     found = planner.resolve_data(item)
     if isinstance(found, torch.Tensor):
+        told = box_of(item)[0].sizes
+        if tuple(found.shape) != told:
+            raise errors.UnsupportedState(
+                f"the part of {item.index.fqn} on this rank has shape {tuple(found.shape)}; torch "
+                f"computes {told} from its layout. Such a layout cannot be stored: choose a mesh "
+                "that divides the tensor evenly"
+            )
         return states.checked(found, f"[{item.index.fqn!r}]")
     return found.getvalue()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,16 +35,24 @@ class Shard:
     sizes: tuple[int, ...]
     """Of the part that is here."""
 
-    def join(self, name: str, part: torch.Tensor) -> torch.Tensor:
+    def join(self, name: str, part: torch.Tensor, kept: Piece | None) -> torch.Tensor:
         """The part as a DTensor of this layout.
+
+        Args:
+            name: in the snapshot.
+            part: of the tensor.
+            kept: what the snapshot says of it; None: it is a whole tensor.
 
         Raises:
             CheckpointError: it is another part.
         """
-        if tuple(part.shape) != self.sizes:
+        whole, begins = _placed(part, kept)
+        here = (self.piece.shape, self.piece.offsets, self.sizes)
+        if (whole, begins if part.numel() else here[1], tuple(part.shape)) != here:
             raise errors.CheckpointError(
-                f"{name} came as a part of shape {tuple(part.shape)}; this rank holds {self.sizes} "
-                f"of {self.piece.shape}. Was the mesh changed at the same number of ranks? Restore "
+                f"{name} came as a part of shape {tuple(part.shape)} of {whole}, which begins at "
+                f"{begins}; this rank holds {self.sizes} of {self.piece.shape}, from "
+                f"{self.piece.offsets}. Was the mesh changed at the same number of ranks? Restore "
                 "it with the mesh that saved it, or with another number of ranks"
             )
         return _module().DTensor.from_local(  # type: ignore[no-any-return] # found at run time
@@ -74,17 +82,29 @@ class Shards:
         found = (*self.exact.values(), *self.parameters.values())
         return all(shard.mesh.device_type == "cpu" for shard in found)
 
-    def of(self, name: str, part: torch.Tensor) -> Shard | None:
-        """The layout that a restored tensor has to take; None: it is a plain tensor."""
+    def of(self, name: str, part: torch.Tensor, kept: Piece | None) -> Shard | None:
+        """The layout that a restored tensor has to take; None: it is a plain tensor.
+
+        Args:
+            name: in the snapshot.
+            part: of the tensor.
+            kept: what the snapshot says of it; None: it is a whole tensor.
+        """
         if self is NONE:
             return None
         found = self.exact.get(name)
         if found is not None:
             return found
+        whole, _ = _placed(part, kept)
         for prefix, shard in self.parameters.items():
-            if name.startswith(prefix) and tuple(part.shape) == shard.sizes and part.ndim:
+            if name.startswith(prefix) and whole == shard.piece.shape and part.ndim:
                 return shard
         return None
+
+
+def _placed(part: torch.Tensor, kept: Piece | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape of the whole tensor, and where the part begins in it."""
+    return (kept.shape, kept.offsets) if kept else (tuple(part.shape), (0,) * part.ndim)
 
 
 NONE = Shards({}, {})
@@ -95,7 +115,8 @@ def shard_of(value: torch.Tensor, path: str) -> Shard | None:
     """The layout of a DTensor; None for any other tensor.
 
     Raises:
-        UnsupportedState: it holds partial sums, which are no part of a tensor.
+        UnsupportedState: it holds partial sums, which are no part of a tensor, or what it holds is
+            not where its layout says.
     """
     module = _module()
     if module is None or not isinstance(value, module.DTensor):
@@ -105,6 +126,13 @@ def shard_of(value: torch.Tensor, path: str) -> Shard | None:
         raise errors.UnsupportedState(f"state{path} is a DTensor of partial sums; reduce it first")
     shape, mesh = tuple(value.shape), value.device_mesh
     sizes, offsets = _place(shape, mesh, placements)
+    held = tuple(part_of(value).shape)
+    if held != sizes:
+        raise errors.UnsupportedState(
+            f"state{path} is a DTensor of shape {shape} whose part on this rank has shape {held}; "
+            f"by its layout {placements} it is {sizes}. Such a layout cannot be stored: choose a "
+            "mesh that divides the tensor evenly"
+        )
     here = mesh.get_coordinate()
     copies = [
         place
@@ -148,8 +176,40 @@ def _place(
     shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Sizes and offsets of the part that is here; what torch's own checkpoints compute it with."""
+    here = mesh.get_coordinate()
+    if here is not None and any(map(_is_strided, placements)):
+        return _cut(shape, mesh.shape, here, placements)
     found = importlib.import_module(f"{_module().__name__}._utils")
     sizes, offsets = found.compute_local_shape_and_global_offset(shape, mesh, placements)
     # torch puts the offset of an empty part where it likes.
     inside = (min(begin, whole) for begin, whole in zip(offsets, shape, strict=True))
     return tuple(sizes), tuple(inside)
+
+
+def _is_strided(placement: Any) -> bool:
+    return type(placement).__name__ == "_StridedShard"
+
+
+def _cut(
+    shape: tuple[int, ...],
+    counts: Sequence[int],
+    here: Sequence[int],
+    placements: tuple[Any, ...],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes and offsets where FSDP2 has cut what tensor parallel had cut before.
+
+    Torch 2.15 itself gets it wrong where a dimension is not divided evenly: one rank is said to
+    hold a row that another one has.
+    """
+    sizes, offsets = list(shape), [0] * len(shape)
+    axes = range(len(placements))
+    plain = [axis for axis in axes if not _is_strided(placements[axis])]
+    strided = [axis for axis in reversed(axes) if _is_strided(placements[axis])]
+    for axis in (*plain, *strided):
+        dimension = getattr(placements[axis], "dim", None)
+        if dimension is not None:
+            width = -(-sizes[dimension] // counts[axis])
+            begin = min(width * here[axis], sizes[dimension])
+            offsets[dimension] += begin
+            sizes[dimension] = min(width, sizes[dimension] - begin)
+    return tuple(sizes), tuple(offsets)

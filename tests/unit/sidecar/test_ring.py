@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api.checkpoints import Holding
+from rover_kf.api.replication import ReplicateOrder
 from rover_kf.sidecar.ring import KEEPER_PACE, PATIENCE_SECONDS, Ring, partners
 
 
@@ -110,10 +112,32 @@ def test_parities_are_ordered_in_place_of_copies():
         "pod-4",
         "pod-7",
     }
-    for few in ([_held(rank) for rank in range(8)], [_held(rank, pod="a") for rank in range(9)]):
-        ring = Ring(parity_group=3)
-        ring.sealed((1, 10), few)
-        assert ring.due(None) is None
+    ring = Ring(parity_group=3)
+    ring.sealed((1, 10), [_held(rank) for rank in range(8)])
+    assert ring.due(None) is None
+
+
+@pytest.mark.parametrize("group", [0, 3])
+def test_a_pod_that_is_alone_keeps_nothing_any_more(group):
+    """It is told so once a round, and no step of it counts as copied."""
+    ring = Ring(parity_group=group)
+    ring.sealed((1, 10), [_held(rank, pod="a") for rank in range(9)])
+    assert ring.due(None) == (1, 10)
+    assert ring.order("a") == ReplicateOrder(ring.number)
+    ring.finished("a", ring.number, done=True)
+    ring.sealed((1, 20), [_held(rank, pod="a") for rank in range(9)])
+    assert (ring.due(None), ring.replicated) == (None, None)
+
+
+def test_what_was_copied_in_another_round_counts_for_nothing():
+    """The pod that had the copy may be gone, and the step may be given up."""
+    ring = _ring(2)
+    ring.due(None)
+    for pod in ("pod-0", "pod-1"):
+        ring.finished(pod, ring.number, done=True)
+    assert ring.replicated == (1, 10)
+    ring.restart()
+    assert ring.replicated is None
 
 
 def _kept() -> Ring:

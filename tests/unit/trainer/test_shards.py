@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which part of a tensor a rank holds by its layout, and what is not taken for that part."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
+
+from rover_kf import errors
+from rover_kf.checkpoint.kinds import Piece
+from rover_kf.trainer import shards
+
+pytestmark = pytest.mark.torch
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mesh:
+    """As far as the place of a part goes."""
+
+    shape: tuple[int, ...]
+    here: tuple[int, ...]
+    device_type: str = "cpu"
+
+    def get_coordinate(self) -> tuple[int, ...]:
+        return self.here
+
+
+def _held(rows: int, counts: tuple[int, int], here: tuple[int, int]) -> torch.Tensor:
+    """Rows that a rank has when tensor parallel has cut them first and FSDP2 what it left."""
+    found = torch.arange(rows)
+    for count, place in zip(reversed(counts), reversed(here), strict=True):
+        parts = found.chunk(count)
+        found = parts[place] if place < len(parts) else found[:0]
+    return found
+
+
+@pytest.mark.parametrize("data", range(1, 9))
+@pytest.mark.parametrize("tensor", range(1, 9))
+def test_rows_that_two_ways_have_cut(data, tensor):
+    """FSDP2 over tensor parallel, also where neither divides the rows evenly: vocabularies of
+    50,257 and 128,257, and up to 40 rows."""
+    for rows in (*range(41), 32_001, 50_257, 128_257):
+        placements = (_StridedShard(0, split_factor=tensor), Shard(0))
+        for here in torch.cartesian_prod(torch.arange(data), torch.arange(tensor)).tolist():
+            mesh = _Mesh((data, tensor), tuple(here))
+            sizes, offsets = shards._place((rows, 4), mesh, placements)
+            held = _held(rows, (data, tensor), tuple(here))
+            assert sizes == (len(held), 4)
+            assert not len(held) or offsets == (held[0].item(), 0)
+
+
+def test_copies_of_such_rows_lie_alike():
+    """A mesh that replicates as well (HSDP) leaves the place as it is."""
+    placements = (Replicate(), _StridedShard(0, split_factor=2), Shard(0))
+    mesh = _Mesh((2, 3, 2), (1, 2, 0))
+    held = _held(7, (3, 2), (2, 0))
+    assert shards._place((7,), mesh, placements)[0] == (len(held),)
+
+
+SHARD = shards.Shard(_Mesh((2,), (1,)), (Shard(0),), (3, 1), Piece((4, 3), (2, 0)), (2, 3))
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [Piece((4, 3), (0, 0)), Piece((8, 3), (2, 0)), None],
+    ids=["another part", "of another tensor", "a whole tensor"],
+)
+def test_a_part_of_the_right_shape_may_be_another_one(kept):
+    """As where the mesh was made anew with other neighbours: its values would be in the wrong
+    place."""
+    with pytest.raises(errors.CheckpointError, match="Was the mesh changed"):
+        SHARD.join("w", torch.zeros(2, 3), kept)
+
+
+def test_what_an_optimizer_keeps_whole_is_no_part():
+    """A counter of one element beside a bias of which a rank holds one element."""
+    bias = shards.Shard(_Mesh((2,), (1,)), (Shard(0),), (1,), Piece((2,), (1,)), (1,))
+    found = shards.Shards({}, {"optimizer.state.0.": bias})
+    one = torch.zeros(1)
+    assert found.of("optimizer.state.0.step", one, None) is None
+    assert found.of("optimizer.state.0.exp_avg", one, Piece((2,), (1,))) is bias
