@@ -21,6 +21,7 @@
     │   ├── UnsupportedState    a value that cannot be stored without pickle, by its name
     │   ├── TornSnapshot        bytes that are not a whole sealed snapshot; never restored
     │   └── StorageFailed       a storage refused a write or a read
+    │       └── AlreadyStored   that step of that round is a checkpoint; its files stay
     ├── StreamBroken            a stream cannot be read on as it was: records are gone, or refused
     ├── DataUnreadable          a file of the data set is gone, was changed, or cannot be read
     ├── MessageError            bytes from another process that are not the message expected
@@ -148,6 +149,10 @@ class TornSnapshot(CheckpointError):
 
 class StorageFailed(CheckpointError):
     """A storage refused a write or a read; the cause is chained."""
+
+
+class AlreadyStored(StorageFailed):
+    """That step of that round is a checkpoint already; its files are never replaced."""
 
 
 class StreamBroken(RoverError):

@@ -62,7 +62,7 @@ def report(ledger: Ledger, durable: Durable, *, now: float) -> Verdict:
     if known and _shape(known[0]) != _shape(durable):
         reason = f"rank {durable.rank} has another state than the others at step {durable.step}"
         return Verdict(ledger, accepted=False, reason=reason)
-    # The newest report of a rank counts: its file replaced the one before.
+    # The newest report of a rank counts: its file stands beside the one before.
     reports = (*(item for item in known if item.rank != durable.rank), durable)
     moved = dataclasses.replace(
         ledger,
@@ -80,6 +80,11 @@ def commit(ledger: Ledger, manifest: Manifest) -> Ledger:
     newest = max(key, ledger.committed or key)
     pending = {item: reports for item, reports in ledger.pending.items() if item > newest}
     return dataclasses.replace(ledger, committed=newest, pending=pending)
+
+
+def is_committed(ledger: Ledger, key: Key) -> bool:
+    """Whether that step, or a newer one, is committed: nothing can make it so once more."""
+    return ledger.committed is not None and key <= ledger.committed
 
 
 def forget_committed(ledger: Ledger) -> Ledger:

@@ -46,8 +46,13 @@ class DirectoryStorage:
         """Write a rank's file, safe when it returns."""
         path = self.root / folder.name / manifest.file_name(rank)
         with _refusals(f"{path} cannot be written"):
+            stored.check_unfinished(folder, has_manifest=self._has_manifest(folder))
             self._make_folder(path.parent)
-            written = self._put(path, storage.counted(content, length))
+            part, written = self._aside(path, storage.counted(content, length))
+            if os.path.lexists(path):
+                # Of the same bytes the same name: attempts that are repeated fill no disk.
+                path = path.with_name(manifest.file_name(rank, f"{written:08x}"))
+            self._place(part, path)
         return RankFile(rank, path.name, length, written)
 
     def write_manifest(self, content: Manifest) -> Folder:
@@ -56,7 +61,8 @@ class DirectoryStorage:
         encoded = memoryview(manifest.to_bytes(content))
         with _refusals(f"{folder.manifest_location} cannot be written"):
             stored.check_reported(content, folder, self.sizes(folder))
-            self._put(self._manifest_path(folder), iter([encoded]))
+            path = self._manifest_path(folder)
+            self._place(self._aside(path, iter([encoded]))[0], path)
         return folder
 
     def settle(self, folder: Folder) -> None:
@@ -156,7 +162,10 @@ class DirectoryStorage:
         for folder in sorted(new | {self.root, self.root.parent}):
             self._files.sync_folder(folder)
 
-    def _put(self, path: pathlib.Path, content: Iterator[memoryview]) -> int:
+    def _aside(
+        self, path: pathlib.Path, content: Iterator[memoryview]
+    ) -> tuple[pathlib.Path, int]:
+        """Write a file beside its place; where, and its CRC-32C."""
         part = path.with_name(path.name + _PART)
         # A new file: what a writer that was given up had under way must not land in this one.
         self._files.remove(part)
@@ -169,9 +178,11 @@ class DirectoryStorage:
             file.finish()
         finally:
             file.close()
+        return part, written.value
+
+    def _place(self, part: pathlib.Path, path: pathlib.Path) -> None:
         self._files.rename(part, path)
         self._files.sync_folder(path.parent)
-        return written.value
 
 
 def _size(path: pathlib.Path) -> int | None:

@@ -90,9 +90,14 @@ def folder_name(step: int, generation: int) -> str:
     return f"step-{step:012d}-{generation}"
 
 
-def file_name(rank: int) -> str:
-    """The file of a rank."""
-    return f"rank-{rank:05d}.safetensors"
+def file_name(rank: int, mark: str = "") -> str:
+    """The file of a rank.
+
+    Args:
+        rank: whose state it is.
+        mark: what tells it from a file of that rank that is there already; none: it is the first.
+    """
+    return f"rank-{rank:05d}{mark and '-'}{mark}.safetensors"
 
 
 def parse_folder(location: str) -> Folder | None:

@@ -9,8 +9,9 @@ the manifest is put only where there is none, so that of two coordinators one ha
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from rover_kf import errors
 from rover_kf.checkpoint import (
@@ -59,8 +60,9 @@ class ObjectStorage:
         self, folder: Folder, rank: int, content: Iterable[memoryview], length: int
     ) -> RankFile:
         """Write a rank's file, safe when it returns."""
-        name = manifest.file_name(rank)
-        written = 0
+        there = self.sizes(folder)
+        stored.check_unfinished(folder, has_manifest=manifest.NAME in there)
+        name, written = _free_name(rank, there), 0
 
         def summed() -> Iterator[memoryview]:
             nonlocal written
@@ -173,6 +175,11 @@ class ObjectStorage:
                 f"{folder.manifest_location} was written by another coordinator with other files; "
                 "it stays, this one's step is not committed"
             )
+
+
+def _free_name(rank: int, taken: Container[str]) -> str:
+    names = (manifest.file_name(rank, str(number)) for number in itertools.count(2))
+    return next(n for n in itertools.chain([manifest.file_name(rank)], names) if n not in taken)
 
 
 def _manifest_key(folder: Folder) -> str:

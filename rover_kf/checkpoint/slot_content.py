@@ -65,6 +65,7 @@ class SlotWriter(Protocol):
             storage took: waits for a cap on the bandwidth are not counted.
 
         Raises:
+            AlreadyStored: the folder has a manifest.
             StorageFailed: the storage refused, or does not answer.
             TornSnapshot: the slot has other bytes than were sealed.
         """

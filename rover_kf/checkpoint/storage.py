@@ -28,6 +28,9 @@ class RankWriter(Protocol):
     ) -> RankFile:
         """Write a rank's file, safe when it returns; holds no more than a few pieces at a time.
 
+        A file of that rank that is there already stays, and the new one has another name: the
+        former may have been reported, and a manifest may come to name it at any moment.
+
         Args:
             folder: of the checkpoint.
             rank: whose state it is.
@@ -39,6 +42,7 @@ class RankWriter(Protocol):
             The file with the CRC-32C of the bytes that were written.
 
         Raises:
+            AlreadyStored: the folder has a manifest.
             StorageFailed: the storage refused; nothing is left that could be taken for a file.
             TornSnapshot: the content has another length, or their source raised it.
         """

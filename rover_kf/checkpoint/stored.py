@@ -81,6 +81,19 @@ def verified(storage: StoredCheckpoints, folder: Folder, file: RankFile) -> Iter
     check(folder, file, found)
 
 
+def check_unfinished(folder: Folder, *, has_manifest: bool) -> None:
+    """Before a rank's file is written: a checkpoint stays what its manifest says.
+
+    Raises:
+        AlreadyStored: the folder is a checkpoint.
+    """
+    if has_manifest:
+        raise errors.AlreadyStored(
+            f"{folder.location} is a checkpoint already, its files are not replaced; save what has "
+            "changed since as another step"
+        )
+
+
 def check_reported(content: Manifest, folder: Folder, sizes: Mapping[str, int]) -> None:
     """Before a manifest is written: are the files there as they were reported?
 

@@ -144,7 +144,8 @@ class Commits:
         sealed = await read(request, Sealed)
         if self._seals.take(sealed):
             key = (sealed.round, sealed.step)
-            if not (sealed.restored and self._is_durable(sealed.step)):
+            is_safe = sealed.restored and self._is_durable(sealed.step)
+            if not is_safe and not commit.is_committed(self._ledger, key):
                 self._naming.sealed(key)
             holdings = self._seals.holdings(key)
             # A rank whose slot was overwritten before it was read would be left without a copy.

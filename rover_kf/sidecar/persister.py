@@ -226,6 +226,9 @@ class Persister:
         return durable
 
     def _warn(self, local_rank: int, error: Exception) -> None:
+        if isinstance(error, errors.AlreadyStored):
+            _log.info("not persisted: %s", error)
+            return
         pause = max(_RETRY_SECONDS, self._settings.persist_seconds)
         progress, now = self._progress.setdefault(local_rank, _Progress()), time.monotonic()
         if now - progress.told_at < pause:

@@ -13,6 +13,9 @@ import pytest
 from checkpoint_world import World, in_memory, running
 from known_states import Form
 
+from rover_kf import errors
+from rover_kf.api.checkpoints import Durable
+
 RANKS, STEPS = (0, 1), (1, 2, 3)
 EVENTS = tuple(itertools.product(RANKS, STEPS))
 FORM = Form("replicated", all_rows=2)
@@ -45,12 +48,17 @@ class Job:
         self.round, self.durable = 2, 0
         self.world.commits._begin_round(self.round)
         self._reported: dict[int, set[int]] = {}
+        self._told: dict[Event, Durable] = {}
 
     def take(self, event: Event) -> None:
         """A file and its report; late exactly if that step or a newer one is durable."""
         rank, step = event
         self._write(rank, step, self.round)
-        reply = self.world.report(self.world.write(rank, step, self.round))
+        try:
+            self._told[event] = self.world.write(rank, step, self.round)
+        except errors.AlreadyStored:
+            assert step <= self.durable
+        reply = self.world.report(self._told[event])
         assert reply.done == (step > self.durable), reply
         if reply.done:
             self._reported.setdefault(step, set()).add(rank)

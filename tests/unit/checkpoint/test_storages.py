@@ -166,6 +166,33 @@ def test_a_source_that_fails_leaves_no_file(place, size):
     assert path.read_bytes() == content
 
 
+def test_a_checkpoints_files_are_never_replaced(place):
+    """A rank that writes a step again once it is committed is refused, and changes nothing."""
+    folder = _save(place.storage, 1)
+    content = _bytes(3000, seed=9)
+    with pytest.raises(errors.AlreadyStored, match=r"step-000000000001-1 is a checkpoint already"):
+        place.storage.write_rank(folder, 0, _pieces(content), len(content))
+    place.storage.verify(folder)
+
+
+def test_a_file_that_was_reported_is_never_replaced(place):
+    """Written again before the commit, as after a restart: whichever was reported last is there."""
+    first = _write(place.storage, 1)
+    folder = place.storage.folder(1, 1)
+    again = [
+        place.storage.write_rank(folder, 0, _pieces(_bytes(2000, seed)), 2000) for seed in (8, 9)
+    ]
+    for file in (first.files[0], *again):
+        path = place.file(folder, file.name)
+        assert crc32c.crc32c(path.read_bytes()) == file.checksum
+    assert manifest.is_plain(again[-1].name)
+    newest = dataclasses.replace(first, files=(again[-1], first.files[1]))
+    place.storage.write_manifest(newest)
+    assert place.storage.verify(folder) == newest
+    place.storage.remove(folder)
+    assert place.storage.folders() == ()
+
+
 def test_damage_is_found_and_named(place):
     """A byte, an end, a file, the manifest: TornSnapshot with the name of what is wrong."""
     folder = _save(place.storage, 1)

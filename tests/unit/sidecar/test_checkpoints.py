@@ -29,6 +29,7 @@ from rover_kf.api.checkpoints import (
 )
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint import snapshot
+from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.sidecar.examination import Examination
 from rover_kf.sidecar.restorer import Restorer
 from rover_kf.sidecar.slots import Slots
@@ -115,6 +116,68 @@ def test_flush_makes_the_newest_step_durable(tmp_path):
         file = storage / "demo" / "step-000000000003-1" / "rank-00000.safetensors"
         assert file.read_bytes() == _state(b"3")
         assert trainer.flush() == Acknowledged()
+
+
+def _verified(storage: pathlib.Path) -> list[int]:
+    """Steps of all checkpoints on storage, every byte of them compared."""
+    stored = DirectoryStorage(storage / "demo")
+    return [stored.verify(folder).step for folder in stored.whole()]
+
+
+def test_a_step_that_is_saved_again_leaves_its_checkpoint_whole(tmp_path):
+    """Durable, evaluated, saved once more with what was measured, flushed: it stays what it was."""
+    storage = tmp_path / "pvc"
+    with checkpoint_pod.pods(tmp_path, 1, storage=storage) as (pod,):
+        trainer = Trainer(pod)
+        for step in (50, 100):
+            trainer.save(step, _state(b"%03d" % step))
+            assert trainer.wait(step, "durable").done
+        trainer.save(100, _state(b"evaluated"))
+        assert trainer.flush() == Acknowledged()
+        assert _verified(storage) == [50, 100]
+        assert pod.told(names.EVENT_CHECKPOINT_WARNING) == []
+
+
+def test_a_step_that_is_saved_again_is_whole_after_a_restart(tmp_path):
+    """The sidecar of the first pod starts anew and knows nothing of what it has written."""
+    storage = tmp_path / "pvc"
+    with checkpoint_pod.pods(tmp_path, 1, storage=storage) as (pod,):
+        trainer = Trainer(pod)
+        trainer.save(100, _state(b"100"))
+        assert trainer.wait(100, "durable").done
+        trainer.save(100, _state(b"evaluated"))
+        pod.kill()
+        pod.start()
+        assert trainer.flush() == Acknowledged()
+        trainer.save(101, _state(b"101"))
+        assert trainer.wait(101, "durable").done
+        assert _verified(storage) == [100, 101]
+        assert pod.told(names.EVENT_CHECKPOINT_WARNING) == []
+
+
+def test_a_rank_that_writes_again_before_the_commit_spoils_nothing(tmp_path):
+    """Rank 0 has reported its file and saves the step again, its sidecar started anew: what rank
+    1's report completes is whole, whether rank 0 has reported once more or not."""
+    storage = tmp_path / "pvc"
+    folder = storage / "demo" / "step-000000000007-1"
+
+    def is_written(content: bytes) -> bool:
+        return any(content in file.read_bytes() for file in folder.glob("*.safetensors"))
+
+    pods = checkpoint_pod.pods(tmp_path, 2, storage=storage, persist_seconds=3600.0)
+    with pods as (first, second), concurrent.futures.ThreadPoolExecutor() as pool:
+        ranks = Trainer(second, 0, 2), Trainer(first, 1, 2)
+        flushes = []
+        for content in (b"of rank 0", b"once more"):
+            ranks[0].save(7, _state(content), replicated=False)
+            flushes.append(pool.submit(ranks[0].flush))
+            eventually(lambda content=content: is_written(content), what="rank 0 has written")
+            second.kill()
+            second.start()
+        ranks[1].save(7, _state(b"of rank 1"), replicated=False)
+        assert ranks[1].flush() == Acknowledged()
+        assert _verified(storage) == [7]
+        assert all(flush.exception() for flush in flushes)
 
 
 def test_flush_without_a_checkpoint_path_says_so(tmp_path):

@@ -90,7 +90,9 @@ def test_refusals_are_those_of_the_folder(storage, slot, tmp_path):
         storage.verify(folder)
     short = SlotContent(slot, LENGTH + 4096, ((0, LENGTH),))
     with pytest.raises(errors.TornSnapshot, match="were sealed"):
-        storage.write_slot(folder, 0, short)
+        storage.write_slot(storage.folder(3, 1), 0, short)
+    with pytest.raises(errors.AlreadyStored, match="is a checkpoint already"):
+        storage.write_slot(folder, 0, content(slot))
     (tmp_path / "pvc" / "demo" / storage.folder(2, 1).name).write_text("in the way")
     with pytest.raises(errors.StorageFailed, match="cannot be written"):
         storage.write_slot(storage.folder(2, 1), 0, content(slot))
