@@ -11,11 +11,14 @@ a round that is over must end: it belongs to an old world.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import ResolveReply, ResolveRequest
 from rover_kf.sidecar.plan_file import Plan, PlanFile
+
+_log = logging.getLogger(__name__)
 
 Choose = Callable[[Sequence[ResolveRequest]], Awaitable[Plan]]
 
@@ -27,7 +30,7 @@ class CommonStep:
         choose: called once a round, with one request of each rank.
         begin: told the number of a round when its first rank asks.
         kept: where the newest answers outlive this process.
-        seconds: how long a rank waits for the others.
+        seconds: how long a rank waits for the others to ask; what is chosen may take longer.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class CommonStep:
         self._asked: dict[int, ResolveRequest] = {}
         self._refused: frozenset[int] = frozenset()
         self._plan: asyncio.Future[Plan] | None = None
+        self._choosing: asyncio.Task[None] | None = None
 
     async def recall(self) -> None:
         """Go on with the round that a coordinator of this pod had answered last."""
@@ -71,20 +75,30 @@ class CommonStep:
         waiting = not plan.done() and len(self._asked) < asked.world_size
         self._asked[asked.rank] = asked
         if waiting and len(self._asked) == asked.world_size:
-            await self._answer(plan, tuple(self._asked.values()))
-        try:
-            answers = await asyncio.wait_for(asyncio.shield(plan), self._seconds)
-        except asyncio.TimeoutError as cause:
-            missing = sorted(set(range(asked.world_size)) - set(self._asked))
-            raise errors.CheckpointError(
-                f"ranks {missing} of round {asked.round} did not ask for a checkpoint in "
-                f"{self._seconds:g} s; every rank has to call restore"
-            ) from cause
+            # A task of its own: who asked last may hang up, and the others wait for it, too.
+            choosing = self._answer(plan, tuple(self._asked.values()))
+            self._choosing = asyncio.create_task(choosing)
+        answers = await self._answers(plan, asked)
         if asked.rank not in answers:
             raise errors.InputError(f"round {asked.round} has no rank {asked.rank}")
         return answers[asked.rank]
 
+    async def _answers(self, plan: asyncio.Future[Plan], asked: ResolveRequest) -> Plan:
+        try:
+            return await asyncio.wait_for(asyncio.shield(plan), self._seconds)
+        except asyncio.TimeoutError as cause:
+            missing = sorted(set(range(asked.world_size)) - set(self._asked))
+            if missing and not plan.done():
+                raise errors.CheckpointError(
+                    f"ranks {missing} of round {asked.round} did not ask for a checkpoint in "
+                    f"{self._seconds:g} s; every rank has to call restore"
+                ) from cause
+        # All have asked: a checkpoint on storage is read to the last byte, which may take long.
+        return await asyncio.shield(plan)
+
     def _start(self, number: int) -> None:
+        if self._choosing is not None:
+            self._choosing.cancel()
         if self._plan is not None and not self._plan.done():
             _refuse(self._plan, errors.CheckpointError(f"round {number} has begun"))
         self._number, self._asked, self._plan = number, {}, None
@@ -102,6 +116,10 @@ class CommonStep:
         except errors.RoverError as error:
             if not plan.done():
                 _refuse(plan, error)
+        except Exception as error:  # noqa: BLE001 - all ranks wait for it, and for nothing else
+            _log.exception("mistake while choosing what round %d starts from", self._number)
+            if not plan.done():
+                _refuse(plan, errors.CheckpointError(f"a mistake in the sidecar: {error!r}"))
         else:
             if not plan.done():
                 self._kept.write(self._number, answers)

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE = 60.0
-"""Seconds that a request to the coordinator is tried again."""
+"""Seconds that a request to the coordinator is tried again; an answer is waited for for longer."""
 CONNECT_SECONDS = 3.0
 HOLD_SECONDS = 10.0
 """Within which a sidecar that starts looks up no name, unless its pod's launcher wants to join: a
@@ -202,13 +202,17 @@ class SidecarPeers:
         until, delay = time.monotonic() + PATIENCE, 0.1
         body = codec.dumps(message)
         while True:
+            begun = time.monotonic()
             try:
                 status, data = await self.forward(path, body)
                 if status < http.HTTPStatus.BAD_REQUEST:
                     return codec.loads(reply, data)
                 raise refusals.from_bytes(status, data, unreadable=errors.ClusterUnavailable)
             except errors.ClusterUnavailable:
-                if time.monotonic() + delay > until:
+                now = time.monotonic()
+                if now - begun > PATIENCE:  # it was there, and is gone only now
+                    until = now + PATIENCE
+                if now + delay > until:
                     raise
             await asyncio.sleep(delay)
             delay = min(delay * 1.5, 2.0)

@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import json
 import pathlib
+import threading
 
 import checkpoint_pod
 import crc32c
@@ -31,7 +32,7 @@ from rover_kf.api.replication import ReplicateOrder, ReplicateRequest
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.location import open_storage
-from rover_kf.checkpoint.manifest import Folder, folder_name
+from rover_kf.checkpoint.manifest import Folder, Manifest, folder_name
 from rover_kf.checkpoint.storage import Storage
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.peers import SidecarPeers
@@ -94,6 +95,21 @@ class Coordinator:
         )  # fmt: skip
 
 
+class Slow(DirectoryStorage):
+    """Reading a whole checkpoint takes as long as a test wants."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        super().__init__(root)
+        self.begun, self.done = threading.Event(), threading.Event()
+        self.reads = 0
+
+    def verify(self, folder: Folder) -> Manifest:
+        self.reads += 1
+        self.begun.set()
+        assert self.done.wait(30)
+        return super().verify(folder)
+
+
 HELD = Holding("p", "10.0.0.1:7411", 0, 0, 2, 20, replicated=True, snapshot_bytes=1, checksum=1)
 
 
@@ -122,6 +138,48 @@ def test_a_rank_that_never_asks_is_named(tmp_path):
             refused = await coordinator.resolve(0, world=3)
             assert refused["error"] == "CheckpointError"
             assert "ranks [1, 2] of round 1" in refused["message"]
+
+    asyncio.run(scene())
+
+
+def test_a_checkpoint_may_take_longer_to_read_than_ranks_wait_for_each_other(tmp_path):
+    """All have asked: none is missing. Who asked last may hang up meanwhile, and ask again."""
+    storage = Slow(tmp_path / "pvc" / "demo")
+
+    async def scene() -> None:
+        changes = {"checkpoint_path": str(tmp_path / "pvc"), "resolve_seconds": 0.2}
+        async with Coordinator(tmp_path, **changes) as coordinator:
+            await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(5))
+            coordinator.commits._storage = storage
+            ask = coordinator.commits._common.ask
+            asked = [ask(ResolveRequest(2, rank, 3, ())) for rank in range(3)]
+            *waiting, last = map(asyncio.create_task, asked)
+            await asyncio.to_thread(storage.begun.wait)
+            last.cancel()
+            waiting.append(asyncio.create_task(ask(ResolveRequest(2, 2, 3, ()))))
+            await asyncio.wait(waiting, timeout=0.5)
+            storage.done.set()
+            assert {(await answer).step for answer in waiting} == {5}
+            assert storage.reads == 1
+
+    asyncio.run(scene())
+
+
+def test_a_new_round_does_not_take_over_what_an_older_one_found(tmp_path):
+    """A rank was lost while storage was read: what is found for the old round changes nothing."""
+    storage = Slow(tmp_path / "pvc" / "demo")
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
+            await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(5))
+            coordinator.commits._storage = storage
+            old = asyncio.create_task(coordinator.resolve(0, round_=2, world=1))
+            await asyncio.to_thread(storage.begun.wait)
+            assert (await coordinator.resolve(0, HELD, round_=3, world=1)).step == 20
+            assert "round 3 has begun" in (await old)["message"]
+            storage.done.set()
+            await asyncio.get_running_loop().shutdown_default_executor()
+            assert coordinator.commits.sealed_step == 20
 
     asyncio.run(scene())
 
