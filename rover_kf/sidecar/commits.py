@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 
@@ -264,8 +265,12 @@ class Commits:
             kept = await self._keeper.kept()
             absent += tuple(holding for holding in kept if holding.step not in refused)
         known = (self.durable_step or 0) if self._has_looked else None
+        over = threading.Event()
         asked = (self._storage, requests, absent, self._warn, known)
-        replies = await asyncio.to_thread(newest_stored.choose, *asked)
+        try:
+            replies = await asyncio.to_thread(newest_stored.choose, *asked, pause=over.wait)
+        finally:
+            over.set()  # the round, or the sidecar: nothing is tried again
         step = replies[0].step
         self._seals.restart(step)
         self._naming.restart()

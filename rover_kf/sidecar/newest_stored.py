@@ -4,13 +4,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import Holding, ResolveReply, ResolveRequest
+from rover_kf.checkpoint.manifest import Folder, Manifest
 from rover_kf.checkpoint.resolve import Stored, newest_in_memory, resolve
 from rover_kf.checkpoint.storage import StoredCheckpoints
+
+PAUSES = 1.0, 4.0, 15.0
+"""Seconds before a checkpoint that could not be read is tried again."""
+
+Pause = Callable[[float], bool | None]
+"""Waits so many seconds; True: nobody wants the answer any more."""
 
 
 def choose(
@@ -19,6 +27,8 @@ def choose(
     absent: Sequence[Holding],
     warn: Callable[[str], None],
     known: int | None = None,
+    *,
+    pause: Pause = time.sleep,
 ) -> Mapping[int, ResolveReply]:
     """Each rank's answer (checkpoint.resolve). Blocks: call it in a thread.
 
@@ -26,20 +36,22 @@ def choose(
         storage: of the job; None: memory only.
         requests: one of each rank of the round.
         absent: slots of pods that take no part any more but still serve them.
-        warn: is told of each checkpoint on storage that is damaged.
+        warn: is told of each checkpoint on storage that is damaged, and of reads that fail.
         known: newest step that is committed there, as far as who commits has seen; 0: none; None:
             storage has not been looked at. Storage is not asked where memory is as new: a restart
             in place need not wait for it.
+        pause: before what could not be read is tried again.
 
     Raises:
-        StorageFailed: storage cannot be read, and memory can restore nothing either.
+        StorageFailed: storage cannot be read, and memory can restore nothing either; or the newest
+            checkpoint is newer than what memory has, and cannot be read.
         CheckpointError: checkpoints are there, all damaged, and memory can restore nothing either;
             or there is state, but of another world size than this one can restore.
     """
     above = newest_in_memory(requests, absent)
     if known is not None and above and known <= above:
         return resolve(requests, None, absent)
-    return resolve(requests, _stored(storage, above, requests, warn), absent)
+    return resolve(requests, _stored(storage, above, requests, warn, pause), absent)
 
 
 def _stored(
@@ -47,6 +59,7 @@ def _stored(
     above: int,
     requests: Sequence[ResolveRequest],
     warn: Callable[[str], None],
+    pause: Pause,
 ) -> Stored | None:
     """The newest checkpoint that is whole to the last byte, if it is newer than that step."""
     world_size = len(requests)
@@ -66,8 +79,8 @@ def _stored(
         if folder.step <= above or folder.step in refused:
             continue
         try:
-            found = storage.verify(folder)
-        except errors.CheckpointError as error:
+            found = _verified(storage, folder, warn, pause)
+        except errors.TornSnapshot as error:
             warn(f"{folder.name} cannot be restored, trying an older one: {error}")
             wrong.append(str(error))
             continue
@@ -79,3 +92,27 @@ def _stored(
             f"{names.PREFIX}checkpoint.path"
         )
     return None
+
+
+def _verified(
+    storage: StoredCheckpoints, folder: Folder, warn: Callable[[str], None], pause: Pause
+) -> Manifest:
+    """Read it; a read that fails says nothing of what is there, and is tried again.
+
+    What is newer must not be left behind for it: it would be the first that retention removes.
+    """
+    for seconds in PAUSES:
+        try:
+            return storage.verify(folder)
+        except errors.StorageFailed as error:  # noqa: PERF203 - a retry
+            warn(f"{folder.name} cannot be read, trying again in {seconds:g} s: {error}")
+            if pause(seconds):
+                raise
+    try:
+        return storage.verify(folder)
+    except errors.StorageFailed as error:
+        place = folder.location.removesuffix(f"/{folder.name}")
+        raise errors.StorageFailed(
+            f"{error}. Nothing older is restored as long as {folder.name} is there and cannot be "
+            f"read. If it stays so, remove it: rover-kf checkpoint rm {place} {folder.name} --force"
+        ) from error

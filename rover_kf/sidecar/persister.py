@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 5.0
 _FLUSH_SECONDS = 600.0
+_REFUSED_SECONDS = 1.0
+"""Before a flush asks a storage again that has refused."""
 _LONG_POLL_SECONDS = 10.0
 
 
@@ -121,7 +123,10 @@ class Persister:
         return False
 
     async def flush(self) -> Acknowledged:
-        """Make the newest sealed step of every local rank durable; says why if it could not."""
+        """Make the newest sealed step of every local rank durable; says why if it could not.
+
+        A storage that refuses is asked again until the time is over, or whoever asked hangs up.
+        """
         deadline = time.monotonic() + _FLUSH_SECONDS
         while True:
             newest = 0
@@ -130,11 +135,7 @@ class Persister:
                 if not seals:
                     continue
                 newest = max(newest, seals[0].step)
-                try:
-                    refused = await self._persist(local_rank, seals[0])
-                except (errors.RoverError, OSError) as error:
-                    self._warn(local_rank, error)
-                    refused = str(error)
+                refused = await self._flushed(local_rank, seals[0], deadline)
                 if refused:
                     return await self._is_durable_anyway(newest, refused)
             if not newest:
@@ -143,6 +144,20 @@ class Persister:
             reply = await self.wait_durable(newest, _LONG_POLL_SECONDS)
             if reply.done or time.monotonic() >= deadline:
                 return reply
+
+    async def _flushed(self, local_rank: int, seal: Seal, deadline: float) -> str:
+        """Persist it, at the latest by then; why that was refused."""
+        while True:
+            try:
+                return await self._persist(local_rank, seal)
+            except (errors.RoverError, OSError) as error:
+                self._warn(local_rank, error)
+                refused, by_storage = str(error), isinstance(error, (errors.StorageFailed, OSError))
+            if not by_storage or time.monotonic() >= deadline:
+                return refused
+            if (await self.wait_durable(seal.step, 0.0)).done:
+                return refused
+            await asyncio.sleep(_REFUSED_SECONDS)
 
     async def wait_durable(self, step: int, seconds: float) -> Acknowledged:
         """Wait until the coordinator has committed the step or a newer one."""
