@@ -7,7 +7,7 @@ A restored value has exactly the type that was saved (tuple, int key, bytes, nan
 exact form is refused by its path, since a near miss would be found only after a crash.
 Subclasses are refused too (a named tuple would come back as a tuple), but for Counter, which
 MultiStepLR of torch keeps, and for OrderedDict and defaultdict, which state dicts are made of and
-which come back as dict.
+which come back as dict where the script has none for them to fill.
 
 Scalars that JSON keeps stand for themselves; all else is a one-key object:
 ``l`` list, ``t`` tuple, ``d`` dict as pairs, ``n`` Counter as pairs, ``b`` bytes in base64, ``f``
@@ -32,7 +32,8 @@ Leaf = Callable[[str, object], Any]
 Resolve = Callable[[str], object]
 """Gives the tensor of a name."""
 
-_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict)
+MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict)
+"""What is stored as a dict."""
 _AS_THEY_ARE = frozenset((type(None), bool, int, str, float))
 """What JSON gives for what stands for itself."""
 
@@ -83,7 +84,7 @@ def _encode(value: object, leaf: Leaf, path: str) -> Any:
         return {"l": [_encode(item, leaf, f"{path}[{i}]") for i, item in enumerate(value)]}
     if isinstance(value, tuple) and kind is tuple:
         return {"t": [_encode(item, leaf, f"{path}[{i}]") for i, item in enumerate(value)]}
-    if isinstance(value, dict) and (kind in _MAPPINGS or kind is collections.Counter):
+    if isinstance(value, dict) and (kind in MAPPINGS or kind is collections.Counter):
         pairs = [
             [_encode(key, refuse, f"{path} key"), _encode(item, leaf, f"{path}[{key!r}]")]
             for key, item in value.items()

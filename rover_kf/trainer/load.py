@@ -21,12 +21,16 @@ from rover_kf.checkpoint import plain
 from rover_kf.checkpoint.kinds import Piece
 from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer.copies import Copies
+from rover_kf.trainer.forms import check_lacking, check_replaceable, check_shape, converts
 from rover_kf.trainer.hands import Hands
 from rover_kf.trainer.shards import NONE, Shard, Shards
 from rover_kf.trainer.state import copyable, is_stateful, unwrap
 
 _Placing = Callable[[], Any]
 """Gives the value that stands in the live one's place from now on: the live one where it can."""
+
+_TAGS: Mapping[type, str] = {**dict.fromkeys(plain.MAPPINGS, "d"), list: "l", tuple: "t"}
+"""Of what is filled in place: how rover_kf.checkpoint.plain marks it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,33 +126,35 @@ class Loading:
 
 def _dict(live: dict[Any, Any], tree: Any, parts: _Parts, path: str) -> _Placing:
     saved = _pairs(tree, path)
-    for key, value in live.items():
-        if key not in saved and (is_stateful(value) or isinstance(value, torch.Tensor)):
-            raise errors.CheckpointError(
-                f"state{path}[{key!r}] is not in the checkpoint, which has "
-                f"{sorted(map(str, saved))}; was it saved by another script?"
-            )
+    check_lacking(live, saved.keys(), path)
     placings = {
         key: _placing(live.get(key), subtree, parts, f"{path}[{key!r}]")
         for key, subtree in saved.items()
     }
 
     def place() -> Any:
-        for key, placing in placings.items():
-            live[key] = placing()
+        values = {key: placing() for key, placing in placings.items()}
+        if path and type(live) is not dict:  # an OrderedDict's order may mean something
+            live.clear()
+        live.update(values)
         return live
 
     return place
 
 
-def _list(live: list[Any], trees: list[Any], parts: _Parts, path: str) -> _Placing:
+def _items(
+    live: list[Any] | tuple[Any, ...], trees: list[Any], parts: _Parts, path: str
+) -> _Placing:
     placings = [
         _placing(item, subtree, parts, f"{path}[{index}]")
         for index, (item, subtree) in enumerate(zip(live, trees, strict=True))
     ]
 
     def place() -> Any:
-        live[:] = [placing() for placing in placings]
+        items = [placing() for placing in placings]
+        if isinstance(live, tuple):
+            return tuple(items)
+        live[:] = items
         return live
 
     return place
@@ -157,21 +163,32 @@ def _list(live: list[Any], trees: list[Any], parts: _Parts, path: str) -> _Placi
 def _placing(live: Any, tree: Any, parts: _Parts, path: str) -> _Placing:
     target: Any = unwrap(live)
     if isinstance(target, torch.Tensor):
-        found = plain.decode(tree, parts.view)
-        fits = isinstance(found, torch.Tensor) and found.shape == target.shape
-        if fits and found.dtype == target.dtype:
-            return _tensor(live, target, found, parts)
-    elif is_stateful(target):
+        return _tensor(live, target, tree, parts, path)
+    if is_stateful(target):
         return _stateful(live, target, tree, parts)
-    elif type(live) is dict and isinstance(tree, dict) and "d" in tree:
+    content = tree.get(_TAGS.get(type(live), "")) if isinstance(tree, dict) else None
+    if isinstance(live, dict) and content is not None:
         return _dict(live, tree, parts, path)
-    elif type(live) is list and isinstance(tree, dict) and len(tree.get("l", ())) == len(live):
-        return _list(live, tree.get("l", []), parts, path)
+    if content is not None and len(content) == len(live):
+        return _items(live, content, parts, path)
+    return _replacing(live, tree, parts, path)
+
+
+def _replacing(live: object, tree: Any, parts: _Parts, path: str) -> _Placing:
+    check_replaceable(live, tree, path)
     kept = plain.decode(tree, parts.copy)
     return lambda: kept
 
 
-def _tensor(live: Any, target: torch.Tensor, found: torch.Tensor, parts: _Parts) -> _Placing:
+def _tensor(live: Any, target: torch.Tensor, tree: Any, parts: _Parts, path: str) -> _Placing:
+    found = plain.decode(tree, parts.view)
+    if not isinstance(found, torch.Tensor):
+        return _replacing(live, tree, parts, path)
+    if found.shape != target.shape:
+        check_shape(target, found, path)
+        return _replacing(live, tree, parts, path)
+    if not converts(found.dtype, target.dtype):
+        return _replacing(live, tree, parts, path)
     if parts.copies.into(target, found):
         return lambda: live
 

@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import mmap
+import re
 
 import pytest
 import torch
 import trainer_slot
 
+from rover_kf import errors
 from rover_kf.checkpoint import snapshot
 from rover_kf.trainer import hands, load, state, views
 
@@ -150,3 +153,124 @@ def test_a_module_may_keep_what_it_is_given(kind):
     assert torch.equal(kept[0], saved.weight)
     assert torch.equal(kept[1], saved.bias)
     assert torch.equal(live.weight, saved.weight)
+
+
+def _in_a(kind: str, items: list[object]) -> object:
+    named = dict(zip("gd", items, strict=True))
+    return {
+        "dict": named,
+        "list": items,
+        "tuple": tuple(items),
+        "OrderedDict": collections.OrderedDict(named),
+        "defaultdict": collections.defaultdict(dict, named),
+        "tuples in a list": [(items[0],), (items[1],)],
+    }[kind]
+
+
+CONTAINERS = ["dict", "list", "tuple", "OrderedDict", "defaultdict", "tuples in a list"]
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_what_stands_in_a_container_is_loaded(kind):
+    """Modules and tensors of two nets: the script's own objects, which stay in the state."""
+    torch.manual_seed(1)
+    saved = [torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)]
+    nets = [torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)]
+    weights = [torch.zeros(4, 4), torch.zeros(4, 4)]
+    live = {"nets": _in_a(kind, nets), "kept": _in_a(kind, weights)}
+    kept = _in_a(kind, [net.weight.detach() for net in saved])
+    _load(_snapshot({"nets": _in_a(kind, saved), "kept": kept}), live, 2)
+    for before, net, weight in zip(saved, nets, weights, strict=True):
+        assert torch.equal(net.weight, before.weight)
+        assert torch.equal(weight, before.weight)
+    expected = _in_a(kind, nets)
+    assert live["nets"] == expected
+    assert type(live["nets"]) is type(expected)
+    with torch.no_grad():
+        nets[1].weight.fill_(7)
+    assert any(bool((one == 7).all()) for one in state.take_apart(live).tensors.values())
+
+
+@pytest.mark.parametrize(
+    ("saved", "live", "told"),
+    [
+        (lambda net: [net, net], lambda net: [net], r"\['nets'\] is a list of 1 .*a list of 2"),
+        (lambda net: [net], lambda net: (net,), r"\['nets'\] is a tuple of 1 .*a list of 1"),
+        (lambda net: net, lambda net: [{"a": (net,)}], r"\['nets'\] is a list of 1 .*a dict"),
+        (lambda _: [[], 5], lambda net: [[net], 5], r"\['nets'\]\[0\] is a list of 1 .*list of 0"),
+        (lambda _: 3, lambda net: [net.weight], r"\['nets'\] is a list of 1 .*plain data"),
+        (lambda _: 3, lambda net: net.weight, r"\['nets'\] is a Parameter, .*plain data"),
+    ],
+)
+def test_another_form_than_the_saved_one_is_an_error(saved, live, told):
+    """Not a net that stays at its random start."""
+    buffer = _snapshot({"nets": saved(torch.nn.Linear(2, 2))})
+    with pytest.raises(errors.CheckpointError, match=told):
+        _load(buffer, {"nets": live(torch.nn.Linear(2, 2))}, 1)
+
+
+def test_a_container_that_the_checkpoint_lacks_is_an_error():
+    """As a net that it lacks is."""
+    with pytest.raises(errors.CheckpointError, match=r"state\['nets'\] is not in the checkpoint"):
+        _load(_snapshot({"a": 1}), {"a": 0, "nets": [(torch.nn.Linear(2, 2),)]}, 1)
+
+
+def test_containers_of_plain_values_keep_what_they_can_do():
+    """A defaultdict its default; an OrderedDict has the order and the keys of the saved one."""
+    counts, recent = collections.defaultdict(int), collections.OrderedDict(a=0, b=0, c=0)
+    saved = {
+        "counts": collections.defaultdict(int, x=2),
+        "recent": collections.OrderedDict(b=1, a=2),
+        "history": [1, 2, 3],
+        "pair": (1, (2, "x")),
+    }
+    live = {"counts": counts, "recent": recent, "history": [0], "pair": (0, (0, ""))}
+    _load(_snapshot(saved), live, 1)
+    assert live["counts"] is counts
+    counts["y"] += 1
+    assert counts == {"x": 2, "y": 1}
+    assert live["recent"] is recent
+    assert [*recent.items()] == [("b", 1), ("a", 2)]
+    assert live["history"] == [1, 2, 3]
+    assert live["pair"] == (1, (2, "x"))
+
+
+def test_a_tensor_of_another_type_takes_the_saved_values():
+    """As a module's does: who refers to it sees them."""
+    ema = torch.zeros(3, dtype=torch.bfloat16)
+    live = {"ema": ema}
+    _load(_snapshot({"ema": torch.arange(3.0)}), live, 1)
+    assert live["ema"] is ema
+    assert ema.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_tensor_whose_type_cannot_hold_the_saved_values_is_replaced():
+    """The state gets them as they were: half is not rounded to 0."""
+    live = {"best": torch.tensor(0)}
+    _load(_snapshot({"best": torch.tensor(0.5)}), live, 1)
+    assert live["best"].item() == 0.5
+
+
+@pytest.mark.parametrize(
+    ("saved", "live"),
+    [
+        (torch.zeros(3), torch.zeros(1, 3)),
+        (torch.zeros(3, 3), torch.zeros(2, 2)),
+        (torch.zeros(4, 3), torch.nn.Parameter(torch.zeros(2, 3))),
+    ],
+)
+def test_a_tensor_of_another_shape_is_an_error(saved, live):
+    """With the path and both shapes."""
+    told = rf"state\['ema'\] .*{re.escape(str(tuple(live.shape)))}.*"
+    told += re.escape(str(tuple(saved.shape)))
+    with pytest.raises(errors.CheckpointError, match=told):
+        _load(_snapshot({"ema": saved}), {"ema": live}, 1)
+
+
+@pytest.mark.parametrize("begin", [torch.zeros(0), torch.zeros(0, 2), torch.zeros(1, 2)])
+def test_a_tensor_that_the_loop_made_longer_comes_back(begin):
+    """What torch.cat gives at each step begins short in a fresh script."""
+    live = {"history": begin}
+    saved = torch.arange(8.0).reshape(4, 2)
+    _load(_snapshot({"history": saved}), live, 1)
+    assert torch.equal(live["history"], saved)

@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a saved value has the form of the live one in whose place it comes.
+
+A live value that others refer to (a module, a parameter that an optimizer changes) can only be
+loaded in place. Where the saved one has another form, that is an error: to put the saved one into
+the state would leave those others at their fresh start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+
+from rover_kf import errors
+from rover_kf.trainer.state import DTYPES, is_stateful, unwrap
+
+_TAGS = {"l": "a list", "t": "a tuple", "d": "a dict", "n": "a Counter", "T": "a tensor"}
+"""Of JSON data of rover_kf.checkpoint.plain."""
+
+
+def check_lacking(live: dict[Any, Any], saved: Collection[Any], path: str) -> None:
+    """What has tensors or is loaded must have been saved; plain values may be new.
+
+    Raises:
+        CheckpointError: it was not.
+    """
+    for key in [key for key in live if key not in saved]:
+        if any(is_stateful(leaf) or isinstance(leaf, torch.Tensor) for leaf in _leaves(live[key])):
+            raise errors.CheckpointError(
+                f"state{path}[{key!r}] is not in the checkpoint, which has "
+                f"{sorted(map(str, saved))}; was it saved by another script?"
+            )
+
+
+def check_replaceable(live: object, tree: Any, path: str) -> None:
+    """What is going to be replaced may hold nothing that can only be loaded in place.
+
+    Args:
+        live: a value that the saved one does not fit.
+        tree: the saved one, as JSON data.
+        path: where it stands.
+
+    Raises:
+        CheckpointError: it does.
+    """
+    held = next((leaf for leaf in _leaves(live) if _is_referred_to(leaf)), None)
+    if held is not None:
+        inside = "" if held is live else f" with a {type(held).__name__} in it"
+        raise errors.CheckpointError(
+            f"state{path} is {_form(live)}{inside}, which cannot be loaded from what the "
+            f"checkpoint has there: {_saved_form(tree)}; was it saved by another script?"
+        )
+
+
+def check_shape(live: torch.Tensor, saved: torch.Tensor, path: str) -> None:
+    """A tensor of another shape is taken if a loop may have made it longer, as torch.cat does.
+
+    Raises:
+        CheckpointError: of that shape it is another one.
+    """
+    differs = [a != b for a, b in zip(live.shape, saved.shape, strict=False)]
+    longer = live.ndim == saved.ndim and sum(differs) <= 1
+    if _is_referred_to(live) or not (longer or live.numel() == 0):
+        raise errors.CheckpointError(
+            f"state{path} is a tensor of shape {tuple(live.shape)}, the checkpoint has one of "
+            f"shape {tuple(saved.shape)}; was it saved by another script?"
+        )
+
+
+def converts(saved: torch.dtype, live: torch.dtype) -> bool:
+    """Whether values of one type become those of another as a module's do when it is loaded."""
+    return saved == live or (saved in DTYPES and live in DTYPES and torch.can_cast(saved, live))
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """All that a value's dicts, lists and tuples hold; of any other value, itself."""
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if not isinstance(value, (list, tuple)):
+        yield value
+        return
+    for item in value:
+        yield from _leaves(item)
+
+
+def _is_referred_to(value: object) -> bool:
+    return is_stateful(unwrap(value)) or isinstance(value, torch.nn.Parameter)
+
+
+def _form(value: object) -> str:
+    kind = f"a {type(value).__name__}"
+    return f"{kind} of {len(value)}" if isinstance(value, (dict, list, tuple)) else kind
+
+
+def _saved_form(tree: Any) -> str:
+    ((tag, content),) = tree.items() if isinstance(tree, dict) and len(tree) == 1 else [("", "")]
+    kind = _TAGS.get(tag, "plain data")
+    return kind if isinstance(content, str) else f"{kind} of {len(content)}"
