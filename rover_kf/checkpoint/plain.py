@@ -7,7 +7,8 @@ A restored value has exactly the type that was saved (tuple, int key, bytes, nan
 exact form is refused by its path, since a near miss would be found only after a crash.
 Subclasses are refused too (a named tuple would come back as a tuple), but for Counter, which
 MultiStepLR of torch keeps, and for OrderedDict and defaultdict, which state dicts are made of and
-which come back as dict where the script has none for them to fill.
+which come back as dict where the script has none for them to fill. Scalars of numpy's, which a
+learning rate becomes in a schedule that calls numpy, come back as numbers of Python's.
 
 Scalars that JSON keeps stand for themselves; all else is a one-key object:
 ``l`` list, ``t`` tuple, ``d`` dict as pairs, ``n`` Counter as pairs, ``b`` bytes in base64, ``f``
@@ -36,6 +37,12 @@ MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict)
 """What is stored as a dict."""
 _AS_THEY_ARE = frozenset((type(None), bool, int, str, float))
 """What JSON gives for what stands for itself."""
+_NUMPY = frozenset((
+    "bool", "bool_", "int8", "int16", "int32", "int64", "intc", "longlong",
+    "uint8", "uint16", "uint32", "uint64", "uintc", "ulonglong",
+    "float16", "float32", "float64", "complex64", "complex128",
+))  # fmt: skip
+"""Scalars that a number of Python's can hold."""
 
 
 def refuse(path: str, value: object) -> Any:
@@ -49,7 +56,17 @@ def refuse(path: str, value: object) -> Any:
         f"state{path} is a {kind}, which cannot be stored without pickle; store a tensor, plain "
         "data (numbers, strings, bytes, None, lists, tuples, dicts) or an object with state_dict"
     )
+    if kind.startswith("numpy."):
+        message += "; torch.from_numpy makes a tensor of an array, float() a number of a scalar"
     raise errors.UnsupportedState(message)
+
+
+def native(value: object) -> object:
+    """A scalar of numpy's as the number of Python's of its exact value; any other value itself."""
+    kind = type(value)
+    if kind.__module__ == "numpy" and kind.__name__ in _NUMPY:
+        return value.item()  # type: ignore[attr-defined] # numpy's; it is not imported for this
+    return value
 
 
 def encode(value: object, leaf: Leaf = refuse, path: str = "") -> Any:
@@ -90,7 +107,8 @@ def _encode(value: object, leaf: Leaf, path: str) -> Any:
             for key, item in value.items()
         ]
         return {"n" if kind is collections.Counter else "d": pairs}
-    return leaf(path, value)
+    plain = native(value)
+    return leaf(path, value) if plain is value else _encode(plain, leaf, path)
 
 
 def parse(text: str) -> Any:

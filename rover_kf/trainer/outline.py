@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from rover_kf.checkpoint import plain
 from rover_kf.trainer import shards
 from rover_kf.trainer import state as states
 from rover_kf.trainer.template import EMPTY, Template, number
@@ -163,7 +164,10 @@ def _flatten(value: object, found: _Found) -> None:
         found.outline.append(kind)
         found.scalars.append(number(value))  # tells -0.0 from 0.0, and knows a nan again
     else:
-        raise Unplain
+        plain_value = plain.native(value)
+        if plain_value is value:
+            raise Unplain
+        _flatten(plain_value, found)
 
 
 def _dict(value: dict[Any, Any], found: _Found) -> None:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import json
 import math
 import mmap
 
+import numpy as np
 import pytest
 import torch
 import trainer_slot
@@ -116,6 +118,28 @@ def test_plain_data_keeps_its_types(value):
     assert _same(plain.decode(json.loads(text), plain.refuse), value)
 
 
+_NUMPY_WHOLE = [
+    np.bool_, np.int8, np.int16, np.int32, np.int64, np.longlong, np.uint8, np.uint16, np.uint32,
+    np.uint64, np.ulonglong,
+]  # fmt: skip
+_NUMPY_FLOATS = [np.float16, np.float32, np.float64, np.complex64, np.complex128]
+_NUMPYS = [
+    *itertools.product(_NUMPY_WHOLE, [0, 1, 100]),
+    *itertools.product(_NUMPY_FLOATS, [1, 100 / 3, -0.0, math.nan, math.inf]),
+]
+
+
+@pytest.mark.parametrize(("kind", "number"), _NUMPYS)
+def test_numpys_scalars_come_back_as_pythons(kind, number):
+    """Of exactly the same value, as a dict's key, too: a schedule that calls numpy makes them."""
+    value = kind(number)
+    text = json.dumps(plain.encode([value, {value: 1}]), allow_nan=False)
+    (found, keys) = plain.decode(json.loads(text), plain.refuse)
+    assert _same(found, value.item())
+    assert _same([*keys], [value.item()])
+    assert np.array(found, kind).tobytes() == np.array(value).tobytes()
+
+
 @_SETTINGS
 @given(st.dictionaries(st.text(max_size=6), _plain(_SCALARS | _tensors()), max_size=4))
 def test_any_state_comes_back_bit_equal(content):
@@ -210,6 +234,9 @@ class _Mine:
         (torch.ones(2, device="meta"), "meta device"),
         (torch.eye(2).to_sparse(), "layout"),
         ({_Mine: 1}, "key"),
+        (np.ones(2), r"numpy.ndarray, .*torch.from_numpy"),
+        (np.longdouble(1), r"numpy.longdouble, .*float\(\)"),
+        (np.datetime64("2030-01-01"), "numpy.datetime64"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_by_its_path(value, told):

@@ -10,6 +10,7 @@ import math
 import sys
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from own_mesh import own_mesh
@@ -154,6 +155,24 @@ def test_a_learning_rate_costs_the_same_whatever_the_state():
         _same(recall, state)
     few, many = costs
     assert 0 < many <= few + 10
+
+
+def test_a_learning_rate_of_numpys_is_no_new_start():
+    """A lambda that calls numpy makes one, and another one at each step."""
+    state = _fresh()
+    schedule = torch.optim.lr_scheduler.LambdaLR(state["optimizer"], lambda n: np.cos(n / 100))
+    state["schedule"], recall = schedule, Recall()
+    state["seen"] = [np.int64(1), {"share": np.float32(0.1)}, np.bool_(True)]  # noqa: FBT003 - numpy's
+    _step(state)
+    _same(recall, state)
+    known = recall.era
+    for _ in range(2):
+        _step(state)
+        state["seen"][0] += 1
+        _same(recall, state)
+    assert type(state["optimizer"].param_groups[0]["lr"]) is np.float64
+    assert recall._known, "the state is remembered"
+    assert recall.era == known
 
 
 def test_what_cannot_be_stored_is_refused_as_ever():
