@@ -37,7 +37,7 @@ TYPES_KEY = "rover.types"
 LENGTH_BYTES = 8
 """Of the header's length, which the file begins with."""
 _MOST_HEADER_BYTES = 100_000_000
-"""The limit of the safetensors library."""
+"""The limit of the safetensors library, and of what is read here."""
 _MOST_DIMENSIONS = 64
 """That torch can have, and what bounds the time that a shape's product takes."""
 UNREADABLE = (
@@ -117,6 +117,9 @@ def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> Layout:
     Args:
         entries: tensors with distinct names.
         metadata: as it will be written the first time.
+
+    Raises:
+        UnsupportedState: the header would be too long to be read again.
     """
     ordered = sorted(entries, key=lambda entry: (entry.nbytes % ALIGNMENT != 0, -entry.width))
     begins = list(itertools.accumulate((entry.nbytes for entry in ordered), initial=0))
@@ -124,7 +127,7 @@ def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> Layout:
     relative = [Placed(e, b, b + e.nbytes) for e, b in zip(ordered, begins, strict=False)]
     listing, types = _listing(relative)
     text = _header_text(listing, types, metadata)
-    data_begin = _aligned(LENGTH_BYTES + len(text) + len(text) // 8 + 512)
+    data_begin = _data_begin(len(text))
     placed = tuple(Placed(p.entry, p.begin + data_begin, p.end + data_begin) for p in relative)
     return Layout(placed, data_begin, data_begin + begins[-1], listing, types)
 
@@ -185,6 +188,18 @@ def read(data: bytes | memoryview, file_bytes: int | None = None) -> Snapshot:
         raise errors.TornSnapshot(message) from cause
     _check_places(placed, data_begin, whole)
     return Snapshot({p.entry.name: p for p in placed}, metadata, whole)
+
+
+def _data_begin(header_bytes: int) -> int:
+    """Where tensors begin behind a header, with room for it to grow as far as it can be read."""
+    most = _aligned(LENGTH_BYTES + _MOST_HEADER_BYTES - ALIGNMENT + 1)
+    if LENGTH_BYTES + header_bytes > most:
+        raise errors.UnsupportedState(
+            f"the state's plain data and its tensors' names take {header_bytes / 1e6:.1f} MB, and "
+            f"{_MOST_HEADER_BYTES / 1e6:.1f} MB is the most; store what is large as a tensor: "
+            "torch.frombuffer(bytearray(data), dtype=torch.uint8) makes one of bytes"
+        )
+    return min(_aligned(LENGTH_BYTES + header_bytes + header_bytes // 8 + 512), most)
 
 
 def _listing(relative: Iterable[Placed]) -> tuple[str, str]:

@@ -221,6 +221,24 @@ def test_headers_leave_room_for_counters_and_say_when_it_is_used_up():
     assert snapshot.header(layout, {"step": "1" * 10_000}) is None
 
 
+def test_plain_data_up_to_the_most_a_header_may_have_comes_back(monkeypatch):
+    """Also where no room is left to grow; what is more is refused before it is written."""
+    monkeypatch.setattr(snapshot, "_MOST_HEADER_BYTES", 10_000)
+    entry, taken = snapshot.Entry("a", "U8", (3,), 1), []
+    for size in range(7_000, 11_000, 7):
+        told = {"state": "x" * size}
+        try:
+            layout = snapshot.plan([entry], told)
+        except errors.UnsupportedState as refusal:
+            assert "torch.frombuffer" in str(refusal)  # noqa: PT017 - not at every size
+            continue
+        head = snapshot.header(layout, told)
+        assert head is not None
+        assert snapshot.read(head + b"abc").metadata == told
+        taken.append(size)
+    assert 9_700 < max(taken) < 10_000
+
+
 class _Mine:
     pass
 

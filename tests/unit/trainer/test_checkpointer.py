@@ -18,6 +18,7 @@ from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.trainer import followers
@@ -362,6 +363,26 @@ def test_a_state_that_does_not_fit_is_refused_with_the_size_to_set(tmp_path):
         with _checkpointer(pod, round_=2) as second:
             assert second.restore(fresh) == 1
         assert torch.equal(fresh["a"], torch.ones(10))
+
+
+def test_plain_data_that_could_not_be_read_again_is_refused(tmp_path, monkeypatch):
+    """It says where to put it; what was sealed before stays, and a state that fits is saved."""
+    monkeypatch.setattr(snapshot, "_MOST_HEADER_BYTES", 100_000)
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        with _checkpointer(pod) as checkpointer:
+            state: dict[str, object] = {"a": torch.ones(10), "replay": b"x"}
+            checkpointer.save(1, state)
+            state["replay"] = bytes(80_000)
+            with pytest.raises(errors.UnsupportedState, match=r"plain data .*torch\.frombuffer"):
+                checkpointer.save(2, state)
+            arena = Arena(pathlib.Path(pod.settings.home) / "arena" / "0")
+            assert [seal.step for seal in arena.sealed()] == [1]
+            state["replay"] = bytes(70_000)
+            checkpointer.save(3, state)
+        fresh: dict[str, object] = {"a": torch.zeros(10), "replay": b""}
+        with _checkpointer(pod, round_=2) as second:
+            assert second.restore(fresh) == 3
+        assert fresh["replay"] == bytes(70_000)
 
 
 def test_storage_that_cannot_be_written_costs_a_warning_only(tmp_path):
