@@ -8,9 +8,10 @@ In two halves: what can be done before it is known that the snapshot is the one 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -99,7 +100,7 @@ class Loading:
         self._copies = Copies(hands)
         parts = _Parts(tensors, shards, pieces, self._copies)
         try:
-            with torch.no_grad():
+            with _for_all_modes():
                 self._place = _dict(state, tree, parts, "")
         except BaseException:  # whatever it is: nobody else can end what was begun
             self._copies.drop()
@@ -122,6 +123,13 @@ class Loading:
     def drop(self) -> None:
         """It is another snapshot that is wanted; the live state is as it was."""
         self._copies.drop()
+
+
+@contextlib.contextmanager
+def _for_all_modes() -> Iterator[None]:
+    """What is made is no inference tensor: a restore inside that mode is for training outside."""
+    with torch.inference_mode(mode=False), torch.no_grad():
+        yield
 
 
 def _dict(live: dict[Any, Any], tree: Any, parts: _Parts, path: str) -> _Placing:
@@ -193,7 +201,8 @@ def _tensor(live: Any, target: torch.Tensor, tree: Any, parts: _Parts, path: str
         return lambda: live
 
     def place() -> Any:
-        copyable(target).copy_(copyable(found))
+        with torch.inference_mode(mode=target.is_inference()), torch.no_grad():
+            copyable(target).copy_(copyable(found))
         return live
 
     return place
@@ -202,8 +211,12 @@ def _tensor(live: Any, target: torch.Tensor, tree: Any, parts: _Parts, path: str
 def _stateful(live: Any, target: Any, tree: Any, parts: _Parts) -> _Placing:
     given = _given(target, tree, parts)
 
+    # All others take their state back in the script's own mode: a module may have been made in it.
+    mode = _for_all_modes if isinstance(target, torch.optim.Optimizer) else contextlib.nullcontext
+
     def place() -> Any:
-        target.load_state_dict(given)
+        with mode():
+            target.load_state_dict(given)
         return live
 
     return place

@@ -137,7 +137,8 @@ class Slots:
 def _map(path: pathlib.Path, size: int) -> torch.Tensor:
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        return torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+        with torch.inference_mode(mode=False):  # where a script may be, and later is not
+            return torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
     finally:
         os.close(descriptor)
 

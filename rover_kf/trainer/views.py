@@ -18,13 +18,15 @@ def views(
     buffer: mmap.mmap | torch.Tensor, placed: Mapping[str, Placed]
 ) -> Mapping[str, torch.Tensor]:
     """Tensors over a snapshot's bytes, by name; they keep the mapping alive."""
-    whole = (
-        buffer
-        if isinstance(buffer, torch.Tensor)
-        else torch.frombuffer(buffer, dtype=torch.uint8, count=len(buffer))
-    )
     found: dict[str, torch.Tensor] = {}
-    with torch.no_grad():  # nothing is to be known of how a view came to be
+    # Nothing is to be known of how a view came to be, nor that a script was in inference mode: it
+    # would be a tensor that can be written there alone.
+    with torch.inference_mode(mode=False), torch.no_grad():
+        whole = (
+            buffer
+            if isinstance(buffer, torch.Tensor)
+            else torch.frombuffer(buffer, dtype=torch.uint8, count=len(buffer))
+        )
         for name, run in itertools.groupby(placed.values(), key=lambda place: place.entry.dtype):
             found.update(_run(whole, dtype_of(name), list(run)))
     return found

@@ -385,6 +385,29 @@ def test_plain_data_that_could_not_be_read_again_is_refused(tmp_path, monkeypatc
         assert fresh["replay"] == bytes(70_000)
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("grown", [None, torch.zeros(0, 3), torch.zeros(2_000_000)])
+def test_saves_after_one_inside_inference_mode_go_on(tmp_path, overlap, grown):
+    """As a validation loop makes it: with a new layout, and with slots that had to grow."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        settings = trainer_settings.read(pod.environment())
+        state = _fresh(1)
+        with Checkpointer(settings=settings, overlap=overlap) as checkpointer:
+            for step in range(1, 6):
+                _train(state, 1)
+                if step == 2 and grown is not None:
+                    state["grown"] = grown
+                with torch.inference_mode(step in {1, 2}):
+                    checkpointer.save(step, state)
+            checkpointer.finish()
+            expected = _flat(state)
+        fresh = _fresh(2)
+        with _checkpointer(pod, round_=2) as second, torch.inference_mode():
+            assert second.restore(fresh) == 5
+        assert _flat(fresh) == expected
+        _train(fresh, 1)
+
+
 def test_storage_that_cannot_be_written_costs_a_warning_only(tmp_path):
     """A checkpoint path that is a file: Warning with the reason; memory checkpoints go on."""
     (tmp_path / "pvc").write_text("not a folder")

@@ -274,3 +274,40 @@ def test_a_tensor_that_the_loop_made_longer_comes_back(begin):
     saved = torch.arange(8.0).reshape(4, 2)
     _load(_snapshot({"history": saved}), live, 1)
     assert torch.equal(live["history"], saved)
+
+
+def test_what_is_restored_inside_inference_mode_can_be_trained():
+    """Nothing that it made belongs to that mode: an optimizer's moments, tensors of the state."""
+    saved, live = _trained(1, 2), _trained(2, 0)
+    buffer = _snapshot(saved)
+    with torch.inference_mode():
+        _load(buffer, live, 3)
+    assert not any(tensor.is_inference() for tensor in _tensors(live).values())
+    live["model"](torch.rand(4, 1500)).sum().backward()
+    live["optimizer"].step()
+
+
+def test_an_optimizer_that_casts_what_it_loads_inside_inference_mode_can_go_on():
+    """As one does whose parameters are on another device than the checkpoint."""
+    saved, parameter = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3).double())
+    before = torch.optim.Adam([saved])
+    saved.sum().backward()
+    before.step()
+    live = torch.optim.Adam([parameter])
+    buffer = _snapshot({"optimizer": before})
+    with torch.inference_mode():
+        _load(buffer, {"optimizer": live}, 1)
+    parameter.sum().backward()
+    live.step()
+    assert live.state[parameter]["exp_avg"].dtype == torch.float64
+
+
+def test_a_state_that_was_made_inside_inference_mode_is_restored_there():
+    """Of a script that only predicts; several threads help, which are in no such mode."""
+    saved = _trained(1, 2)
+    buffer = _snapshot({"model": saved["model"], "kept": saved["kept"]})
+    with torch.inference_mode():
+        live = {"model": _trained(2, 0)["model"], "kept": torch.zeros(1 << 21)}
+        _load(buffer, live, 3)
+    assert torch.equal(live["kept"], saved["kept"])
+    assert torch.equal(live["model"][0].weight, saved["model"][0].weight)
