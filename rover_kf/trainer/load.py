@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +24,8 @@ from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer.copies import Copies
 from rover_kf.trainer.forms import check_lacking, check_replaceable, check_shape, converts
 from rover_kf.trainer.hands import Hands
+from rover_kf.trainer.module_versions import Versions, read, with_versions
+from rover_kf.trainer.parameter_numbers import found_sooner
 from rover_kf.trainer.shards import NONE, Shard, Shards
 from rover_kf.trainer.state import copyable, is_stateful, unwrap
 
@@ -42,6 +44,8 @@ class _Parts:
     shards: Shards
     pieces: Mapping[str, Piece]
     """Those that are parts of larger tensors."""
+    versions: Mapping[str, Versions]
+    """Of modules, by the paths of the objects that have them."""
     copies: Copies
 
     def view(self, name: str) -> torch.Tensor:
@@ -98,7 +102,7 @@ class Loading:
         except (KeyError, ValueError) as cause:
             raise errors.TornSnapshot(f"a snapshot without a state: {cause!r}") from cause
         self._copies = Copies(hands)
-        parts = _Parts(tensors, shards, pieces, self._copies)
+        parts = _Parts(tensors, shards, pieces, read(metadata), self._copies)
         try:
             with _for_all_modes():
                 self._place = _dict(state, tree, parts, "")
@@ -173,7 +177,7 @@ def _placing(live: Any, tree: Any, parts: _Parts, path: str) -> _Placing:
     if isinstance(target, torch.Tensor):
         return _tensor(live, target, tree, parts, path)
     if is_stateful(target):
-        return _stateful(live, target, tree, parts)
+        return _stateful(live, target, tree, parts, path)
     content = tree.get(_TAGS.get(type(live), "")) if isinstance(tree, dict) else None
     if isinstance(live, dict) and content is not None:
         return _dict(live, tree, parts, path)
@@ -208,8 +212,8 @@ def _tensor(live: Any, target: torch.Tensor, tree: Any, parts: _Parts, path: str
     return place
 
 
-def _stateful(live: Any, target: Any, tree: Any, parts: _Parts) -> _Placing:
-    given = _given(target, tree, parts)
+def _stateful(live: Any, target: Any, tree: Any, parts: _Parts, path: str) -> _Placing:
+    given = with_versions(_given(target, tree, parts), target, parts.versions.get(path))
 
     # All others take their state back in the script's own mode: a module may have been made in it.
     mode = _for_all_modes if isinstance(target, torch.optim.Optimizer) else contextlib.nullcontext
@@ -227,7 +231,7 @@ def _given(target: object, tree: Any, parts: _Parts) -> Any:
     # A module copies into its own parameters. Optimizers keep what they are given, and so may a
     # module that does more than copy, or has extra state: those get copies of their own.
     if isinstance(target, torch.optim.Optimizer):
-        return _found_sooner(target, plain.decode(tree, parts.copy))
+        return found_sooner(target, plain.decode(tree, parts.copy))
     if not isinstance(target, torch.nn.Module):
         return plain.decode(tree, parts.copy)
     own = _own_tensors(target)
@@ -237,30 +241,6 @@ def _given(target: object, tree: Any, parts: _Parts) -> Any:
     for name, tensor in own.items():
         if isinstance(given.get(name), torch.Tensor) and parts.copies.into(tensor, given[name]):
             given[name] = tensor  # which copy_ knows as the same
-    return given
-
-
-class _Numbers(list[int]):
-    """A group's parameters, by number. Torch looks each state's up in it: n times n steps."""
-
-    def __init__(self, numbers: Iterable[int]) -> None:
-        super().__init__(numbers)
-        self._known = frozenset(self)
-
-    def __contains__(self, number: object) -> bool:
-        return number in self._known
-
-    def __deepcopy__(self, _: object) -> _Numbers:
-        return _Numbers(self)
-
-
-def _found_sooner(optimizer: torch.optim.Optimizer, given: Any) -> Any:
-    """A state dict whose parameters are looked up at once, for who looks and keeps none of it."""
-    stock = type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict
-    hooks = getattr(optimizer, "_optimizer_load_state_dict_pre_hooks", True)
-    if stock and not hooks:
-        for group in given["param_groups"]:
-            group["params"] = _Numbers(group["params"])
     return given
 
 

@@ -19,7 +19,8 @@ import torch
 from rover_kf import errors
 from rover_kf.checkpoint import kinds, plain
 from rover_kf.checkpoint.snapshot import STATE_KEY, Entry
-from rover_kf.trainer import shards
+from rover_kf.trainer import module_versions, shards
+from rover_kf.trainer.module_versions import Versions
 from rover_kf.trainer.shards import Shard, Shards
 
 DTYPES: Mapping[torch.dtype, str] = {
@@ -135,6 +136,7 @@ class _Apart:
         self._own: set[str] = set()
         self._exact: dict[str, Shard] = {}
         self._parameters: dict[str, Shard] = {}
+        self._versions: dict[str, Versions] = {}
 
     def take(self, state: Mapping[str, object]) -> Parts:
         """All of it."""
@@ -144,6 +146,8 @@ class _Apart:
             STATE_KEY: json.dumps(tree, separators=(",", ":")),
             kinds.KEY: kinds.Kinds(frozenset(self._own), pieces).to_text(),
         }
+        if self._versions:
+            metadata[module_versions.KEY] = module_versions.to_text(self._versions)
         return Parts(self._tensors, metadata, Shards(self._exact, self._parameters))
 
     def _leaf(self, path: str, value: object) -> Any:
@@ -166,7 +170,11 @@ class _Apart:
                 return self._tensor(below, item, shared=shared(below))
             return self._leaf(below, item)
 
-        return plain.encode(value.state_dict(), inner, path)  # type: ignore[attr-defined] # stateful
+        found = value.state_dict()  # type: ignore[attr-defined] # stateful
+        versions = module_versions.versions_of(found)
+        if versions is not None:
+            self._versions[path] = versions
+        return plain.encode(found, inner, path)
 
     def _tensor(self, path: str, value: torch.Tensor, *, shared: bool) -> Any:
         shard = shards.shard_of(value, path)
