@@ -261,7 +261,8 @@ class Checkpointer:
             UnsupportedState: the state holds something that cannot be stored.
             ArenaTooSmall: the state does not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
-            CheckpointError: the copy of an earlier step failed.
+            CheckpointError: the copy of an earlier step failed; or a signal handler calls it in the
+                middle of a copy: set a flag there, and save after the step.
         """
         told = measured.to_metadata(metrics)
         self._timed(functools.partial(self._saver.save, step, state, told))
@@ -331,10 +332,12 @@ class Checkpointer:
         """Wait for the copy, report what is left, let go of the memory; safe to call twice.
 
         Raises:
-            CheckpointError: the copy of the last saved step failed.
+            CheckpointError: the copy of the last saved step failed, or a signal handler calls it in
+                the middle of a copy; it is still open then.
         """
         if not self._open:
             return
+        self._saver.turn.check()
         self._open = False
         self._phase.end()
         atexit.unregister(self.close)

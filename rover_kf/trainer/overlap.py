@@ -23,13 +23,19 @@ from torch.utils.hooks import RemovableHandle
 
 from rover_kf.trainer.hands import LOWER_PRIORITY, Hands
 from rover_kf.trainer.located import Addresses
+from rover_kf.trainer.turn import Turn
 from rover_kf.trainer.work import Work
 
 
 class Overlap:
-    """At most one copy at a time."""
+    """At most one copy at a time.
 
-    def __init__(self) -> None:
+    Args:
+        turn: of the calls that wait for it; an optimizer's step is one.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
         self._hands = Hands(1, nice=LOWER_PRIORITY)
         self._work: Work | None = None
         self._hook: RemovableHandle | None = None
@@ -56,7 +62,12 @@ class Overlap:
         return self._work is None or self._work.is_done
 
     def wait(self) -> None:
-        """Wait for the copy, helping with it; its error stays for ``finish``."""
+        """Wait for the copy, helping with it; its error stays for ``finish``.
+
+        Raises:
+            BaseException: what interrupted this thread; the copy goes on, and stays to be waited
+                for.
+        """
         if self._work is None:
             return
         if not self._work.is_done:
@@ -90,7 +101,8 @@ class Overlap:
         self._hands.close()
 
     def _before_step(self, *_: Any) -> None:
-        self.wait()
+        with self._turn.taken():
+            self.wait()
 
     def _catch(self) -> None:
         main = threading.current_thread() is threading.main_thread()

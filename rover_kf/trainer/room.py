@@ -56,7 +56,7 @@ class Room:
             if self._filling is None:
                 try:
                     self._filling = self._slots.arena.fill()
-                except BaseException as error:
+                except Exception as error:
                     self._error = error
                     raise
             return self._filling

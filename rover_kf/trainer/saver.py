@@ -35,6 +35,7 @@ from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.slots import AskArena, Slots
 from rover_kf.trainer.state import Parts
 from rover_kf.trainer.transfer import Source
+from rover_kf.trainer.turn import Turn
 from rover_kf.trainer.watch import Watch, watch
 from rover_kf.trainer.work import Work
 
@@ -66,7 +67,9 @@ class Saver:
         self._asked_overlap = overlap
         self._slots, self._streams = Slots(ask_arena), Streams()
         self._recall = Recall(replicated=replicated)
-        self._overlap, self._owned = Overlap(), Owned()
+        self.turn = Turn()
+        """Of the calls that wait for a copy."""
+        self._overlap, self._owned = Overlap(self.turn), Owned()
         self._overlapped = False
         helpers = _helpers(settings)
         self._hands = Hands(helpers)
@@ -103,14 +106,16 @@ class Saver:
             UnsupportedState: a value cannot be stored; the message has its path.
             ArenaTooSmall: the state does not fit.
             SidecarUnavailable: a larger arena is needed and nobody answers.
-            CheckpointError: both slots are being read for a minute, or the copy before failed.
+            CheckpointError: both slots are being read for a minute, or the copy before failed; or
+                a signal handler calls it in the middle of one.
         """
-        self.finish()
-        self.issued += 1
-        with without_collection():
-            overlaps = self._start(step, state, measured or {})
-        if not overlaps:
-            self._overlap.finish()
+        with self.turn.taken():
+            self._finish()
+            self.issued += 1
+            with without_collection():
+                overlaps = self._start(step, state, measured or {})
+            if not overlaps:
+                self._overlap.finish()
 
     def _start(self, step: int, state: Mapping[str, object], measured: Mapping[str, str]) -> bool:
         """Begin to copy; whether the copy may go on after save has returned."""
@@ -135,13 +140,15 @@ class Saver:
         Raises:
             ArenaTooSmall: they do not fit.
             SidecarUnavailable: a larger arena is needed and nobody answers.
-            CheckpointError: both slots are being read for a minute, or the copy before failed.
+            CheckpointError: both slots are being read for a minute, or the copy before failed; or
+                a signal handler calls it in the middle of one.
         """
-        self.finish()
-        self.issued += 1
-        self._recall.forget()
-        self._begin(step, parts, frozenset(), [], on_device=_on_device(parts))
-        self._overlap.finish()
+        with self.turn.taken():
+            self._finish()
+            self.issued += 1
+            self._recall.forget()
+            self._begin(step, parts, frozenset(), [], on_device=_on_device(parts))
+            self._overlap.finish()
 
     def _begin(
         self, step: int, parts: Parts, late: frozenset[str], at: Addresses, *, on_device: bool
@@ -173,8 +180,12 @@ class Saver:
         """Wait for the copy that is under way.
 
         Raises:
-            RoverError: it failed; told once.
+            RoverError: it failed, told once; or a signal handler calls it in the middle of a copy.
         """
+        with self.turn.taken():
+            self._finish()
+
+    def _finish(self) -> None:
         try:
             self._overlap.finish()
         except errors.RoverError:
@@ -195,8 +206,9 @@ class Saver:
         """Wait for the copy and let go of the slots' memory.
 
         Raises:
-            RoverError: the copy failed.
+            RoverError: the copy failed, or a signal handler calls it in the middle of one.
         """
+        self.turn.check()
         try:
             self.finish()
         finally:
@@ -227,7 +239,11 @@ class Saver:
         (rest if late else waited).append(heading)  # where all is waited for, nothing is left
         first = Work(waited)
         self._hands.lend(first)
-        first.wait()
+        try:
+            first.wait()
+        except BaseException:
+            first.cancel()  # nobody may write into a slot that is let go of
+            raise
         if first.error is not None:
             raise first.error
         return Work([*rest, *early, *later], functools.partial(seal, watch(late, source)))

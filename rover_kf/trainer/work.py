@@ -3,7 +3,8 @@
 """A piece of work cut into small ones, which any number of threads take until none is left.
 
 Whoever needs the result helps: a thread of low priority that gets no core then delays nobody by
-more than the one piece that it holds.
+more than the one piece that it holds. What interrupts a thread (Ctrl-C, ``sys.exit``) is no failure
+of the work: the thread hears of it, and the piece is begun anew.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Work:
     """Done when every piece is, and the ending after them.
 
     Args:
-        pieces: independent of one another.
+        pieces: independent of one another; one that was interrupted is called again.
         ending: run once, after the last piece, told whether one of them failed.
     """
 
@@ -47,8 +48,9 @@ class Work:
         self._left = len(self._pieces)
         self._ending = ending
         self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._done = threading.Event()
+        self._changed = threading.Condition()
+        """It is done, or there is a piece again where there was none."""
+        self._done = False
         self.error: BaseException | None = None
         """What went wrong, once it is done."""
         if not self._left:
@@ -57,13 +59,16 @@ class Work:
     @property
     def is_done(self) -> bool:
         """Whether nothing is left and nobody is at it."""
-        return self._done.is_set()
+        return self._done
 
     def help(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Take pieces until none is left; others may still be at theirs.
 
         Args:
             is_over: asked before each piece; whoever is told so leaves the rest.
+
+        Raises:
+            BaseException: what interrupted this thread; the piece is left to others.
         """
         while not is_over():
             try:
@@ -72,9 +77,14 @@ class Work:
                 return
             try:
                 piece()
-            except BaseException as error:  # noqa: BLE001 - kept for who waits for the work
+            except Exception as error:  # noqa: BLE001 - kept for who waits for the work
                 self.error = error
                 self._finished(1 + self._give_up())
+            except BaseException:
+                with self._changed:
+                    self._pieces.appendleft(piece)
+                    self._changed.notify_all()
+                raise
             else:
                 self._finished(1)
 
@@ -82,19 +92,29 @@ class Work:
         """Help with one torch thread, then wait for who else is at a piece.
 
         A forked child returns at once: the work is its parent's, whose threads it does not have.
+
+        Raises:
+            BaseException: what interrupted this thread, or the ending; told once. Unless it was the
+                ending, the work goes on, and can be waited for again.
         """
         if os.getpid() != self._process:
             return
-        with one_torch_thread():
-            self.help()
-        self._done.wait()
+        while not self._done:
+            with one_torch_thread():
+                self.help()
+            with self._changed:
+                self._changed.wait_for(lambda: self._done or self._pieces)
+        if self.error is not None and not isinstance(self.error, Exception):
+            interrupt, self.error = self.error, None
+            raise interrupt
 
     def cancel(self) -> None:
         """Begin no further piece, and wait for who is at one."""
         given_up = self._give_up()
         if given_up:
             self._finished(given_up)
-        self._done.wait()
+        with self._changed:
+            self._changed.wait_for(lambda: self._done)
 
     def _give_up(self) -> int:
         count = 0
@@ -105,7 +125,7 @@ class Work:
         return count
 
     def _finished(self, count: int) -> None:
-        with self._lock:
+        with self._changed:
             self._left -= count
             last = self._left == 0
         if last:
@@ -118,4 +138,6 @@ class Work:
         except BaseException as error:  # noqa: BLE001 - kept for who waits for the work
             self.error = error
         finally:
-            self._done.set()
+            with self._changed:
+                self._done = True
+                self._changed.notify_all()

@@ -24,6 +24,7 @@ from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer import state as states
+from rover_kf.trainer import transfer
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.work import Work
 
@@ -226,10 +227,94 @@ def test_sigterm_in_the_middle_of_a_piece_waits_for_the_copy_as_well(tmp_path):
         assert [seal.step for seal in _arena(pod).sealed()] == [7]
 
 
-def _run(script: str, pod: checkpoint_pod.Pod) -> subprocess.CompletedProcess[bytes]:
+SAVED_BY_A_HANDLER = """
+import itertools, os, signal, sys
+import torch
+from rover_kf import errors
+from rover_kf.trainer import overlap, transfer
+from rover_kf.trainer.checkpointer import Checkpointer
+from rover_kf.trainer.hands import Hands
+
+class Away(Hands):
+    def lend(self, work):
+        pass  # the thread gets no core: the optimizer's step makes the copy
+
+copy, state = transfer.copy, {"model": torch.nn.Linear(2048, 2048)}
+state["optimizer"] = torch.optim.SGD(state["model"].parameters(), lr=0.1)
+
+calls = itertools.count()
+
+def interrupted(targets, sources):
+    if next(calls) == 0:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    copy(targets, sources)
+
+def handler(*_):
+    for call in (lambda: checkpointer.save(8, state), checkpointer.finish, checkpointer.close):
+        try:
+            call()
+        except errors.CheckpointError as told:
+            print("in the middle of a copy" in str(told))
+
+signal.alarm(60)  # instead of waiting for ever
+signal.signal(signal.SIGUSR1, handler)
+overlap.Hands, transfer.copy = Away, interrupted
+checkpointer = Checkpointer(overlap=sys.argv[1] == "True")
+checkpointer.save(7, state)
+state["optimizer"].step()
+print(checkpointer._saver.sealed)
+checkpointer.save(9, state)
+"""
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_a_signal_handler_that_saves_in_the_middle_of_a_copy_is_told_so_at_once(tmp_path, overlaps):
+    """The copy goes on only after the handler: to wait for it would be to wait for ever."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        done = _run(SAVED_BY_A_HANDLER, pod, str(overlaps))
+        told = b"True\nTrue\nTrue\n1\n"
+        assert (done.returncode, done.stdout) == (0, told), done.stderr
+        assert [seal.step for seal in _arena(pod).sealed()] == [9, 7]
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_ctrl_c_while_training_waits_for_a_copy_is_told_there(tmp_path, monkeypatch, overlaps):
+    """A step that was being copied beside training is sealed by the next wait."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        checkpointer = _checkpointer(pod, overlap=overlaps)
+        state = _fresh()
+        _backward(state)
+        interrupts, copy = [KeyboardInterrupt()], transfer.copy
+
+        def interrupted(targets: object, sources: object) -> None:
+            if interrupts and threading.current_thread() is threading.main_thread():
+                raise interrupts.pop()
+            copy(targets, sources)
+
+        expected = _bytes_of(state)
+        checkpointer._saver._hands.close()  # so that it is this thread which copies
+        with _held(checkpointer):
+            if overlaps:
+                checkpointer.save(1, state)
+            monkeypatch.setattr(transfer, "copy", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                state["optimizer"].step() if overlaps else checkpointer.save(1, state)
+            assert not _arena(pod).sealed()
+            if not overlaps:
+                checkpointer.save(1, state)
+            state["optimizer"].step()
+        assert _sealed(pod)[:2] == (1, expected)
+        checkpointer.save(2, state)
+        checkpointer.close()
+        assert _arena(pod).sealed()[0].step == 2
+
+
+def _run(
+    script: str, pod: checkpoint_pod.Pod, *arguments: str
+) -> subprocess.CompletedProcess[bytes]:
     root = pathlib.Path(__file__).parents[3]
     return subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", script, *arguments],
         env={**os.environ, **pod.environment(), "PYTHONPATH": str(root)},
         capture_output=True,
         timeout=120,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -64,6 +65,66 @@ def test_a_failed_ending_is_the_work_s_failure():
         work = Work(pieces, end)
         work.wait()
         assert str(work.error) == "not sealed"
+
+
+def test_ctrl_c_in_a_piece_is_told_to_who_waits_and_spoils_nothing():
+    """The piece is done by whoever comes next: another thread that waits, or the next wait."""
+    taken: list[int] = []
+    told: list[BaseException | None] = []
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted() -> None:
+        if interrupts:
+            raise interrupts.pop()
+        taken.append(1)
+
+    work = Work([interrupted, lambda: taken.append(2)], told.append)
+    with pytest.raises(KeyboardInterrupt):
+        work.wait()
+    assert (taken, told, work.is_done) == ([], [], False)
+    work.wait()
+    assert (taken, told, work.error, work.is_done) == ([1, 2], [None], None, True)
+
+
+def test_a_piece_that_was_interrupted_is_taken_by_who_waits_already():
+    """Who found no piece left must not wait for one that nobody is at any more."""
+    begun, go, taken = threading.Event(), threading.Event(), []
+
+    def interrupted() -> None:
+        if not begun.is_set():
+            begun.set()
+            go.wait(60)
+            raise SystemExit
+        taken.append(threading.current_thread().name)
+
+    def wait() -> None:
+        with contextlib.suppress(SystemExit):
+            work.wait()
+
+    work = Work([interrupted])
+    first = threading.Thread(target=wait, name="first", daemon=True)
+    second = threading.Thread(target=work.wait, name="second", daemon=True)
+    first.start()
+    assert begun.wait(60)
+    second.start()
+    eventually(lambda: work._changed._waiters, what="the second has found nothing to take")
+    go.set()
+    second.join(60)
+    first.join(60)
+    assert (taken, work.error, work.is_done) == (["second"], None, True)
+
+
+def test_ctrl_c_in_the_ending_is_told_once():
+    """To who waits, not to the save after."""
+
+    def end(_: BaseException | None) -> None:
+        raise KeyboardInterrupt
+
+    work = Work([lambda: None], end)
+    with pytest.raises(KeyboardInterrupt):
+        work.wait()
+    work.wait()
+    assert (work.error, work.is_done) == (None, True)
 
 
 def test_threads_leave_torch_s_count_alone():
