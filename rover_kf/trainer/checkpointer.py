@@ -30,7 +30,7 @@ from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.checkpoint import cores, measured
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
-from rover_kf.trainer import followers
+from rover_kf.trainer import followers, recovery
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.anticipation import Anticipation
 from rover_kf.trainer.collection import without_collection
@@ -114,32 +114,34 @@ class Checkpointer:
         checkpoint's memory afterwards.
 
         Args:
-            state: what ``step`` and ``save`` are given, freshly built.
+            state: what ``step`` and ``save`` are given, freshly built; once they were called, what
+                was saved is restored by a new process.
 
         Returns:
             The last finished step; 0 if there is nothing to restore.
 
         Raises:
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
-            CheckpointError: there is a state that this one cannot take.
+            CheckpointError: there is a state that this one cannot take, or a step was saved since
+                the process began.
         """
         if self._recovery is None:
             self._outside.say()
             return 0
+        self._begin()
         self._phase.attend(state)
         self._places.attend(state)
-        self._begin()
         with without_collection():
             reply = self._bring_into(state, self._recovery)
         self._saver.prepare(state, reply.snapshot_bytes if reply.step is not None else None)
         self._last_step_at = time.monotonic()
         return reply.step or 0
 
-    def _bring_into(self, state: dict[str, object], recovery: Recovery) -> RestoreReply:
+    def _bring_into(self, state: dict[str, object], sidecar: Recovery) -> RestoreReply:
         shards = live_shards(state, replicated=self._replicated)
         threads = cores.share(self._settings.local_world_size)
         with Anticipation(self._settings, state, shards, threads) as anticipation:
-            reply = recovery.bring(shards.wanted(), anticipation.look)
+            reply = sidecar.bring(shards.wanted(), anticipation.look)
             if reply.step is not None:
                 anticipation.finish(reply)
                 self.restored_from = reply.source
@@ -153,7 +155,8 @@ class Checkpointer:
 
         Raises:
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
-            CheckpointError: a rank does not ask, or nothing fits this world.
+            CheckpointError: a rank does not ask, nothing fits this world, or a step was saved since
+                the process began.
         """
         if self._recovery is None:
             self._outside.say()
@@ -174,7 +177,8 @@ class Checkpointer:
 
         Raises:
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
-            CheckpointError: a rank does not ask, or nothing fits this world.
+            CheckpointError: a rank does not ask, nothing fits this world, or a step was saved since
+                the process began.
         """
         if self._recovery is None:
             self._outside.say()
@@ -359,7 +363,13 @@ class Checkpointer:
         self.close()
 
     def _begin(self) -> None:
-        """A restore is asked for: training follows."""
+        """A restore is asked for: training follows.
+
+        Raises:
+            CheckpointError: a step was saved since the process began.
+        """
+        if self._saver.issued:
+            raise recovery.no_way_back()
         self._saver.finish()
         self._phase.begin()
         if self._reporter is not None:

@@ -38,7 +38,7 @@ from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.folder import Folder
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.outside import Outside
-from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery, opened
+from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery, no_way_back, opened
 from rover_kf.trainer.reporter import Reporter
 from rover_kf.trainer.settings import TrainerSettings
 
@@ -67,7 +67,7 @@ class DirectoryCheckpointer:
         home = self._settings.home
         self._link = Link(home) if home else None
         self._reporter = Reporter(self._settings, self._link) if self._link else None
-        self._outside = Outside()
+        self._outside, self._has_saved = Outside(), False
         self.restored_from = "none"
         """Where restore found its files: ``memory``, ``peer``, ``storage`` or ``none``."""
         if self._reporter is not None:
@@ -101,6 +101,7 @@ class DirectoryCheckpointer:
             self._outside.say()
             return
         begun, root = time.perf_counter(), pathlib.Path(folder)
+        self._has_saved = True
         try:
             seal = self._taken(step, root, folders.look(root), told)
         except OSError as cause:
@@ -124,7 +125,8 @@ class DirectoryCheckpointer:
         Raises:
             InputError: something is there already.
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
-            CheckpointError: there is a state that this world cannot take, or no folder's.
+            CheckpointError: there is a state that this world cannot take, or no folder's; or a step
+                was saved since the process began.
         """
         if self._link is None:
             self._outside.say()
@@ -132,6 +134,8 @@ class DirectoryCheckpointer:
         root = pathlib.Path(folder).absolute()
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise errors.InputError(f"{root} is there already; name a folder that can be made")
+        if self._has_saved:
+            raise no_way_back()
         reply = Recovery(self._settings, self._link).bring(refused=refused)
         if reply.step is None:
             return 0

@@ -112,6 +112,31 @@ def test_state_comes_back_bit_equal_from_own_memory(tmp_path):
         assert told.startswith("rank 0 of 1 resumes at step 3 from memory in round 2;")
 
 
+@pytest.mark.parametrize("fresh", [True, False])
+def test_what_was_saved_since_a_restore_is_not_taken_back_by_another(tmp_path, fresh):
+    """All ranks of a round get one answer; after a save it would be an older state."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        state: dict[str, object] = {"n": 3}
+        if not fresh:
+            with _checkpointer(pod) as before:
+                before.save(3, state)
+        begun = 0 if fresh else 3
+        with _checkpointer(pod, round_=2) as checkpointer:
+            assert (checkpointer.peek() is None) is fresh
+            for _ in range(2):
+                assert checkpointer.restore(state) == begun
+            for step in (begun + 1, begun + 2):
+                state["n"] = step
+                checkpointer.save(step, state)
+            calls = (lambda: checkpointer.restore(state), checkpointer.peek, checkpointer.bring)
+            for call in calls:
+                with pytest.raises(errors.CheckpointError, match="steps were saved since"):
+                    call()
+            assert state == {"n": begun + 2}
+            checkpointer.save(begun + 3, state)
+            assert checkpointer.wait(begun + 3, "memory")
+
+
 def test_lazy_optimizer_state_grows_the_arena_without_losing_the_sealed_step(tmp_path):
     """The second save has Adam's moments and needs a larger arena; both steps are whole."""
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):

@@ -91,6 +91,18 @@ def test_a_killed_process_without_torch_has_its_files_again(tmp_path):
         print(f"{len(expected)} files, folders and links came back")
 
 
+def test_what_was_saved_since_is_not_taken_back_by_an_older_answer(tmp_path):
+    """The round's answer is the step that the process began with."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        _checkpointer(pod).save(1, _written(tmp_path / "written"))
+        second = _checkpointer(pod, round_=2)
+        assert [second.restore(tmp_path / name) for name in ("a", "b")] == [1, 1]
+        second.save(2, tmp_path / "written")
+        with pytest.raises(errors.CheckpointError, match="steps were saved since"):
+            second.restore(tmp_path / "c")
+        assert not (tmp_path / "c").exists()
+
+
 def test_each_ranks_own_files_come_back_from_storage(tmp_path):
     """All pods and their memory are lost; the same ranks get the same files from storage, where
     rank 0's metrics stand as well."""
