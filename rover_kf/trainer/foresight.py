@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.optim.optimizer import Optimizer
 
-from rover_kf.trainer.overlap import optimizers
+from rover_kf.trainer.within import within
 
 _ENTRY_BYTES = 1024
 """Of a small tensor with its name, in the header and in the tree."""
@@ -22,7 +23,7 @@ def bytes_to_come(state: Mapping[str, object]) -> int:
         state: freshly built or restored.
     """
     found = 0
-    for optimizer in optimizers(state):
+    for optimizer in within(state, Optimizer):
         for group in optimizer.param_groups:
             count = _moments(group)
             for parameter in group["params"]:

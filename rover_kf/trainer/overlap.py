@@ -24,6 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from rover_kf.trainer.hands import LOWER_PRIORITY, Hands
 from rover_kf.trainer.located import Addresses
 from rover_kf.trainer.turn import Turn
+from rover_kf.trainer.within import within
 from rover_kf.trainer.work import Work
 
 
@@ -185,7 +186,7 @@ def left_to_optimizers(
         tensors: of it.
     """
     owned: set[int] = set()
-    for optimizer in optimizers(state):
+    for optimizer in within(state, Optimizer):
         for group in optimizer.param_groups:
             owned.update(_address(parameter) for parameter in group["params"])
         for values in optimizer.state.values():
@@ -198,18 +199,6 @@ def left_to_optimizers(
         for name, tensor in tensors.items()
         if tensor.data_ptr() in owned and not tensor.is_inference()
     )
-
-
-def optimizers(value: object) -> list[Optimizer]:
-    """Those in a state, wherever its dicts, lists and tuples have them."""
-    if isinstance(value, Optimizer):
-        return [value]
-    inner: list[object] = []
-    if isinstance(value, Mapping):
-        inner = list(value.values())
-    elif isinstance(value, (list, tuple)):
-        inner = list(value)
-    return [found for item in inner for found in optimizers(item)]
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -10,13 +10,14 @@ back another rank's. So all ranks take rank 0's before they save: what the next 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
 from rover_kf.trainer.shards import part_of
+from rover_kf.trainer.within import within
 
 SOURCE = 0
 """The rank that DistributedDataParallel takes buffers from."""
@@ -26,19 +27,23 @@ class RunningStatistics:
     """Of one training process."""
 
     def __init__(self) -> None:
-        self._modules: tuple[_NormBase, ...] | None = None
+        self._seen: list[torch.nn.Module] = []
+        """All modules of the state that was looked at last."""
+        self._known: tuple[_NormBase, ...] = ()
 
     def agree(self, state: Mapping[str, object]) -> None:
         """Take rank 0's; all ranks call it after the same step.
 
         Args:
-            state: that is about to be saved; the first one's modules are those of all.
+            state: that is about to be saved.
         """
         if not dist.is_initialized() or dist.get_world_size() < 2:  # noqa: PLR2004 - nobody differs
             return
-        if self._modules is None:
-            self._modules = tuple(_modules(state))
-        for same in _alike(self._modules):
+        tops = list(within(state, torch.nn.Module))
+        seen = _all(tops)
+        if seen != self._seen:
+            self._seen, self._known = seen, tuple(_differing(tops))
+        for same in _alike(self._known):
             flat = torch.cat([each.reshape(-1) for each in same])
             dist.broadcast(flat, SOURCE)
             sizes = [each.numel() for each in same]
@@ -46,13 +51,20 @@ class RunningStatistics:
                 each.copy_(taken.view_as(each))
 
 
-def _modules(state: Mapping[str, object]) -> Iterator[_NormBase]:
-    for value in state.values():
-        if not isinstance(value, torch.nn.Module):
-            continue
-        if any(part_of(each) is not each for each in value.parameters()):
+def _all(tops: list[torch.nn.Module]) -> list[torch.nn.Module]:
+    # At each save: modules() would take six times as long, and of large models as long as the save.
+    found, last = [*tops], tops
+    while last:
+        last = [child for module in last for child in module.children()]
+        found += last
+    return found
+
+
+def _differing(tops: Iterable[torch.nn.Module]) -> Iterator[_NormBase]:
+    for top in tops:
+        if any(part_of(each) is not each for each in top.parameters()):
             continue  # FSDP2 leaves each rank its own
-        for module in value.modules():
+        for module in top.modules():
             # Ranks of SyncBatchNorm have the same ones by themselves.
             if isinstance(module, _NormBase) and not isinstance(module, SyncBatchNorm):
                 yield module
