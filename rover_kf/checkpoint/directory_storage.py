@@ -162,9 +162,7 @@ class DirectoryStorage:
         for folder in sorted(new | {self.root, self.root.parent}):
             self._files.sync_folder(folder)
 
-    def _aside(
-        self, path: pathlib.Path, content: Iterator[memoryview]
-    ) -> tuple[pathlib.Path, int]:
+    def _aside(self, path: pathlib.Path, content: Iterator[memoryview]) -> tuple[pathlib.Path, int]:
         """Write a file beside its place; where, and its CRC-32C."""
         part = path.with_name(path.name + _PART)
         # A new file: what a writer that was given up had under way must not land in this one.

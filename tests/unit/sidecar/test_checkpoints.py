@@ -258,7 +258,10 @@ def test_what_a_process_takes_up_is_persisted_once_it_had_time_to(tmp_path):
         folders = storage / "demo"
         trainer.save(1, _state(b"first"))
         eventually((folders / "step-000000000001-1" / "manifest.json").exists)
-        trainer.save(2, _state(bytes(256 << 20)))
+        seal = trainer.save(2, _state(bytes(256 << 20)))
+        # Else the coordinator might hear of the save only once the round has begun, and name it.
+        known = trainer.arena.control.read_checksum
+        eventually(lambda: known(seal) is not None, every=0.01, what="the save's checksum")
         asked = time.monotonic()
         assert trainer.restore(2).step == 2
         eventually((folders / "step-000000000002-2").exists)
