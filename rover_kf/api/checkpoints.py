@@ -283,4 +283,6 @@ class GivenUp:
     step: int
     reason: str
     pause_seconds: float = 0.0
-    """How long no other step shall be named."""
+    """How long no other step shall be named; 0: storage has refused nothing."""
+    ranks: int = 0
+    """Of the round; 0: not known."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from rover_kf.api.checkpoints import Durable
+from rover_kf.api.checkpoints import Durable, GivenUp
 from rover_kf.checkpoint.manifest import Manifest, RankFile
 
 Key = tuple[int, int]
@@ -26,6 +26,8 @@ class Ledger:
     """Number of the running round."""
     committed: Key | None = None
     pending: Mapping[Key, tuple[Durable, ...]] = dataclasses.field(default_factory=dict)
+    given_up: tuple[Key, frozenset[int]] = ((0, 0), frozenset())
+    """The step that was given up last, and by which ranks."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,6 +92,24 @@ def is_committed(ledger: Ledger, key: Key) -> bool:
 def forget_committed(ledger: Ledger) -> Ledger:
     """The job went back behind the newest committed step: it was damaged and counts no more."""
     return dataclasses.replace(ledger, committed=None)
+
+
+def give_up(ledger: Ledger, told: GivenUp) -> Ledger:
+    """A rank has come to a step and cannot write it."""
+    key = (told.round, told.step)
+    others = ledger.given_up[1] if ledger.given_up[0] == key else frozenset()
+    return dataclasses.replace(ledger, given_up=(key, others | {told.rank}))
+
+
+def have_all_come(ledger: Ledger, told: GivenUp) -> bool:
+    """Whether every rank has come to that step, to write it or to give it up.
+
+    Each goes from step to step, so that nobody writes an older one any more.
+    """
+    key = (told.round, told.step)
+    given_up = ledger.given_up[1] if ledger.given_up[0] == key else frozenset()
+    wrote = {durable.rank for durable in ledger.pending.get(key, ())}
+    return 0 < told.ranks <= len(given_up | wrote)
 
 
 def _refusal(ledger: Ledger, durable: Durable) -> str:

@@ -48,11 +48,11 @@ class DirectoryStorage:
         with _refusals(f"{path} cannot be written"):
             stored.check_unfinished(folder, has_manifest=self._has_manifest(folder))
             self._make_folder(path.parent)
-            part, written = self._aside(path, storage.counted(content, length))
-            if os.path.lexists(path):
-                # Of the same bytes the same name: attempts that are repeated fill no disk.
-                path = path.with_name(manifest.file_name(rank, f"{written:08x}"))
-            self._place(part, path)
+            with self._aside(path, storage.counted(content, length)) as (part, written):
+                if os.path.lexists(path):
+                    # Of the same bytes the same name: attempts that are repeated fill no disk.
+                    path = path.with_name(manifest.file_name(rank, f"{written:08x}"))
+                self._place(part, path)
         return RankFile(rank, path.name, length, written)
 
     def write_manifest(self, content: Manifest) -> Folder:
@@ -62,7 +62,8 @@ class DirectoryStorage:
         with _refusals(f"{folder.manifest_location} cannot be written"):
             stored.check_reported(content, folder, self.sizes(folder))
             path = self._manifest_path(folder)
-            self._place(self._aside(path, iter([encoded]))[0], path)
+            with self._aside(path, iter([encoded])) as (part, _):
+                self._place(part, path)
         return folder
 
     def settle(self, folder: Folder) -> None:
@@ -129,14 +130,24 @@ class DirectoryStorage:
                 self._files.remove(item)
             self._files.remove_folder(path)
 
-    def collect(self, keep: int, *, generation: int, spare: Spare = NOTHING) -> tuple[Folder, ...]:
+    def collect(
+        self, keep: int, *, generation: int, spare: Spare = NOTHING, below: int = 0
+    ) -> tuple[Folder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         folders = self.folders()
-        good = stored.good(self, filter(self._has_manifest, folders))
+        whole = set(filter(self._has_manifest, folders))
+        good = stored.good(self, sorted(whole))
         measured = {folder: content.metrics for folder, content in good.items()}
         spared = spare.of(measured)
+        unfinished = set(folders) - whole
         doomed = retention.doomed(
-            folders, tuple(good), keep=keep, generation=generation, spared=spared
+            folders,
+            tuple(good),
+            unfinished,
+            keep=keep,
+            generation=generation,
+            spared=spared,
+            below=below,
         )
         for folder in doomed:
             self.remove(folder)
@@ -162,11 +173,23 @@ class DirectoryStorage:
         for folder in sorted(new | {self.root, self.root.parent}):
             self._files.sync_folder(folder)
 
-    def _aside(self, path: pathlib.Path, content: Iterator[memoryview]) -> tuple[pathlib.Path, int]:
-        """Write a file beside its place; where, and its CRC-32C."""
+    @contextlib.contextmanager
+    def _aside(
+        self, path: pathlib.Path, content: Iterator[memoryview]
+    ) -> Iterator[tuple[pathlib.Path, int]]:
+        """Write a file beside its place; where, and its CRC-32C. It is gone if anything fails."""
         part = path.with_name(path.name + _PART)
         # A new file: what a writer that was given up had under way must not land in this one.
         self._files.remove(part)
+        try:
+            yield part, self._write(part, content)
+        except Exception:
+            # What could be written may be all the room that the next attempt needs.
+            with contextlib.suppress(OSError):
+                self._files.remove(part)
+            raise
+
+    def _write(self, part: pathlib.Path, content: Iterator[memoryview]) -> int:
         file = DirectFile(self._files, part)
         try:
             with checksum.beside() as written:
@@ -176,7 +199,7 @@ class DirectoryStorage:
             file.finish()
         finally:
             file.close()
-        return part, written.value
+        return written.value
 
     def _place(self, part: pathlib.Path, path: pathlib.Path) -> None:
         self._files.rename(part, path)

@@ -127,14 +127,24 @@ class ObjectStorage:
         """Remove a checkpoint, its manifest first."""
         self._remove(folder, self.sizes(folder))
 
-    def collect(self, keep: int, *, generation: int, spare: Spare = NOTHING) -> tuple[Folder, ...]:
+    def collect(
+        self, keep: int, *, generation: int, spare: Spare = NOTHING, below: int = 0
+    ) -> tuple[Folder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         tree = self._tree()
-        good = stored.good(self, (folder for folder in tree if manifest.NAME in tree[folder]))
+        whole = {folder for folder in tree if manifest.NAME in tree[folder]}
+        good = stored.good(self, sorted(whole))
         measured = {folder: content.metrics for folder, content in good.items()}
         spared = spare.of(measured)
+        unfinished = set(tree) - whole
         doomed = retention.doomed(
-            tree, tuple(good), keep=keep, generation=generation, spared=spared
+            tree,
+            tuple(good),
+            unfinished,
+            keep=keep,
+            generation=generation,
+            spared=spared,
+            below=below,
         )
         for folder in doomed:
             self._remove(folder, tree[folder])

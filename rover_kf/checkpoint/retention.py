@@ -74,28 +74,34 @@ NOTHING = Spare()
 def doomed(
     folders: Iterable[Folder],
     good: Sequence[Folder],
+    unfinished: Iterable[Folder] = (),
     *,
     keep: int,
     generation: int,
     spared: Collection[Folder] = (),
+    below: int = 0,
 ) -> tuple[Folder, ...]:
     """Folders to remove.
 
     Args:
         folders: all of the job's.
         good: of these, the whole checkpoints.
+        unfinished: of these, those without a manifest.
         keep: how many of the newest good ones stay; the newest one always does.
         generation: of the running round.
         spared: good ones that stay besides.
+        below: a step of this generation; nobody writes an older one any more.
 
     Returns:
-        Good ones beyond ``keep`` that are not spared; and of the others (unfinished or damaged)
-        those that nobody can be writing any more: of an older generation, or of an older step than
-        the newest good one of this generation. With nothing good at all, nothing goes: a damaged
-        checkpoint may be all that a person has left.
+        Unfinished ones of this generation below that step; good ones beyond ``keep`` that are not
+        spared; and of the others (unfinished or damaged) those that nobody can be writing any more:
+        of an older generation, or of an older step than the newest good one of this generation.
+        With nothing good at all, the first alone: a damaged checkpoint may be all that a person has
+        left.
     """
+    given_up = {f for f in unfinished if f.generation == generation and f.step < below}
     if not good:
-        return ()
+        return tuple(sorted(given_up))
     kept = sorted(good)[-max(keep, 1) :]
     newest = kept[-1]
     return tuple(
@@ -105,6 +111,7 @@ def doomed(
         and folder not in spared
         and (
             folder in good
+            or folder in given_up
             or folder.generation < generation
             or (newest.generation == folder.generation and folder.step < newest.step)
         )

@@ -130,13 +130,17 @@ class StoredCheckpoints(Protocol):
             StorageFailed: the storage refused.
         """
 
-    def collect(self, keep: int, *, generation: int, spare: Spare = NOTHING) -> tuple[Folder, ...]:
+    def collect(
+        self, keep: int, *, generation: int, spare: Spare = NOTHING, below: int = 0
+    ) -> tuple[Folder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed.
 
         Args:
             keep: how many of the newest whole checkpoints stay; at least one does.
             generation: of the running round: unfinished folders of older ones are leftovers.
             spare: which others stay.
+            below: a step that every rank of the running round has come to: unfinished folders of
+                its older ones are leftovers, too.
 
         Raises:
             StorageFailed: the storage refused.

@@ -186,6 +186,8 @@ class Commits:
         if self._waiters and not told.pause_seconds:
             self._naming.hurry()  # a newer step has replaced it, and is as good to who waits
         self._poll.notify()
+        if told.pause_seconds and self._storage is not None:
+            await self._make_room(told, self._storage)
         return reply(Acknowledged())
 
     async def _on_wait(self, request: web.Request) -> web.Response:
@@ -237,14 +239,27 @@ class Commits:
         )
         self._poll.notify()
         try:
-            await asyncio.to_thread(
-                storage.collect,
-                self._settings.checkpoint_keep,
-                generation=manifest.generation,
-                spare=self._settings.checkpoint_spare,
-            )
+            await self._collect(storage, manifest.generation)
         except errors.StorageFailed as error:
             self._warn(f"old checkpoints stay: {error}")
+
+    async def _make_room(self, told: GivenUp, storage: StoredCheckpoints) -> None:
+        """Storage has refused a step: it may be full of what ranks wrote of older ones."""
+        async with self._writing:
+            self._ledger = commit.give_up(self._ledger, told)
+            if commit.have_all_come(self._ledger, told):
+                try:
+                    await self._collect(storage, told.round, below=told.step)
+                except errors.StorageFailed as error:
+                    _log.info("no room is made: %s", error)
+
+    async def _collect(
+        self, storage: StoredCheckpoints, generation: int, *, below: int = 0
+    ) -> None:
+        keep, spare = self._settings.checkpoint_keep, self._settings.checkpoint_spare
+        await asyncio.to_thread(
+            storage.collect, keep, generation=generation, spare=spare, below=below
+        )
 
     def _tell(self, message: str, *, now: float) -> None:
         # A small state is durable many times a second: the story needs no more than now and then,

@@ -197,7 +197,8 @@ class Persister:
         self, local_rank: int, step: int, round_: int, reason: str, pause: float
     ) -> None:
         known = self._slots.assignments.get(local_rank)
-        told = GivenUp(self._settings.pod, known.rank if known else -1, round_, step, reason, pause)
+        rank, ranks = (known.rank, known.world_size) if known else (-1, 0)
+        told = GivenUp(self._settings.pod, rank, round_, step, reason, pause, ranks)
         try:
             await self._peers.ask_coordinator(names.PATH_COMMIT_GIVEN_UP, told, Acknowledged)
         except errors.RoverError as error:

@@ -134,10 +134,12 @@ class SeparateStorage:
         """Remove a checkpoint, its manifest first."""
         self._call("remove", folder, pieces=True)
 
-    def collect(self, keep: int, *, generation: int, spare: Spare = NOTHING) -> tuple[Folder, ...]:
+    def collect(
+        self, keep: int, *, generation: int, spare: Spare = NOTHING, below: int = 0
+    ) -> tuple[Folder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         best = str(spare.best) if spare.best else ""
-        words = {"keep": keep, "of": generation, "every": spare.every, "best": best}
+        words = {"keep": keep, "of": generation, "every": spare.every, "best": best, "below": below}
         return self._named(self._call("collect", words=words, pieces=True)[0])
 
     def _named(self, found: Mapping[str, Any]) -> tuple[Folder, ...]:

@@ -34,6 +34,10 @@ _NICE = 10
 _TELL_SECONDS = 0.5
 
 
+class _Gone(BaseException):
+    """The sidecar is; its successor may write the same files."""
+
+
 class _Parent:
     """The sidecar, at the other end."""
 
@@ -41,10 +45,16 @@ class _Parent:
         self._channel, self._told = channel, 0.0
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
-        return storage_frames.receive(self._channel)
+        try:
+            return storage_frames.receive(self._channel)
+        except (EOFError, OSError) as gone:
+            raise _Gone from gone
 
     def send(self, blob: bytes = b"", **words: object) -> None:
-        storage_frames.send(self._channel, words, blob)
+        try:
+            storage_frames.send(self._channel, words, blob)
+        except OSError as gone:
+            raise _Gone from gone
 
     def alive(self) -> None:
         """The storage has answered just now; the sidecar hears of it now and then."""
@@ -165,8 +175,9 @@ class _Desk:
     def _collect(self, words: dict[str, Any], _: bytes) -> list[Any]:
         best = Best.parse(words["best"]) if words["best"] else None
         spare = Spare(words["every"], best)
-        keep, generation = words["keep"], words["of"]
-        return _named(self._storage.collect(keep, generation=generation, spare=spare))
+        keep, generation, below = words["keep"], words["of"], words["below"]
+        gone = self._storage.collect(keep, generation=generation, spare=spare, below=below)
+        return _named(gone)
 
     def _read_range(self, words: dict[str, Any], _: bytes) -> None:
         file = RankFile(words["rank"], words["name"], words["size"], words["checksum"])
@@ -187,7 +198,7 @@ def main() -> int:
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     parent = _Parent(channel)
     desk = _Desk(pathlib.Path(sys.argv[3]), parent, mmap.mmap(buffer, PIECE_BYTES))
-    with contextlib.suppress(EOFError, OSError):
+    with contextlib.suppress(_Gone):
         parent.send(ready=True)
         while True:
             desk.answer(*parent.receive())

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.checkpoints import Durable
+from rover_kf.api.checkpoints import Durable, GivenUp
 from rover_kf.checkpoint import commit, manifest, retention
 from rover_kf.checkpoint.commit import Ledger
 from rover_kf.checkpoint.manifest import Folder
@@ -106,3 +106,28 @@ def test_leftovers_of_older_rounds_are_collected():
     folders = _folders((1, 99), (2, 10), (2, 20), (2, 30), (3, 1))
     gone = retention.doomed(folders, [folders[2]], keep=3, generation=2)
     assert [(f.generation, f.step) for f in gone] == [(1, 99), (2, 10)]
+
+
+def test_what_was_given_up_is_collected_where_nothing_is_good():
+    """Without a manifest, of the running round, below the step that all have come to; a damaged one
+    stays, and so does what an older round left."""
+    folders = _folders((1, 10), (2, 10), (2, 20), (2, 30), (2, 40))
+    unfinished = [folders[index] for index in (0, 1, 3, 4)]
+    gone = retention.doomed(folders, [], unfinished, keep=3, generation=2, below=40)
+    assert [(f.generation, f.step) for f in gone] == [(2, 10), (2, 30)]
+    gone = retention.doomed(folders, [folders[1]], unfinished, keep=3, generation=2, below=40)
+    assert [(f.generation, f.step) for f in gone] == [(1, 10), (2, 30)]
+
+
+def test_all_have_come_to_a_step_that_they_report_or_give_up():
+    """Of the newest step that was given up; in a world of unknown size nobody can tell."""
+    told = GivenUp("p", 1, 3, 10, "full", 5.0, ranks=2)
+    ledger = commit.give_up(Ledger(), told)
+    assert not commit.have_all_come(ledger, told)
+    assert commit.have_all_come(_report(ledger).ledger, told)
+    other = dataclasses.replace(told, rank=0)
+    assert commit.have_all_come(commit.give_up(ledger, other), other)
+    newer = dataclasses.replace(other, step=11)
+    assert not commit.have_all_come(commit.give_up(ledger, newer), newer)
+    unknown = dataclasses.replace(told, ranks=0)
+    assert not commit.have_all_come(commit.give_up(_report(ledger).ledger, unknown), unknown)

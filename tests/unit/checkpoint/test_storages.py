@@ -161,7 +161,7 @@ def test_a_source_that_fails_leaves_no_file(place, size):
     for source in sources:
         with pytest.raises(errors.TornSnapshot):
             place.storage.write_rank(folder, 0, source, size)
-        assert not path.exists()
+        assert not path.parent.exists() or not list(path.parent.iterdir())
     place.storage.write_rank(folder, 0, _pieces(content), size)
     assert path.read_bytes() == content
 
@@ -241,6 +241,18 @@ def test_retention_spares_the_best_and_every_so_many(place):
     place.file(place.storage.folder(15, 1), "rank-00000.safetensors").write_bytes(b"cut")
     place.storage.collect(1, generation=1, spare=spare)
     assert [folder.step for folder in place.storage.folders()] == [10, 17]
+
+
+def test_retention_takes_what_was_given_up(place):
+    """Older than the step that all ranks have come to, of the running round, without a manifest."""
+    damaged = _save(place.storage, 1, 2)
+    place.file(damaged, "rank-00000.safetensors").write_bytes(b"cut")
+    for step, generation in ((9, 1), (2, 2), (3, 2), (4, 2)):
+        _write(place.storage, step, generation)
+    gone = place.storage.collect(1, generation=2, below=4)
+    assert [(folder.generation, folder.step) for folder in gone] == [(2, 2), (2, 3)]
+    left = [(folder.generation, folder.step) for folder in place.storage.folders()]
+    assert left == [(1, 9), (2, 1), (2, 4)]
 
 
 def test_retention_leaves_all_when_nothing_is_good(place):

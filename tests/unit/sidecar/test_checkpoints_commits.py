@@ -83,13 +83,16 @@ class Coordinator:
         known = lambda: set(self.commits._common._asked) == set(ranks)  # noqa: E731 - one condition
         await asyncio.to_thread(eventually, known, what=f"questions of ranks {ranks}")
 
-    def durable(self, step: int, *, round_: int = 1, content: bytes = b"state") -> Durable:
-        """Write the file of a world's only rank as its sidecar does."""
+    def durable(
+        self, step: int, *, round_: int = 1, content: bytes = b"state", world: int = 1
+    ) -> Durable:
+        """Write rank 0's file, of a world's only rank if nothing else is said, as its sidecar
+        does."""
         folder = self.root / folder_name(step, round_)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "rank-00000.safetensors").write_bytes(content)
         return Durable(
-            pod="demo-worker-0", rank=0, world_size=1, round=round_, step=step, replicated=True,
+            pod="demo-worker-0", rank=0, world_size=world, round=round_, step=step, replicated=True,
             file="rank-00000.safetensors", file_bytes=len(content),
             checksum=crc32c.crc32c(content),
         )  # fmt: skip
@@ -239,6 +242,34 @@ def test_a_report_of_a_file_that_is_not_there_is_no_commit(tmp_path):
             )
             assert coordinator.commits.durable_step is None
             assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, report)).done
+
+    asyncio.run(scene())
+
+
+def test_what_was_given_up_takes_no_room_once_nobody_writes_it(tmp_path):
+    """Rank 1's storage refuses each step, rank 0's files are written. They go when both have come
+    to a newer step, and not while rank 0 may still write the older one."""
+
+    def give_up(step: int, pause: float = 5.0) -> GivenUp:
+        return GivenUp("p", 1, 1, step, "No space left", pause, ranks=2)
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
+            left = lambda: sorted(path.name for path in coordinator.root.iterdir())  # noqa: E731
+            given_up, durable = names.PATH_COMMIT_GIVEN_UP, names.PATH_COMMIT_DURABLE
+            steps = [folder_name(step, 1) for step in (1, 2, 3)]
+            for step in (1, 2):
+                report = coordinator.durable(step, world=2)
+                await coordinator.ask(given_up, give_up(step))
+                assert left() == steps[:step]  # rank 0 is behind
+                assert (await coordinator.ask(durable, report)).done
+            await coordinator.ask(given_up, give_up(2, 0.0))  # no refusal of storage
+            assert left() == steps[:2]
+            await coordinator.ask(given_up, give_up(2))
+            assert left() == steps[1:2]
+            assert (await coordinator.ask(durable, coordinator.durable(3))).done
+            assert left() == steps[2:]
+            assert coordinator.story.lines[0][0] == names.EVENT_DURABLE
 
     asyncio.run(scene())
 

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import pathlib
+import socket
 
 import crc32c
 import pytest
@@ -15,8 +17,10 @@ from rover_kf import errors
 from rover_kf.checkpoint.bandwidth import Cap
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.manifest import Manifest
+from rover_kf.checkpoint.pieces import PIECE_BYTES
 from rover_kf.checkpoint.retention import Spare
 from rover_kf.checkpoint.slot_content import SlotContent
+from rover_kf.sidecar import storage_process
 from rover_kf.sidecar.separate_storage import SeparateStorage
 
 LENGTH = (9 << 20) + 5
@@ -111,6 +115,20 @@ def test_its_process_ends_with_the_sidecar(storage, slot):
     eventually(lambda: _state(child) in ("Z", ""), what="the process has ended")
     with pytest.raises(errors.StorageFailed, match="ends"):
         storage.write_slot(storage.folder(1, 1), 0, content(slot))
+
+
+def test_a_writer_whose_sidecar_is_gone_changes_nothing_more(slot, tmp_path, monkeypatch):
+    """What it has begun stays as it is: the next sidecar may be writing under the same name."""
+    monkeypatch.setattr(storage_process, "_TELL_SECONDS", float("inf"))
+    ours, theirs = socket.socketpair()
+    buffer = mmap.mmap(-1, PIECE_BYTES)
+    desk = storage_process._Desk(tmp_path / "demo", storage_process._Parent(theirs), buffer)
+    words = {"call": "write_rank", "step": 1, "generation": 1, "rank": 0, "slot": str(slot)}
+    ours.close()
+    with pytest.raises(storage_process._Gone), theirs:
+        desk.answer({**words, "slot_bytes": LENGTH, "ranges": [[0, LENGTH]]}, b"a header")
+    (left,) = (tmp_path / "demo" / "step-000000000001-1").iterdir()
+    assert left.name == "rank-00000.safetensors.part"
 
 
 def _children() -> set[int]:
