@@ -76,15 +76,18 @@ class DirectoryStorage:
         """Every folder that is named like a checkpoint, oldest first."""
         with _refusals(f"{self.root} cannot be listed"):
             try:
-                listed = tuple(self.root.iterdir())
+                with os.scandir(self.root) as listed:
+                    paths = [item.path for item in listed if item.is_dir(follow_symlinks=False)]
             except FileNotFoundError:
                 return ()
-            found = (manifest.parse_folder(str(path)) for path in listed if not path.is_symlink())
+            found = (manifest.parse_folder(path) for path in paths)
             return tuple(sorted(folder for folder in found if folder is not None))
 
     def whole(self) -> tuple[Folder, ...]:
         """Folders that have a manifest, oldest first."""
-        return tuple(filter(self._has_manifest, self.folders()))
+        folders = self.folders()
+        with _refusals(f"{self.root} cannot be listed"):
+            return tuple(filter(self._has_manifest, folders))
 
     def sizes(self, folder: Folder) -> Mapping[str, int]:
         """Bytes of every file of a folder, by its name there."""
@@ -135,7 +138,8 @@ class DirectoryStorage:
     ) -> tuple[Folder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         folders = self.folders()
-        whole = set(filter(self._has_manifest, folders))
+        with _refusals(f"{self.root} cannot be listed"):
+            whole = set(filter(self._has_manifest, folders))
         good = stored.good(self, sorted(whole))
         measured = {folder: content.metrics for folder, content in good.items()}
         spared = spare.of(measured)
@@ -209,7 +213,7 @@ class DirectoryStorage:
 def _size(path: pathlib.Path) -> int | None:
     try:
         found = path.lstat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 

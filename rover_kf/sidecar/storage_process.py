@@ -119,8 +119,9 @@ class _Desk:
         except errors.RoverError as error:
             self._parent.send(error=type(error).__name__, message=str(error))
         except OSError as error:
-            # Of a slot, not of the storage, whose own are told as StorageFailed.
-            self._parent.send(error="TornSnapshot", message=str(error))
+            # Of a slot that is written; the storage's own are told as StorageFailed already.
+            kind = "TornSnapshot" if words["call"] == "write_rank" else "StorageFailed"
+            self._parent.send(error=kind, message=str(error))
         else:
             kept = found if isinstance(found, bytes) else b""
             self._parent.send(kept, done=None if isinstance(found, bytes) else found)

@@ -13,7 +13,7 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import Durable
-from rover_kf.checkpoint import commit, pieces
+from rover_kf.checkpoint import commit, manifest, pieces
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.files import Files
 
@@ -114,11 +114,11 @@ def _restored(root: pathlib.Path) -> int:
     """The step that a restore would take, its bytes checked."""
     storage = DirectoryStorage(root)
     for folder in reversed(storage.whole()):
-        manifest = storage.verify(folder)
-        for file in manifest.files:
+        content = storage.verify(folder)
+        for file in content.files:
             found = (root / folder.name / file.name).read_bytes()
-            assert found == _content(manifest.step, file.rank)
-        return manifest.step
+            assert found == _content(content.step, file.rank)
+        return content.step
     return 0
 
 
@@ -171,6 +171,30 @@ def test_a_refusal_of_any_call_is_an_error_and_costs_nothing(tmp_path, number):
             assert refusal.value.__cause__ is failure
         assert _restored(root) in (1, 2)
         shutil.rmtree(root)
+
+
+@pytest.mark.parametrize(
+    "look", [DirectoryStorage.whole, lambda storage: storage.collect(1, generation=1)]
+)
+def test_a_look_that_is_refused_once_is_an_error_of_ours(tmp_path, monkeypatch, look):
+    """As NFS does with a handle that went stale; nothing is removed, the next look is answered."""
+    storage = DirectoryStorage(tmp_path / "job")
+    for step in (1, 2):
+        _persist(storage, tmp_path / "slot", step)
+    left = storage.folders()
+    stale = [OSError(errno.ESTALE, os.strerror(errno.ESTALE))]
+    lstat = pathlib.Path.lstat
+
+    def once(path: pathlib.Path) -> os.stat_result:
+        if stale and path.name == manifest.NAME:
+            raise stale.pop()
+        return lstat(path)
+
+    monkeypatch.setattr(pathlib.Path, "lstat", once)
+    with pytest.raises(errors.StorageFailed, match="Stale file handle"):
+        look(storage)
+    assert storage.whole() == left
+    look(storage)
 
 
 def test_damaged_files_are_refused_and_named(tmp_path):

@@ -94,6 +94,19 @@ def test_nothing_is_there_at_first(place):
     assert place.storage.collect(1, generation=5) == ()
 
 
+def test_a_file_that_is_named_like_a_checkpoint_is_none(place):
+    """Somebody's own, in the way of nothing: listings and retention go on."""
+    for step in (1, 2):
+        _save(place.storage, step)
+    stray = place.file(place.storage.folder(9, 1), "")
+    stray.write_text("somebody's own")
+    assert [folder.step for folder in place.storage.folders()] == [1, 2]
+    assert [folder.step for folder in place.storage.whole()] == [1, 2]
+    assert place.storage.sizes(place.storage.folder(9, 1)) == {}
+    assert [folder.step for folder in place.storage.collect(1, generation=1)] == [1]
+    assert stray.exists()
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_a_file_is_read_as_it_was_written(place, size):
     """Any size, parts of uploads included; the checksum is that of the bytes."""

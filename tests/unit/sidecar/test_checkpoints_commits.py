@@ -294,6 +294,23 @@ def test_rounds_start_above_everything_on_storage(tmp_path):
     assert storage.folders()[-1] == Folder(6, 8, str(storage.root))
 
 
+def test_a_stray_file_holds_up_no_job(tmp_path):
+    """Named like a checkpoint: the first round is numbered, and a restart that memory serves does
+    not fail of it."""
+    root = tmp_path / "pvc" / "demo"
+    root.mkdir(parents=True)
+    (root / folder_name(30, 4)).write_text("somebody's own")
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
+            assert await coordinator.commits.first_generation() == 1
+            assert (await coordinator.resolve(0, HELD, world=1)).step == HELD.step
+            assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(21))).done
+            assert coordinator.story.lines[-1][0] == names.EVENT_DURABLE
+
+    asyncio.run(scene())
+
+
 def test_unreadable_storage_is_a_warning_and_memory_goes_on(tmp_path):
     """The first generation and a resolve without a storage: told, not failed."""
     (tmp_path / "pvc").mkdir()

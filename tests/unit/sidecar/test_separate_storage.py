@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import mmap
 import os
 import pathlib
 import socket
+from unittest import mock
 
 import crc32c
 import pytest
@@ -20,7 +23,7 @@ from rover_kf.checkpoint.manifest import Manifest
 from rover_kf.checkpoint.pieces import PIECE_BYTES
 from rover_kf.checkpoint.retention import Spare
 from rover_kf.checkpoint.slot_content import SlotContent
-from rover_kf.sidecar import storage_process
+from rover_kf.sidecar import storage_frames, storage_process
 from rover_kf.sidecar.separate_storage import SeparateStorage
 
 LENGTH = (9 << 20) + 5
@@ -100,6 +103,22 @@ def test_refusals_are_those_of_the_folder(storage, slot, tmp_path):
     (tmp_path / "pvc" / "demo" / storage.folder(2, 1).name).write_text("in the way")
     with pytest.raises(errors.StorageFailed, match="cannot be written"):
         storage.write_slot(storage.folder(2, 1), 0, content(slot))
+
+
+def test_what_the_system_refuses_is_the_storages_or_the_slots(storage, slot, tmp_path, monkeypatch):
+    """A slot that is gone is torn; what a listing comes upon is a refusal of the storage."""
+    gone = dataclasses.replace(content(slot), slot=tmp_path / "gone")
+    with pytest.raises(errors.TornSnapshot, match="No such file"):
+        storage.write_slot(storage.folder(1, 1), 0, gone)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        parent = storage_process._Parent(theirs)
+        desk = storage_process._Desk(tmp_path / "demo", parent, mmap.mmap(-1, PIECE_BYTES))
+        refusal = OSError(errno.EIO, os.strerror(errno.EIO))
+        monkeypatch.setattr(DirectoryStorage, "whole", mock.Mock(side_effect=refusal))
+        desk.answer({"call": "whole"}, b"")
+        words, _ = storage_frames.receive(ours)
+    assert words == {"error": "StorageFailed", "message": str(refusal)}
 
 
 def test_its_process_ends_with_the_sidecar(storage, slot):
