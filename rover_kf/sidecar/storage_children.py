@@ -4,7 +4,8 @@
 
 A call waits for a word of its process for so long; then the process is killed and the call is
 refused. What the kernel does not let go of is left behind, and while two processes cannot be ended
-calls are refused at once. The next call that is answered ends it.
+calls are refused at once. The next call that is answered ends it. Processes that have answered wait
+for further calls, those beside the first one for some seconds.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ CLOSING_SECONDS = 3.0
 """For what is under way when the sidecar ends, a retention for one."""
 ENDING_SECONDS = 1.0
 """For processes that were killed; one that the kernel holds is left behind."""
+HELD_SECONDS = 5.0
+"""After which one that was killed, but not for its silence, counts as held by the kernel."""
+SPARE_SECONDS = 10.0
+"""That a process waits for a call beside another one that does: each has 9 MiB of memory."""
 _LOOK_SECONDS = 0.01
 _MOST_STUCK = 2
 
@@ -42,7 +47,8 @@ class StorageChildren:
         self._lock = threading.Condition()
         self._idle: list[StorageChild] = []
         self._busy: set[StorageChild] = set()
-        self._stuck: list[StorageChild] = []
+        self._killed: dict[StorageChild, float] = {}
+        """Not gone yet, and the monotonic seconds from which each counts as stuck."""
         self._silent_since: float | None = None
         self._closed = False
 
@@ -59,8 +65,7 @@ class StorageChildren:
             patient = self._silent_since is None
             self._lock.wait_for(lambda: not self._busy, CLOSING_SECONDS if patient else 0.0)
             for child in (*self._idle, *self._busy):
-                child.give_up()
-            self._stuck += self._idle
+                self._end(child)
             self._idle.clear()
         deadline = time.monotonic() + ENDING_SECONDS
         while self._left() and time.monotonic() < deadline:
@@ -119,7 +124,9 @@ class StorageChildren:
                 how = child.failed or "with the sidecar"
                 message = f"the process that asks {self._root} has ended {how}"
                 raise errors.StorageFailed(message) from silent
-            self._silent_since = self._silent_since or child.heard_at
+            with self._lock:
+                self._silent_since = self._silent_since or child.heard_at
+                self._end(child, held_seconds=0.0)
             raise self._hangs() from silent
 
     def _hangs(self) -> errors.StorageFailed:
@@ -131,15 +138,20 @@ class StorageChildren:
     def _left(self) -> int:
         """Processes that have not ended yet."""
         with self._lock:
-            self._stuck = [child for child in self._stuck if not child.gone()]
-            return len(self._stuck) + len(self._busy)
+            self._killed = {
+                child: since for child, since in self._killed.items() if not child.gone()
+            }
+            return len(self._busy | self._killed.keys())
 
     def _take(self) -> StorageChild:
         self._left()
         with self._lock:
             if self._closed:
                 raise errors.StorageFailed("the sidecar ends")
-            if len(self._stuck) >= _MOST_STUCK:
+            now = time.monotonic()
+            stuck = [since for since in self._killed.values() if since <= now]
+            if len(stuck) >= _MOST_STUCK:
+                self._silent_since = self._silent_since or min(stuck)
                 raise self._hangs()
             while self._idle:
                 child = self._idle.pop()
@@ -154,8 +166,21 @@ class StorageChildren:
         with self._lock:
             self._busy.discard(child)
             self._lock.notify_all()
-            if child.free and not self._idle and not self._closed:
+            if child.free and not self._closed:
                 self._idle.append(child)
-                return
-            child.give_up()
-            self._stuck.append(child)
+                self._end_spares()
+            elif child not in self._killed:
+                self._end(child)
+
+    def _end_spares(self) -> None:
+        now = time.monotonic()
+        spares = [one for one in self._idle[:-1] if now - one.heard_at >= SPARE_SECONDS]
+        for child in spares:
+            self._idle.remove(child)
+            self._end(child)
+
+    def _end(self, child: StorageChild, *, held_seconds: float | None = None) -> None:
+        """Kill it; so many seconds later it is stuck, if it is not gone."""
+        child.give_up()
+        patience = HELD_SECONDS if held_seconds is None else held_seconds
+        self._killed.setdefault(child, time.monotonic() + patience)

@@ -10,6 +10,7 @@ import mmap
 import os
 import pathlib
 import socket
+import threading
 from unittest import mock
 
 import crc32c
@@ -25,6 +26,7 @@ from rover_kf.checkpoint.retention import Spare
 from rover_kf.checkpoint.slot_content import SlotContent
 from rover_kf.sidecar import storage_frames, storage_process
 from rover_kf.sidecar.separate_storage import SeparateStorage
+from rover_kf.sidecar.storage_children import StorageChildren
 
 LENGTH = (9 << 20) + 5
 
@@ -148,6 +150,52 @@ def test_a_writer_whose_sidecar_is_gone_changes_nothing_more(slot, tmp_path, mon
         desk.answer({**words, "slot_bytes": LENGTH, "ranges": [[0, LENGTH]]}, b"a header")
     (left,) = (tmp_path / "demo" / "step-000000000001-1").iterdir()
     assert left.name == "rank-00000.safetensors.part"
+
+
+@pytest.mark.parametrize("spare_seconds", [0.0, 60.0])
+def test_many_at_a_time_are_no_hang(storage, monkeypatch, spare_seconds):
+    """As where a pod's ranks restore together, whether processes that have answered are kept for
+    the next call or ended: nobody is refused. One that is left is enough afterwards."""
+    monkeypatch.setattr("rover_kf.sidecar.storage_children.SPARE_SECONDS", spare_seconds)
+    refused: list[errors.RoverError] = []
+    others = _children()
+
+    def ask() -> None:
+        for _ in range(10):
+            try:
+                storage.folders()
+            except errors.RoverError as error:  # noqa: PERF203 - each is counted
+                refused.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refused == []
+    assert storage.silent_seconds == 0
+    monkeypatch.setattr("rover_kf.sidecar.storage_children.SPARE_SECONDS", 0.0)
+    one = lambda: storage.folders() == () and len(_children() - others) == 1  # noqa: E731 - a condition
+    eventually(one, what="one process is left")
+
+
+def test_two_that_are_held_are_a_hang(tmp_path, monkeypatch):
+    """Killed while they were at work, they stay in the kernel: calls are refused until one goes."""
+    monkeypatch.setattr("rover_kf.sidecar.storage_children.HELD_SECONDS", 0.0)
+    children = StorageChildren(tmp_path)
+    held = []
+    for _ in range(2):
+        with children.one() as child:
+            monkeypatch.setattr(child, "gone", lambda: False)
+            child.free = False
+            held.append(child)
+    with pytest.raises(errors.StorageFailed, match="hangs: no answer for"), children.one():
+        pass
+    monkeypatch.undo()
+    eventually(held[0].gone, what="the kernel lets go")
+    with children.one():
+        pass
+    children.close()
 
 
 def _children() -> set[int]:
