@@ -7,14 +7,16 @@ The only module here that needs torch; it is imported when one of these formats 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import io
+import itertools
 import mmap
 import pathlib
 import pickle
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -29,7 +31,8 @@ from rover_kf.checkpoint.snapshot import Placed
 from rover_kf.inspection import safetensors_file
 from rover_kf.inspection.values import replaced
 from rover_kf.inspection.whole_state import WholeState
-from rover_kf.trainer import planned
+from rover_kf.trainer import module_versions, planned
+from rover_kf.trainer.module_versions import Versions
 from rover_kf.trainer.state import dtype_of
 
 
@@ -47,8 +50,9 @@ def write_file(state: WholeState, path: pathlib.Path) -> None:
     """
     with _live(state, path.parent) as tree, path.open("xb") as file:
         named = tree.get(planned.KEY)
+        versions = module_versions.read(state.content.metadata)
         try:
-            torch.save(tree if named is None else _decoded(named), file)
+            torch.save(_told(tree, versions) if named is None else _decoded(named), file)
         except RuntimeError as cause:
             raise errors.StorageFailed(f"{path} cannot be written: {cause}") from cause
 
@@ -93,6 +97,28 @@ def _decoded(named: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, bytes):
             with contextlib.suppress(pickle.UnpicklingError):
                 found[name] = torch.load(io.BytesIO(value), weights_only=True)
+    return found
+
+
+def _told(value: Any, versions: Mapping[str, Versions], path: str = "") -> Any:
+    """A state whose modules' state dicts have their versions, as torch gives them."""
+    if isinstance(value, dict):
+        told = {key: _told(item, versions, f"{path}[{key!r}]") for key, item in value.items()}
+        return _versioned(told, versions[path]) if path in versions else told
+    if isinstance(value, (list, tuple)):
+        return type(value)(
+            _told(item, versions, f"{path}[{index}]") for index, item in enumerate(value)
+        )
+    return value
+
+
+def _versioned(state_dict: dict[Any, Any], kept: Versions) -> collections.OrderedDict[Any, Any]:
+    # What is left out has torch's default; names of modules are those above tensors' names.
+    above = [itertools.accumulate(str(key).split(".")[:-1], "{}.{}".format) for key in state_dict]
+    names = ["", *itertools.chain.from_iterable(above)]
+    told = {**{name: {"version": 1} for name in names}, **kept}
+    found = collections.OrderedDict(state_dict)
+    found._metadata = collections.OrderedDict(told)  # type: ignore[attr-defined] # noqa: SLF001 - torch's own way
     return found
 
 

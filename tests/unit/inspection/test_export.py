@@ -14,6 +14,8 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from rover_kf.checkpoint.directory_storage import DirectoryStorage
+
 pytestmark = pytest.mark.torch
 
 WORLDS = [(1, 1), (2, 1), (3, 2)]
@@ -77,6 +79,18 @@ def test_torch_loads_the_nested_state(three, tmp_path, call, step, generation):
     fresh["optimizer"].load_state_dict(found["optimizer"])
     assert same(fresh["model"].state_dict(), expected()["model"])
     assert names_in(tmp_path) == [out.name]
+
+
+def test_modules_of_torchs_file_have_their_versions(tmp_path, call):
+    """Where load_state_dict looks for them: a module that asks for its version gets it."""
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.BatchNorm1d(2)))
+    folder = stored_states.store(DirectoryStorage(tmp_path / "job"), 1, [{"nets": [(net, 1)]}])
+    out = tmp_path / "state.pt"
+    assert call("export", folder.location, out, "--format", "torch")[0] == 0
+    ((found, one),) = torch.load(out, weights_only=True)["nets"]
+    assert one == 1
+    assert dict(found._metadata) == dict(net.state_dict()._metadata)
+    net.load_state_dict(found)
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
