@@ -64,7 +64,8 @@ class Checkpointer:
             training goes on, until the next optimizer step, which waits for the copy. If not given,
             where a core is spare. With it, change parameters by optimizers only, or before save():
             torch counts what else changes them in place, and the step is refused, but for what is
-            written through ``parameter.data`` or a NumPy array; call finish() before that.
+            written through ``parameter.data`` or a NumPy array; call finish() before that. If not
+            given, such a step is told in the log, and from then on all is copied at once.
         settings: of the process; read from the environment if not given.
 
     Raises:
@@ -305,7 +306,7 @@ class Checkpointer:
         """Wait for the copy of the last save: before something else than an optimizer changes it.
 
         Raises:
-            CheckpointError: the copy failed.
+            CheckpointError: the copy failed; or a signal handler calls it in the middle of one.
         """
         self._saver.finish()
 
@@ -330,6 +331,8 @@ class Checkpointer:
             return False
         with self._phase.saving():
             self._saver.finish()
+            if step == self._saver.unsaved:
+                return False
             return self._link.wait(step, level, timeout=timeout, patience=PATIENCE_SECONDS)
 
     def close(self) -> None:

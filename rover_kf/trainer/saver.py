@@ -36,7 +36,8 @@ from rover_kf.trainer.slots import AskArena, Slots
 from rover_kf.trainer.state import Parts
 from rover_kf.trainer.transfer import Source
 from rover_kf.trainer.turn import Turn
-from rover_kf.trainer.watch import Watch, watch
+from rover_kf.trainer.watch import Spoilt, Watch, watch
+from rover_kf.trainer.way import Way
 from rover_kf.trainer.work import Work
 
 Told = Callable[[Seal, float], None]
@@ -64,7 +65,7 @@ class Saver:
         overlap: bool | None = None,
     ) -> None:
         self._settings, self._told, self._replicated = settings, told, replicated
-        self._asked_overlap = overlap
+        self.way = Way(settings, asked=overlap)
         self._slots, self._streams = Slots(ask_arena), Streams()
         self._recall = Recall(replicated=replicated)
         self.turn = Turn()
@@ -74,8 +75,11 @@ class Saver:
         helpers = _helpers(settings)
         self._hands = Hands(helpers)
         self._plans = Plans(self._slots, alone=not helpers)
-        self.issued, self.sealed = 0, 0
-        """Saves that were asked for, and those that were sealed; the others raised."""
+        self.issued, self.sealed, self.spoilt = 0, 0, 0
+        """Saves that were asked for, those that were sealed, and those that were told as spoilt in
+        the log, where nobody asked for overlap; the others raised."""
+        self.unsaved: int | None = None
+        """Such a step, until the next save."""
 
     def prepare(self, state: Mapping[str, object], known_bytes: int | None = None) -> None:
         """Get slots in the background, with room for what optimizers have yet to make.
@@ -111,7 +115,7 @@ class Saver:
         """
         with self.turn.taken():
             self._finish()
-            self.issued += 1
+            self.issued, self.unsaved = self.issued + 1, None
             with without_collection():
                 overlaps = self._start(step, state, measured or {})
             if not overlaps:
@@ -121,7 +125,7 @@ class Saver:
         """Begin to copy; whether the copy may go on after save has returned."""
         parts = self._recall.take_apart(state, trusting=self._overlapped)
         on_device = _on_device(parts)
-        self._overlapped = overlaps = self.overlaps(on_device=on_device)
+        self._overlapped = overlaps = self.way.overlaps(on_device=on_device)
         late, at = frozenset[str](), list[int]()
         if overlaps:
             at = addresses_of(parts.tensors)
@@ -145,7 +149,7 @@ class Saver:
         """
         with self.turn.taken():
             self._finish()
-            self.issued += 1
+            self.issued, self.unsaved = self.issued + 1, None
             self._recall.forget()
             self._begin(step, parts, frozenset(), [], on_device=_on_device(parts))
             self._overlap.finish()
@@ -165,22 +169,12 @@ class Saver:
             raise
         self._overlap.start(rest)
 
-    def overlaps(self, *, on_device: bool = False) -> bool:
-        """Whether save() returns before the copy is done.
-
-        Args:
-            on_device: whether a CUDA device computes, and a core only feeds it.
-        """
-        if self._asked_overlap is not None:
-            return self._asked_overlap
-        threads = 1 if on_device else torch.get_num_threads()
-        return cores.has_spare(self._settings.local_world_size, threads)
-
     def finish(self) -> None:
         """Wait for the copy that is under way.
 
         Raises:
-            RoverError: it failed, told once; or a signal handler calls it in the middle of a copy.
+            RoverError: it failed, told once, unless it is in the log, as ``spoilt`` has it; or a
+                signal handler calls it in the middle of a copy.
         """
         with self.turn.taken():
             self._finish()
@@ -188,9 +182,11 @@ class Saver:
     def _finish(self) -> None:
         try:
             self._overlap.finish()
-        except errors.RoverError:
+        except errors.RoverError as error:
             self._recall.forget()  # what was taken for granted may have been the reason
-            raise
+            if not isinstance(error, Spoilt) or not self.way.leaves(error):
+                raise
+            self.spoilt, self.unsaved = self.spoilt + 1, error.step
 
     def check(self) -> None:
         """Raise what a copy that is done failed with; never waits."""

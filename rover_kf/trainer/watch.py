@@ -19,6 +19,19 @@ _VERSION = operator.attrgetter("_version")
 """Torch's documented name for a tensor's counter of in-place changes."""
 
 
+class Spoilt(errors.CheckpointError):
+    """A step that is not saved, since something came in while it was copied beside training.
+
+    Args:
+        step: its number.
+        reason: what came in, and what to do.
+    """
+
+    def __init__(self, step: int, reason: str) -> None:
+        super().__init__(f"step {step} is not saved: {reason}")
+        self.step = step
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Watch:
     """Of one save."""
@@ -33,7 +46,7 @@ class Watch:
         """Make sure that nothing changed under the copy, and that all is what it was taken for.
 
         Raises:
-            CheckpointError: something did, or is not; the message names it.
+            Spoilt: something did, or is not; the message names it.
         """
         if not self.batches:
             return
@@ -50,21 +63,21 @@ class Watch:
         touched = [name for name, i in named if (now[i], now_at[i]) != (before[i], at[i])]
         if not touched:
             return  # what was copied at once may change as it likes
-        raise errors.CheckpointError(
-            f"step {self.source.step} is not saved: {', '.join(touched[:3])} changed in place, by "
-            "something else than an optimizer's step, before the copy was done "
-            f"({len(touched)} of {len(named)} tensors); change them before save(), or "
-            "pass overlap=False to Checkpointer"
+        raise Spoilt(
+            self.source.step,
+            f"{', '.join(touched[:3])} changed in place, by something else than an optimizer's "
+            f"step, before the copy was done ({len(touched)} of {len(named)} tensors); change them "
+            "before save(), or pass overlap=False to Checkpointer",
         )
 
     def _check_marks(self, batch: Batch) -> None:
         other = unlike(batch, self.source.tensors)
         if other:
-            raise errors.CheckpointError(
-                f"step {self.source.step} is not saved: another shape or type than at the save "
-                f"before, at the same place in memory: {', '.join(other[:3])}. The next save takes "
-                "them as they are; where that happens again and again, pass overlap=False to "
-                "Checkpointer"
+            raise Spoilt(
+                self.source.step,
+                "another shape or type than at the save before, at the same place in memory: "
+                f"{', '.join(other[:3])}. The next save takes them as they are; where that happens "
+                "again and again, pass overlap=False to Checkpointer",
             )
 
 

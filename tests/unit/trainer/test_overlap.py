@@ -371,15 +371,15 @@ def test_the_way_is_chosen_by_cores(tmp_path):
         try:
             os.sched_setaffinity(0, {min(cores)})
             torch.set_num_threads(1)
-            assert not chosen._saver.overlaps()
+            assert not chosen._saver.way.overlaps()
             chosen.save(1, state)
             assert _arena(pod).sealed()[0].step == 1
             os.sched_setaffinity(0, cores)
             torch.set_num_threads(len(cores))
-            assert not chosen._saver.overlaps()
+            assert not chosen._saver.way.overlaps()
             if len(cores) > 1:
                 torch.set_num_threads(len(cores) - 1)
-                assert chosen._saver.overlaps()
+                assert chosen._saver.way.overlaps()
         finally:
             os.sched_setaffinity(0, cores)
             torch.set_num_threads(threads)

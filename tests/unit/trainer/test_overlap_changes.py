@@ -18,7 +18,7 @@ from own_mesh import own_mesh
 from torch.distributed.fsdp import fully_shard
 
 from rover_kf import errors
-from rover_kf.checkpoint import snapshot
+from rover_kf.checkpoint import cores, snapshot
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.trainer import overlap, recall
 from rover_kf.trainer import settings as trainer_settings
@@ -222,6 +222,41 @@ def test_a_step_that_cannot_be_whole_is_told_and_not_sealed(scene, change):
     scene.checkpointer.save(3, state)
     scene.checkpointer.finish()
     assert scene.sealed() == (3, expected)
+
+
+def test_where_nobody_asked_for_overlap_a_spoilt_step_costs_a_warning_and_overlap(
+    tmp_path, monkeypatch, caplog
+):
+    """An embedding with max_norm changes its parameter in each forward pass."""
+    monkeypatch.setattr(cores, "has_spare", lambda *_: True)
+    model = torch.nn.Embedding(50, 8, max_norm=1.0)
+    state = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=9.0)}
+
+    def train() -> None:
+        model(torch.arange(50)).sum().backward()
+        state["optimizer"].step()
+
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        settings = trainer_settings.read(pod.environment())
+        with Checkpointer(settings=settings) as checkpointer:
+            scene = _Scene(pod, checkpointer)
+            for step in (1, 2, 3, 4):
+                expected = _whole(state)
+                with scene.held():
+                    checkpointer.save(step, state)
+                    assert checkpointer._saver._overlap.is_done is (step > 2)
+                    if step > 1:
+                        train()
+                checkpointer.finish()
+                if step == 2:
+                    assert not checkpointer.wait(2, "memory")
+                    assert checkpointer.wait(1, "memory")
+                else:
+                    assert scene.sealed() == (step, expected)
+            saver = checkpointer._saver
+            assert (saver.issued, saver.sealed, saver.spoilt) == (4, 3, 1)
+    (told,) = [record.message for record in caplog.records if "not saved" in record.message]
+    assert told.startswith("rover-kf: step 2 is not saved: model.weight changed in place")
 
 
 def test_a_parameter_that_took_another_shape_where_it_was_is_told_once(scene):
