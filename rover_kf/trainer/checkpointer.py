@@ -17,7 +17,6 @@ anywhere.
 from __future__ import annotations
 
 import atexit
-import functools
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -34,6 +33,7 @@ from rover_kf.trainer import followers, recovery
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.anticipation import Anticipation
 from rover_kf.trainer.collection import without_collection
+from rover_kf.trainer.counted import counted
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.outside import Outside
@@ -100,6 +100,7 @@ class Checkpointer:
         self._drain = Drain(home, known.resting, known.local_rank) if home else None
         self._last_step_at = time.monotonic()
         self._save_seconds = 0.0
+        self._last = 0  # step that was saved or restored
         self._outside = Outside()
         self._open = True
         self.restored_from = "none"
@@ -136,7 +137,8 @@ class Checkpointer:
             reply = self._bring_into(state, self._recovery)
         self._saver.prepare(state, reply.snapshot_bytes if reply.step is not None else None)
         self._last_step_at = time.monotonic()
-        return reply.step or 0
+        self._last = reply.step or 0
+        return self._last
 
     def _bring_into(self, state: dict[str, object], sidecar: Recovery) -> RestoreReply:
         shards = live_shards(state, replicated=self._replicated)
@@ -186,7 +188,7 @@ class Checkpointer:
             return RestoreReply(None, "none")
         self._begin()
         reply = self._recovery.bring(wanted)
-        self.restored_from = reply.source
+        self.restored_from, self._last = reply.source, reply.step or 0
         return reply
 
     def step(
@@ -204,7 +206,7 @@ class Checkpointer:
         Every rank calls it after each step.
 
         Args:
-            step: its number, from 1 on.
+            step: its number, from 1 on; never below one that was saved or restored.
             state: as given to restore.
             samples: that this rank consumed in the step.
             wait_seconds: of the step, spent waiting for data by other means than the loaders of
@@ -213,7 +215,7 @@ class Checkpointer:
             metrics: what was measured of this state; as for save, where the step is saved.
 
         Raises:
-            InputError: a metric is no number.
+            InputError: a metric is no number, or the step is none or goes back.
             SystemExit: the job is about to change its size: the step is saved and the process
                 leaves with code 143, to go on from here in the new world.
             UnsupportedState: the state holds something that cannot be stored.
@@ -223,6 +225,7 @@ class Checkpointer:
         if self._reporter is None:
             self._outside.say()
             return
+        step = counted(step, self._last)
         self._saver.check()
         own_seconds = self._own_time.take()
         draining = self._drain is not None and self._drain.is_due(step)
@@ -255,14 +258,14 @@ class Checkpointer:
         """Save now; with overlap, the step is sealed in memory before the next one changes it.
 
         Args:
-            step: its number, from 1 on.
+            step: its number, from 1 on; never below one that was saved or restored.
             state: as given to restore.
             metrics: what was measured of this state, such as ``{"accuracy": 0.9}``; rank 0's go to
                 the checkpoint on storage, where ``checkpoint.keep-best`` reads them. One that is
                 not finite counts as not measured.
 
         Raises:
-            InputError: a metric is no number.
+            InputError: a metric is no number, or the step is none or goes back.
             UnsupportedState: the state holds something that cannot be stored.
             ArenaTooSmall: the state does not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
@@ -270,30 +273,33 @@ class Checkpointer:
                 middle of a copy: set a flag there, and save after the step.
         """
         told = measured.to_metadata(metrics)
-        self._timed(functools.partial(self._saver.save, step, state, told))
+        self._timed(step, lambda number: self._saver.save(number, state, told))
         if self._link is not None:
-            followers.tell(step, state, self._link)
+            followers.tell(self._last, state, self._link)
 
     def save_parts(self, step: int, parts: Parts) -> None:
         """Save tensors under names of the caller's, which name their boxes in ``rover.pieces``.
 
         Raises:
+            InputError: the step is no whole number, or goes back.
             ArenaTooSmall: they do not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
             CheckpointError: the copy of an earlier step failed.
         """
-        self._timed(functools.partial(self._saver.save_parts, step, parts))
+        self._timed(step, lambda number: self._saver.save_parts(number, parts))
 
-    def _timed(self, save: Callable[[], None]) -> None:
+    def _timed(self, step: int, save: Callable[[int], None]) -> None:
         if self._reporter is None:
             self._outside.say()
             return
         if not self._open:
             raise errors.CheckpointError("this Checkpointer is closed; save before you close it")
+        number = counted(step, self._last)
         begun = time.monotonic()
         self._save_seconds += self._saver.take_waited()
         with self._phase.saving():
-            save()
+            save(number)
+        self._last = number
         self._saver.take_waited()  # part of the time that is taken here
         self._save_seconds += time.monotonic() - begun
 

@@ -35,6 +35,7 @@ from rover_kf.checkpoint.kinds import Kinds
 from rover_kf.checkpoint.snapshot import STATE_KEY, Entry, Snapshot
 from rover_kf.trainer import folder as folders
 from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer.counted import counted
 from rover_kf.trainer.folder import Folder
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.outside import Outside
@@ -67,7 +68,7 @@ class DirectoryCheckpointer:
         home = self._settings.home
         self._link = Link(home) if home else None
         self._reporter = Reporter(self._settings, self._link) if self._link else None
-        self._outside, self._has_saved = Outside(), False
+        self._outside, self._has_saved, self._last = Outside(), False, 0
         self.restored_from = "none"
         """Where restore found its files: ``memory``, ``peer``, ``storage`` or ``none``."""
         if self._reporter is not None:
@@ -83,14 +84,15 @@ class DirectoryCheckpointer:
         """Take a folder's files into memory as one step; every rank must save the step.
 
         Args:
-            step: its number, from 1 on.
+            step: its number, from 1 on; never below one that was saved or restored.
             folder: nobody writes to it meanwhile.
             metrics: what was measured of this state, such as ``{"accuracy": 0.9}``; rank 0's go to
                 the checkpoint on storage, where ``checkpoint.keep-best`` reads them. One that is
                 not finite counts as not measured.
 
         Raises:
-            InputError: there is no such folder, or no file in it, or a metric is no number.
+            InputError: there is no such folder, or no file in it, a metric is no number, or the
+                step is none or goes back.
             UnsupportedState: it has links that lead out of it, or what is neither file nor folder.
             CheckpointError: a file changed while it was read.
             ArenaTooSmall: the files do not fit; the message has the size to set.
@@ -101,7 +103,7 @@ class DirectoryCheckpointer:
             self._outside.say()
             return
         begun, root = time.perf_counter(), pathlib.Path(folder)
-        self._has_saved = True
+        step, self._has_saved = counted(step, self._last), True
         try:
             seal = self._taken(step, root, folders.look(root), told)
         except OSError as cause:
@@ -109,6 +111,7 @@ class DirectoryCheckpointer:
                 f"step {step} is not saved: {root} cannot be read to its end ({cause}); nobody may "
                 "write or remove files meanwhile"
             ) from cause
+        self._last = step
         self._reporter.seal(seal, time.perf_counter() - begun)
 
     def restore(self, folder: str | os.PathLike[str], *, refused: tuple[Refused, ...] = ()) -> int:
@@ -148,7 +151,7 @@ class DirectoryCheckpointer:
                 made.mkdir()
                 put(listed, found, buffer, made)
                 made.rename(root)
-        self.restored_from = reply.source
+        self.restored_from, self._last = reply.source, reply.step
         return reply.step
 
     def wait(self, step: int, level: str = "durable", timeout: float = 600.0) -> bool:

@@ -125,8 +125,8 @@ class FlashCallback(transformers.TrainerCallback):
         if self._resumes:
             self._resumes = False
             self._done = self.checkpointer.restore(self._state())
-        else:
-            self._done = state.global_step
+        else:  # anew, perhaps with smaller batches (auto_find_batch_size); numbers never go back
+            self._done = max(self._done, state.global_step)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 import checkpoint_pod
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -23,6 +24,7 @@ from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.trainer import followers
 from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer import state as states
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.link import Link
 
@@ -135,6 +137,31 @@ def test_what_was_saved_since_a_restore_is_not_taken_back_by_another(tmp_path, f
             assert state == {"n": begun + 2}
             checkpointer.save(begun + 3, state)
             assert checkpointer.wait(begun + 3, "memory")
+
+
+def test_step_numbers_that_go_back_are_refused(tmp_path):
+    """A restore takes the highest: what is saved below it would be lost without a word."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        state: dict[str, object] = {"n": 1}
+        with _checkpointer(pod) as first:
+            for step in (np.int64(9), torch.tensor(10), 10):
+                first.save(step, state)
+            calls = (lambda: first.save(9, state), lambda: first.step(8, state))
+            parts = states.take_apart(state)
+            for call in (*calls, lambda: first.save_parts(9, parts)):
+                with pytest.raises(errors.InputError, match=r"step \d after step 10.*count on"):
+                    call()
+            for step in ("x", 2.5, torch.tensor([11, 12]), None):
+                with pytest.raises(errors.InputError, match=r"step is .*whole number"):
+                    first.save(step, state)
+            assert first.wait(10, "memory")
+        with _checkpointer(pod, round_=2) as second:
+            assert second.restore(state) == 10
+            with pytest.raises(errors.InputError, match="step 9 after step 10"):
+                second.step(9, state)
+            second.step(10, state)
+            second.step(11, state)
+            second.save(11, state)
 
 
 def test_lazy_optimizer_state_grows_the_arena_without_losing_the_sealed_step(tmp_path):

@@ -98,6 +98,8 @@ def test_what_was_saved_since_is_not_taken_back_by_an_older_answer(tmp_path):
         second = _checkpointer(pod, round_=2)
         assert [second.restore(tmp_path / name) for name in ("a", "b")] == [1, 1]
         second.save(2, tmp_path / "written")
+        with pytest.raises(errors.InputError, match="step 1 after step 2"):
+            second.save(1, tmp_path / "written")
         with pytest.raises(errors.CheckpointError, match="steps were saved since"):
             second.restore(tmp_path / "c")
         assert not (tmp_path / "c").exists()
