@@ -101,6 +101,7 @@ class Checkpointer:
         self._last_step_at = time.monotonic()
         self._save_seconds = 0.0
         self._last = 0  # step that was saved or restored
+        self._issued_then: int | None = None  # saves when a restore was asked for first
         self._outside = Outside()
         self._open = True
         self.restored_from = "none"
@@ -375,10 +376,11 @@ class Checkpointer:
         """A restore is asked for: training follows.
 
         Raises:
-            CheckpointError: a step was saved since the process began.
+            CheckpointError: a step was saved since one was asked for.
         """
-        if self._saver.issued:
+        if self._issued_then not in (None, self._saver.issued):
             raise recovery.no_way_back()
+        self._issued_then = self._saver.issued
         self._saver.finish()
         self._phase.begin()
         if self._reporter is not None:
