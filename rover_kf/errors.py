@@ -19,6 +19,8 @@
     ├── CheckpointError
     │   ├── ArenaTooSmall       the state does not fit; says the size to set
     │   ├── UnsupportedState    a value that cannot be stored without pickle, by its name
+    │   ├── DoesNotFit          what was saved is another script's; it is the same the next time
+    │   │   └── WrongWorldSize  a world of another size saved it, each rank its own
     │   ├── TornSnapshot        bytes that are not a whole sealed snapshot; never restored
     │   └── StorageFailed       a storage refused a write or a read
     │       └── AlreadyStored   that step of that round is a checkpoint; its files stay
@@ -141,6 +143,14 @@ class ArenaTooSmall(CheckpointError):
 
 class UnsupportedState(CheckpointError):
     """A value of the state that is neither a tensor nor plain data, by its name."""
+
+
+class DoesNotFit(CheckpointError):
+    """What was saved is not what this script restores; no restart changes that."""
+
+
+class WrongWorldSize(DoesNotFit):
+    """Each rank of a world of another size has saved its own; only such a world can restore it."""
 
 
 class TornSnapshot(CheckpointError):

@@ -32,6 +32,7 @@ SPENDING = frozenset(
         "too_many_files",
         "usage_error",
         "user_error",
+        "wrong_world_size",
     }
 )
 """Those of docs/failures.md (Processes) that are not always free, and hangs."""

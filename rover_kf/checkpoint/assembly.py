@@ -129,7 +129,7 @@ def _goal(name: str, parts: Sequence[_Held], wanted: Sequence[Wanted]) -> _Goal:
         if named and wish.shape == first.shape:
             box = Box(wish.offsets, wish.sizes)
         elif named and not wish.prefix:
-            raise errors.CheckpointError(
+            raise errors.DoesNotFit(
                 f"{name} was saved with shape {first.shape}; this script has it as {wish.shape}"
             )
     entry = first.place.entry._replace(shape=box.sizes)

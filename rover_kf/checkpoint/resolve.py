@@ -48,7 +48,8 @@ def resolve(
         A reply for each rank.
 
     Raises:
-        CheckpointError: there is state, but of another world size than this one can restore.
+        WrongWorldSize: there is state, but of another world size than this one can restore.
+        CheckpointError: ranks' parts of the only state are lost.
     """
     world_size = len(requests)
     held = _held(requests, absent)
@@ -57,12 +58,12 @@ def resolve(
     chosen = _newest(holdings, world_size)
     if stored is not None and (not chosen or stored.step > chosen[0].step):
         if not stored.fits:
-            raise errors.CheckpointError(_wrong_world(stored.world_size, world_size))
+            raise _wrong_world(stored.world_size, world_size)
         reply = ResolveReply(stored.step, "storage", path=stored.path)
         return {request.rank: reply for request in requests}
     if not chosen:
         if holdings:
-            raise errors.CheckpointError(_incomplete(holdings, world_size))
+            raise _incomplete(holdings, world_size)
         return {request.rank: ResolveReply(None, "none") for request in requests}
     replies = {request.rank: _source(request, chosen, rebuilds) for request in requests}
     rebuilding = any(reply.rebuilds for reply in replies.values())
@@ -144,22 +145,22 @@ def _all(
     return ResolveReply(chosen[0].step, "parity" if lost else source, ordered, rebuilds=lost)
 
 
-def _incomplete(holdings: Sequence[Holding], world_size: int) -> str:
+def _incomplete(holdings: Sequence[Holding], world_size: int) -> errors.CheckpointError:
     newest = max(holdings, key=lambda holding: (holding.step, holding.round))
     if not newest.pieces and newest.world_size != world_size:
         return _wrong_world(newest.world_size, world_size)
     key = (newest.step, newest.round, newest.world_size)
     held = {h.rank for h in holdings if (h.step, h.round, h.world_size) == key}
     lacking = sorted(set(range(newest.world_size)) - held)
-    return (
+    return errors.CheckpointError(
         f"step {newest.step} lacks ranks {lacking} of {newest.world_size}: they were lost with "
         "their pods and those that kept replicas, and no checkpoint is on storage. Start the job "
         "anew, with checkpoint.path set so that it can go back to storage"
     )
 
 
-def _wrong_world(saved: int, now: int) -> str:
-    return (
+def _wrong_world(saved: int, now: int) -> errors.WrongWorldSize:
+    return errors.WrongWorldSize(
         f"the state was saved by a world of {saved}, each rank its own, and this one has {now}; "
         f"start it with {saved} ranks, or save DTensors or what every rank holds alike"
     )

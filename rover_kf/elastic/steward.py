@@ -14,7 +14,7 @@ from rover_kf.api import names
 from rover_kf.api.failure_kinds import HANG
 from rover_kf.api.membership import Failure, JoinReply, WatchReply
 from rover_kf.elastic.failures.classify import first
-from rover_kf.elastic.failures.rule import FAIL_JOB
+from rover_kf.elastic.failures.rule import FAIL_JOB, OTHER_WORLD
 from rover_kf.elastic.penalties import Penalties
 from rover_kf.elastic.recurrence import Recurrence
 from rover_kf.elastic.restarts import Restarts
@@ -109,7 +109,7 @@ class Steward:
         again = self.recurrence.again(failure.signature, world.progress, world.now)
         if again:
             self._fail(f"the same error in the same place again, no restart helps: {told}")
-        elif failure.action == FAIL_JOB and not world.progress.ever:
+        elif self._is_final(failure):
             self._fail(told)
         elif failure.counts:
             self._fruitless = None
@@ -118,6 +118,15 @@ class Steward:
         elif world.progress.step is None:
             self._fruitless = failure.kind, told
         return told
+
+    def _is_final(self, failure: Failure) -> bool:
+        """Whether no restart helps a script that has not made a step yet."""
+        world = self.world
+        if world.progress.ever:
+            return False
+        members = len(world.round.members) if world.round else 0
+        whole = members >= world.limits.fitting(world.expected)
+        return failure.action == FAIL_JOB or (failure.action == OTHER_WORLD and whole)
 
     def begin_drain(self, why: str, now: float) -> None:
         """Change the world: at a step to come, or at once if the script never reports steps."""

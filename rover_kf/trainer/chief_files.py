@@ -94,7 +94,7 @@ class matched:  # noqa: N801 - a context manager, used as a statement
             CheckpointError: the state does not fit.
         """
         if isinstance(cause, (AssertionError, ValueError)):
-            raise errors.CheckpointError(
+            raise errors.DoesNotFit(
                 f"step {self._step} of the job is another model's or optimizer's: {cause}. Start "
                 "this one as another job"
             ) from cause

@@ -119,7 +119,7 @@ def from_plain(tree: Any) -> Folder:
     inside = tree.get("folder") if isinstance(tree, dict) else None
     if not isinstance(inside, dict):
         kinds = sorted(map(str, tree)) if isinstance(tree, dict) else type(tree).__name__
-        raise errors.CheckpointError(
+        raise errors.DoesNotFit(
             f"the job's state has {kinds} and no folder; it was saved by another script, whose own "
             "restore brings it back"
         )

@@ -25,11 +25,11 @@ def check_lacking(live: dict[Any, Any], saved: Collection[Any], path: str) -> No
     """What has tensors or is loaded must have been saved; plain values may be new.
 
     Raises:
-        CheckpointError: it was not.
+        DoesNotFit: it was not.
     """
     for key in [key for key in live if key not in saved]:
         if any(is_stateful(leaf) or isinstance(leaf, torch.Tensor) for leaf in _leaves(live[key])):
-            raise errors.CheckpointError(
+            raise errors.DoesNotFit(
                 f"state{path}[{key!r}] is not in the checkpoint, which has "
                 f"{sorted(map(str, saved))}; was it saved by another script?"
             )
@@ -44,12 +44,12 @@ def check_replaceable(live: object, tree: Any, path: str) -> None:
         path: where it stands.
 
     Raises:
-        CheckpointError: it does.
+        DoesNotFit: it does.
     """
     held = next((leaf for leaf in _leaves(live) if _is_referred_to(leaf)), None)
     if held is not None:
         inside = "" if held is live else f" with a {type(held).__name__} in it"
-        raise errors.CheckpointError(
+        raise errors.DoesNotFit(
             f"state{path} is {_form(live)}{inside}, which cannot be loaded from what the "
             f"checkpoint has there: {_saved_form(tree)}; was it saved by another script?"
         )
@@ -59,12 +59,12 @@ def check_shape(live: torch.Tensor, saved: torch.Tensor, path: str) -> None:
     """A tensor of another shape is taken if a loop may have made it longer, as torch.cat does.
 
     Raises:
-        CheckpointError: of that shape it is another one.
+        DoesNotFit: of that shape it is another one.
     """
     differs = [a != b for a, b in zip(live.shape, saved.shape, strict=False)]
     longer = live.ndim == saved.ndim and sum(differs) <= 1
     if _is_referred_to(live) or not (longer or live.numel() == 0):
-        raise errors.CheckpointError(
+        raise errors.DoesNotFit(
             f"state{path} is a tensor of shape {tuple(live.shape)}, the checkpoint has one of "
             f"shape {tuple(saved.shape)}; was it saved by another script?"
         )

@@ -110,7 +110,7 @@ class FlashCallback(transformers.TrainerCallback):
             return None
         text = found.get("trainer")
         if not isinstance(text, str):
-            raise errors.CheckpointError(
+            raise errors.DoesNotFit(
                 f"the job's state has {sorted(map(str, found))} and no Trainer's; it was saved by "
                 "another script. Start this one as another job"
             )

@@ -151,7 +151,7 @@ class _Hooks:
         Keras has no public way; these are what its own BackupAndRestore sets.
         """
         if place is None:
-            raise errors.CheckpointError(
+            raise errors.DoesNotFit(
                 "the job's state has no place of Model.fit's; it was saved by another script. "
                 "Start this one as another job"
             )

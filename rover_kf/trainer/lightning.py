@@ -74,7 +74,7 @@ class FlashCheckpoint(Callback):
             return
         found: Any = self.checkpointer.peek()
         if found is not None and not isinstance(found.get("data"), dict):
-            raise errors.CheckpointError(
+            raise errors.DoesNotFit(
                 f"the job's state has {sorted(map(str, found))} and no data's place; it was saved "
                 "by another script. Start this one as another job"
             )

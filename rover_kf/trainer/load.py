@@ -260,7 +260,7 @@ def _pairs(tree: Any, path: str) -> dict[Any, Any]:
     try:
         return {plain.decode(key, _no_tensor): item for key, item in tree["d"]}
     except (TypeError, KeyError, ValueError) as cause:
-        raise errors.CheckpointError(f"state{path} was not saved as a dict") from cause
+        raise errors.DoesNotFit(f"state{path} was not saved as a dict") from cause
 
 
 def _no_tensor(name: str) -> object:

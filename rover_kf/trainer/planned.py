@@ -121,7 +121,7 @@ def tree_of(found: Snapshot) -> dict[str, Any]:
     """
     tree = plain.decode(json.loads(found.metadata[STATE_KEY]), lambda _: None)
     if not isinstance(tree.get(KEY), dict):
-        raise errors.CheckpointError(
+        raise errors.DoesNotFit(
             f"the job's state has {sorted(map(str, tree))}; it was saved by Checkpointer.save, and "
             "Checkpointer.restore brings it back"
         )

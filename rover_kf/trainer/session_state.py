@@ -58,7 +58,7 @@ class SessionState:
         own = {name: tuple(one.shape.as_list()) for name, one in self._variables.items()}
         saved = {name: tuple(value.shape) for name, value in found.items()}
         if saved != own:
-            raise errors.CheckpointError(
+            raise errors.DoesNotFit(
                 f"the checkpoint has the variables {saved}, this graph has {own}. Start this one "
                 "as another job"
             )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
+from brought_about import OTHER_ENTRIES, OTHER_SIZE
 from job_manifests import make_job, trainer_of
 from tests_support import eventually
 
@@ -48,3 +49,49 @@ def test_a_verdict_ends_a_job_of_restart_policy_on_failure(tmp_path):
         (how,) = told("PyTorchJobFailed")
     assert "the budget of 1 restarts is spent" in why
     assert "backoff limit" in how
+
+
+SAVING = """
+import sys
+import torch
+import rover_kf
+saver = rover_kf.Checkpointer(every=1, replicated=False)
+state = {name: torch.zeros(2) for name in sys.argv[1:]}
+step = saver.restore(state) + 1
+saver.step(step, state)
+assert saver.wait(step, "durable", 60)
+saver.close()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("way", "ranks", "entries"), [(OTHER_ENTRIES, 2, ("w", "new")), (OTHER_SIZE, 3, ("w",))]
+)
+def test_a_state_that_does_not_fit_ends_the_job_at_once(tmp_path, way, ranks, entries):
+    """Run again under its name with an entry more, or with another number of ranks, each of which
+    has its own: no restart is spent on what stays as it is, and nothing is called passing."""
+    script = tmp_path / "train.py"
+    script.write_text(SAVING)
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    policy = {"checkpoint.arena": "16Mi", "checkpoint.path": str(checkpoints)}
+
+    def run(ranks: int, entries: tuple[str, ...]) -> tuple[str, list[str]]:
+        job = make_job(workers=1, policy=policy)
+        job["spec"]["nprocPerNode"] = str(ranks)
+        trainer_of(job)["command"] = ["torchrun", str(script), *entries]
+        places = {"state": f"{tmp_path}/{ranks}{entries}", "history": f"sqlite:///{tmp_path}/h.db"}
+        with RoverClient.at("embedded", **places) as rover:
+            key = rover.submit(yaml.safe_dump(job)).key
+            eventually(lambda: rover.get(key).finished, within=100, every=0.2, what="the end")
+            return rover.get(key).phase, [one.message for one in rover.cluster.list_events(key)]
+
+    phase, told = run(2, ("w",))
+    assert phase == "Succeeded", told
+    phase, told = run(ranks, entries)
+    assert phase == "Failed", told
+    assert any(f": {way.kind}: " in message for message in told), told
+    assert not any("may be there again" in message for message in told), told
+    assert sum(" processes in 1 pods" in message for message in told) == 1, told

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 FAULTS = "tests/faults/test_failures.py"
+ENDINGS = "tests/embedded/test_endings.py"
 MEMORY = "tests/cluster/test_memory.py"
 POD_ENDS = "tests/cluster/test_pod_ends.py"
 TENSORFLOW = "tests/compat/test_tensorflow.py"
@@ -140,6 +141,10 @@ LIMIT_REACHED = Way(
     "hungry", "out_of_memory", "a rank takes more than its pod's limit", variant="killed",
     test=MEMORY,
 )  # fmt: skip
+OTHER_SIZE = Way(
+    "other_size", "wrong_world_size", "three ranks where two saved, each its own", test=ENDINGS
+)
+OTHER_ENTRIES = Way("other_entries", "user_error", "a state with an entry more", test=ENDINGS)
 SERVER_LOST = Way(
     "ps-0", "peer_lost", "a parameter server is killed", variant="TensorFlow's", test=TENSORFLOW
 )
@@ -167,4 +172,4 @@ def ways(kind: str, variant: str, among: tuple[Way, ...]) -> list[Way]:
     return list(dict.fromkeys(found))
 
 
-OF_PROCESSES = (*PROCESSES, LIMIT_REACHED, SERVER_LOST)
+OF_PROCESSES = (*PROCESSES, LIMIT_REACHED, SERVER_LOST, OTHER_SIZE, OTHER_ENTRIES)

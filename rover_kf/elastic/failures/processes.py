@@ -10,6 +10,7 @@ from rover_kf.elastic.failures import accelerators
 from rover_kf.elastic.failures.rule import (
     FAIL_JOB,
     JOB,
+    OTHER_WORLD,
     POD,
     PROCESS,
     RAISE_MEMORY,
@@ -196,6 +197,13 @@ PEERS = (
 
 PROGRAM = (
     Rule(
+        "wrong_world_size",
+        JOB,
+        OTHER_WORLD,
+        "each rank saved its own state, and only a world of as many ranks can go on from it",
+        errors=frozenset({"WrongWorldSize"}),
+    ),
+    Rule(
         "user_error",
         JOB,
         FAIL_JOB,
@@ -209,6 +217,7 @@ PROGRAM = (
                 "InputError",
                 "UnsupportedState",
                 "ArenaTooSmall",
+                "DoesNotFit",
             }
         ),
         permanent_if_repeated=True,

@@ -25,6 +25,8 @@ BEYOND_CONTAINER = frozenset({RESTART_CONTAINER, REPLACE_POD, REPLACE_NODE})
 """What cannot be done from inside the container: the launcher ends it with EXIT_RETRY."""
 FAIL_JOB = "fail_job"
 """No restart can help."""
+OTHER_WORLD = "other_world"
+"""Only a world of another size can go on: no restart helps while all pods are there."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

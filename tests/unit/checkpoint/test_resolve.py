@@ -77,10 +77,10 @@ def test_a_sharded_state_of_another_world_is_refused_not_dropped():
     """Starting from zero in silence would lose the run: an error says what to do."""
     requests = _ask((_held(0, 20, world=3),), (_held(1, 20, world=3),))
     with pytest.raises(
-        errors.CheckpointError, match="world of 3, each rank its own, and this one has 2"
+        errors.WrongWorldSize, match="world of 3, each rank its own, and this one has 2"
     ):
         resolve(requests, None)
-    with pytest.raises(errors.CheckpointError, match="world of 4"):
+    with pytest.raises(errors.WrongWorldSize, match="world of 4"):
         resolve(_ask((), ()), Stored(5, "folder", fits=False, world_size=4))
 
 

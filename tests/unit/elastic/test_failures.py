@@ -104,6 +104,9 @@ def wrapped(kind: type[BaseException], cause: BaseException) -> Evidence:
         (wrapped(ValueError, OSError("no answer")), "outside", "restart", True),
         (raised(errors.SidecarUnavailable), "outside", "restart", True),
         (raised(errors.ArenaTooSmall), "user_error", "fail_job", True),
+        (raised(errors.DoesNotFit), "user_error", "fail_job", True),
+        (raised(errors.WrongWorldSize), "wrong_world_size", "other_world", True),
+        (raised(errors.CheckpointError), "outside", "restart", True),
         (
             wrapped(ValueError, RuntimeError("Connection closed by peer")),
             "peer_lost",

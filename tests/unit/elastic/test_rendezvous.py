@@ -263,6 +263,28 @@ def test_an_import_error_after_steps_is_tried_again():
     assert closed.verdict.startswith("the same error in the same place again")
 
 
+@pytest.mark.parametrize(("there", "ends"), [(3, True), (2, False)])
+def test_a_world_of_another_size_is_waited_for_while_pods_lack(there, ends):
+    """No restart makes it: the job ends. With a pod away one may, and the budget is spent on it."""
+    job = make(3, min_nodes=2)
+    for launcher in job.launchers[:there]:
+        launcher.start()
+    run(job, 20)
+    world = job.rendezvous.world
+    world.progress.ever = False
+    report(job, job.launchers[0], "wrong_world_size", "a world of 4", action="other_world")
+    assert bool(world.closed) == ends
+    assert job.rendezvous.steward.restarts.budget.spent == ({} if ends else {1: "wrong_world_size"})
+
+
+def test_a_world_that_has_trained_is_given_time_to_be_its_size_again():
+    """Its pods or whoever scaled it may bring it back."""
+    job = training(2, step=5)
+    report(job, job.launchers[0], "wrong_world_size", "a world of 3", action="other_world")
+    assert job.rendezvous.world.closed is None
+    assert job.rendezvous.steward.restarts.budget.spent == {1: "wrong_world_size"}
+
+
 def test_failures_count_once_a_round():
     """Two reports of one round spend the budget once; beyond it the job closes with the reason."""
     job = make(2, restarts=1)

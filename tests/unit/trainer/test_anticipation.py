@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_told_only_if_it_is_the_one(slots):
     live = _state(9.0, extra=torch.zeros(2))
     anticipation = slots.look(live)
     assert not anticipation.is_ready
-    with pytest.raises(errors.CheckpointError, match=r"state\['extra'\] is not in the checkpoint"):
+    with pytest.raises(errors.DoesNotFit, match=r"state\['extra'\] is not in the checkpoint"):
         anticipation.finish(wrong)
     anticipation.finish(reply)
     assert _equal(live, fits)
