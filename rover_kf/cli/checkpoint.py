@@ -7,12 +7,14 @@ from __future__ import annotations
 import json
 import pathlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from rover_kf import errors
 from rover_kf.api import codec
+from rover_kf.checkpoint.manifest import Folder
 from rover_kf.cli import checkpoint_tables as tables
 from rover_kf.cli.output import printer
 from rover_kf.inspection import removal
@@ -164,13 +166,23 @@ def remove(path: str, steps: tuple[str, ...], force: bool) -> None:  # noqa: FBT
         raise errors.InputError("name what to remove: steps such as 100, or names of folders")
     folders = place.storage.folders()
     doomed = removal.chosen(folders, words)
-    listed = tuple(listing(place.storage, folders))
-    objection = removal.objection(listed, {folder.name for folder in doomed})
-    if objection and not force:
-        raise errors.InputError(f"{objection}; nothing was removed. --force removes it")
+    if not force:
+        _check_removal(place, folders, doomed)
     for folder in doomed:
         place.storage.remove(folder)
         click.echo(f"{folder.location} removed")
+
+
+def _check_removal(place: Place, folders: Sequence[Folder], doomed: Sequence[Folder]) -> None:
+    """Make sure that the job has a good one left."""
+    by_name = {folder.name: folder for folder in folders}
+    objection = removal.objection(
+        tuple(listing(place.storage, folders)),
+        {folder.name for folder in doomed},
+        lambda name: check(place.storage, by_name[name]).whole,
+    )
+    if objection:
+        raise errors.InputError(f"{objection}; nothing was removed. --force removes it")
 
 
 def _open(place: Place, step: int | None, rank: int) -> WholeState:

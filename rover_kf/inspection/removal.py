@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoints a person may remove, and what must be forced; pure."""
+"""Which checkpoints a person may remove, and what must be forced."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from rover_kf import errors
 from rover_kf.checkpoint import manifest
@@ -33,17 +33,22 @@ def chosen(folders: Sequence[Folder], words: Sequence[str]) -> tuple[Folder, ...
     return tuple(found)
 
 
-def objection(listed: Sequence[Listed], doomed: Collection[str]) -> str:
+def objection(
+    listed: Sequence[Listed], doomed: Collection[str], is_whole: Callable[[str], bool]
+) -> str:
     """Why these should not go without force; empty: they may.
 
     Args:
         listed: everything of the job, oldest first.
         doomed: names of folders.
+        is_whole: whether a folder's files are to the last byte what was written; asked of those
+            that look good, the newest first, until one is.
     """
-    good = [item.name for item in listed if not item.problem]
-    if good and good[-1] in doomed:
-        return f"{good[-1]} is the newest good checkpoint: the job would resume from it"
-    if not good:
+    looking_good = [item.name for item in listed if not item.problem]
+    newest = next(filter(is_whole, reversed(looking_good)), None)
+    if newest in doomed:
+        return f"{newest} is the newest good checkpoint: the job would resume from it"
+    if newest is None:
         return "none of the job's checkpoints is good: a damaged one may be all that is left"
     for item in listed:
         if item.name in doomed and item.problem == UNFINISHED:

@@ -155,6 +155,18 @@ def test_rm_keeps_what_the_job_needs(job, call):
     assert list(job.path.iterdir()) == []
 
 
+def test_rm_keeps_an_older_one_where_the_newest_is_damaged(job, call):
+    """Its size is right and a bit is not: the one before it is what the job would resume from."""
+    flip(job.folder(3, 2) / "rank-00001.safetensors")
+    code, _, err = call("rm", job.path, 2, 1)
+    assert (code, f"{SECOND} is the newest good checkpoint" in err) == (2, True)
+    assert len(job.storage.whole()) == 3
+    assert call("rm", job.path, 3, 1)[0] == 0
+    flip(job.folder(2) / "rank-00002.safetensors")
+    assert "a damaged one may be all that is left" in call("rm", job.path, 2)[2]
+    assert [path.name for path in job.path.iterdir()] == [SECOND]
+
+
 def test_rm_of_what_is_not_there_removes_nothing(job, call):
     """One wrong word among good ones; no word at all."""
     code, _, err = call("rm", job.path, 1, 9)
