@@ -127,6 +127,8 @@ ENV_MASTERS = "ROVER_MASTERS"
 ENV_CHECKPOINT_PATH = "ROVER_CHECKPOINT_PATH"
 """A folder, or a URL that begins with one of OBJECT_SCHEMES."""
 OBJECT_SCHEMES = ("s3://", "gs://", "az://")
+OBJECT_URL = r"(?:s3|gs|az)://[a-zA-Z0-9][\w.-]+(?:/[\w.=+~-]+)*/?"
+"""Pattern of such a URL: without a user, a password or a query."""
 ENV_CHECKPOINT_SHARDS = "ROVER_CHECKPOINT_SHARDS"
 """In the trainer container of a TFJob's chief: the job's folder that its parameter servers write
 their variables to."""

@@ -30,7 +30,10 @@ _FULL = re.compile(
     r"status code: 507|no space|InsufficientStorage|QuotaExceeded|StorageFull", re.IGNORECASE
 )
 
-_SECRET = f"the Secret that {names.PREFIX}checkpoint.secret names"
+_SECRET = (
+    f"the Secret that {names.PREFIX}checkpoint.secret names (a job's), or the environment "
+    "(a command's)"
+)
 
 
 def describe(error: Exception) -> str:

@@ -19,6 +19,8 @@ from rover_kf.inspection.listing import Listed
 from rover_kf.inspection.values import values
 from rover_kf.inspection.whole_state import WholeState
 
+_MOST_SHOWN = 80
+"""Characters of a plain value: a generator's state is thousands."""
 _AGES = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
@@ -104,7 +106,7 @@ def shown(state: WholeState) -> Iterator[Table | Text]:
     yield tensors
     plain = Table("value", "content", box=None)
     for value in values(state.tree()):
-        plain.add_row(Text(value.name), Text(repr(value.content)))
+        plain.add_row(Text(value.name), Text(_cut(repr(value.content))))
     yield plain
     yield Text(summary(state))
     if state.own and content.world_size > 1:
@@ -135,7 +137,11 @@ def described(state: WholeState) -> dict[str, Any]:
 def difference(found: Difference) -> str:
     """One difference in a line."""
     whose = f" of rank {found.rank}" if found.rank else ""
-    sides = f"{found.a or '-'} | {found.b or '-'}"
+    # Of two long ones that begin alike the place where they no longer are.
+    pairs = enumerate(zip(found.a, found.b, strict=False))
+    alike = next((at for at, (a, b) in pairs if a != b), min(len(found.a), len(found.b)))
+    begin = max(alike - _MOST_SHOWN // 2, 0)
+    sides = " | ".join(_cut(side, begin) or "-" for side in (found.a, found.b))
     compared = found.comparison
     if compared is not None:
         largest = "-" if compared.largest is None else f"{compared.largest:.6g}"
@@ -155,6 +161,14 @@ def comparison(a: WholeState, b: WholeState, count: int) -> str:
     if count:
         return f"{count} differences between {_name(a)} and {_name(b)}{note}"
     return f"{_name(a)} and {_name(b)} are equal bit by bit{note}"
+
+
+def _cut(text: str, begin: int = 0) -> str:
+    """As much of a text as a line takes, from there on if it is longer."""
+    if len(text) <= _MOST_SHOWN:
+        return text
+    shown = text[begin : begin + _MOST_SHOWN]
+    return "…" * (begin > 0) + shown + "…" * (begin + _MOST_SHOWN < len(text))
 
 
 def _metrics(found: Mapping[str, float]) -> str:

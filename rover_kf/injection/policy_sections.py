@@ -52,7 +52,7 @@ class CheckpointPolicy(Section):
 
     path: str | None = Field(
         default=None,
-        pattern=r"^(?:/(?:[^/\x00]+/?)*|(?:s3|gs|az)://[a-zA-Z0-9][\w.-]+(?:/[\w.=+~-]+)*/?)$",
+        pattern=rf"^(?:/(?:[^/\x00]+/?)*|{names.OBJECT_URL})$",
         description="an absolute path on a volume that the trainer mounts, or a URL such as "
         "s3://bucket/prefix (s3, gs, az) without credentials",
     )

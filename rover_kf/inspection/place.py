@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import re
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -75,6 +76,7 @@ def locate(path: str) -> Place:
     Raises:
         InputError: it is no such thing.
     """
+    _check_url(path)
     is_url = path.startswith(names.OBJECT_SCHEMES)
     text = path.rstrip("/") if is_url else str(pathlib.Path(path).resolve())
     if not is_url and not pathlib.Path(text).is_dir():
@@ -89,6 +91,17 @@ def locate(path: str) -> Place:
     if not is_url:
         _check_level(place, pathlib.Path(text))
     return place
+
+
+def _check_url(path: str) -> None:
+    """Refuse what no job's policy takes, without showing it: a key may be in it."""
+    scheme, is_url, _ = path.partition("://")
+    if is_url and not re.fullmatch(names.OBJECT_URL, path):
+        raise errors.InputError(
+            f"{scheme}://… is no URL of a job's checkpoints; allowed: one such as "
+            "s3://bucket/prefix/job (s3, gs, az) without a user, a password or a query. Keys come "
+            "from variables in the environment, such as AWS_ACCESS_KEY_ID"
+        )
 
 
 def _check_level(place: Place, folder: pathlib.Path) -> None:

@@ -56,14 +56,15 @@ class WholeState:
         Raises:
             TornSnapshot: it cannot be read.
         """
+        location = f"{self.folder.location}/{self.files[0].name}"
         try:
-            encoded = json.loads(self.content.metadata[snapshot.STATE_KEY])
+            found = plain.decode(json.loads(self.content.metadata[snapshot.STATE_KEY]), Reference)
         except (KeyError, ValueError) as cause:
-            message = f"{self.folder.location} holds no state: {cause!r}"
-            raise errors.TornSnapshot(message) from cause
-        found = plain.decode(encoded, Reference)
+            raise errors.TornSnapshot(f"{location} holds no state: {cause!r}") from cause
+        except errors.TornSnapshot as error:
+            raise errors.TornSnapshot(f"{location}: {error}") from error
         if not isinstance(found, dict):
-            raise errors.TornSnapshot(f"{self.folder.location}: the state is no dict")
+            raise errors.TornSnapshot(f"{location}: the state is no dict")
         return found
 
     def of_rank(self, rank: int) -> WholeState:
@@ -114,8 +115,18 @@ def open_state(storage: Storage, folder: Folder, rank: int = 0) -> WholeState:
     """
     content = storage.load(folder)
     files = _ordered(content, rank)
-    heads = tuple(stored.head(storage, folder, file) for file in files)
+    heads = tuple(_head(storage, folder, file) for file in files)
     return _put_together(storage, folder, content, files, heads)
+
+
+def _head(storage: Storage, folder: Folder, file: RankFile) -> Snapshot:
+    """What a file says it holds; if that is damaged the message says which file it is."""
+    try:
+        found = stored.head(storage, folder, file)
+        kinds_of(found)
+    except errors.TornSnapshot as error:
+        raise errors.TornSnapshot(f"{folder.location}/{file.name}: {error}") from error
+    return found
 
 
 def _ordered(content: Manifest, rank: int) -> tuple[RankFile, ...]:
@@ -134,6 +145,9 @@ def _put_together(
     files: tuple[RankFile, ...],
     heads: tuple[Snapshot, ...],
 ) -> WholeState:
-    made = assembly.plan(heads, 0)
+    try:
+        made = assembly.plan(heads, 0)
+    except errors.CheckpointError as error:  # which of the files is wrong nothing tells
+        raise errors.CheckpointError(f"{folder.location}: {error}") from error
     found = snapshot.read(made.header, made.length)
     return WholeState(storage, folder, content, files, heads, made, found)

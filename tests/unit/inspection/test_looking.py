@@ -12,6 +12,7 @@ import shutil
 
 import pytest
 import stored_states
+import torch
 from object_server import object_server, offer
 
 from rover_kf.checkpoint import manifest
@@ -104,6 +105,40 @@ def test_show_says_whose_values_are_shown(three, call):
     assert out.splitlines()[0].endswith(SECOND)
     assert any(line.split() == ["rank", "2"] for line in out.splitlines())
     assert "own; each" not in call("show", three.folder(1))[1]
+
+
+def test_long_values_are_cut_for_people(tmp_path, call):
+    """Generators' states are thousands of characters: a line shows some, JSON has all; of two that
+    differ the place where they do."""
+    storage = open_storage(str(tmp_path), "demo")
+    for step in (1, 2):
+        state = {"generators": {"python": (3, (0,) * 624, step), "numpy": b"x" * 2500}}
+        stored_states.store(storage, step, [{**state, "w": torch.ones(1)}])
+    one, two = (storage.folder(step, 1).location for step in (1, 2))
+    out = call("show", one)[1]
+    assert max(map(len, out.splitlines())) < 200
+    assert "(3, (0, 0, 0" in out
+    assert len(call("show", one, "--json")[1]) > 2500
+    code, out, _ = call("diff", one, two)
+    assert (code, max(map(len, out.splitlines())) < 300) == (1, True)
+    assert "0), 1) | …" in out
+    assert len(call("diff", one, two, "--json")[1]) > 2 * 3 * 624
+
+
+def test_a_damaged_header_is_told_with_its_file(job, call):
+    """By whatever reads it, whichever bit it is; where files differ in a shape, with their step."""
+    path = job.folder(2) / "rank-00001.safetensors"
+    content = bytearray(path.read_bytes())
+    end = int.from_bytes(content[:8], "little") + 8
+    for at in (8, *range(9, end, end // 40)):
+        for bit in (1, 0x80):
+            damaged = content.copy()
+            damaged[at] ^= bit
+            path.write_bytes(damaged)
+            code, _, err = call("show", job.path, "--step", 2, "--rank", 1, "--json")
+            assert code == 0 or str(path) in err or f"{job.folder(2)}: " in err, err
+    code, _, err = call("diff", job.folder(1), job.folder(2))
+    assert (code, str(path) in err) == (1, True), err
 
 
 def test_verify_reads_every_byte(job, call):
@@ -237,6 +272,24 @@ def test_bad_input_ends_with_2(three, call, words, said):
     paths = {"root": three.path.parent, "job": three.path}
     code, _, err = call(*(word.format(**paths) for word in words))
     assert (code, said in err) == (2, True), err
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3://user:secretpw@bucket/x",
+        "s3://bucket/x?AWS_SECRET_ACCESS_KEY=secretpw",
+        "S3://user:secretpw@bucket/x",
+        "https://user:secretpw@example.org/x/step-000000000001-1",
+        "s3://secretpw@/x",
+    ],
+)
+def test_a_key_in_a_url_is_refused_and_not_shown(call, path):
+    """Terminals are logged, too; where keys belong is said."""
+    for words in (("ls", path), ("diff", path, path), ("rm", path, 1)):
+        code, out, err = call(*words)
+        assert (code, "in the environment" in err) == (2, True), err
+        assert "secretpw" not in out + err
 
 
 def test_an_object_store_is_looked_at_the_same_way(tmp_path, monkeypatch, call):
