@@ -44,12 +44,12 @@ class Shard:
             kept: what the snapshot says of it; None: it is a whole tensor.
 
         Raises:
-            CheckpointError: it is another part.
+            DoesNotFit: it is another part.
         """
         whole, begins = _placed(part, kept)
         here = (self.piece.shape, self.piece.offsets, self.sizes)
         if (whole, begins if part.numel() else here[1], tuple(part.shape)) != here:
-            raise errors.CheckpointError(
+            raise errors.DoesNotFit(
                 f"{name} came as a part of shape {tuple(part.shape)} of {whole}, which begins at "
                 f"{begins}; this rank holds {self.sizes} of {self.piece.shape}, from "
                 f"{self.piece.offsets}. Was the mesh changed at the same number of ranks? Restore "

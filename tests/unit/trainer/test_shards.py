@@ -72,7 +72,7 @@ SHARD = shards.Shard(_Mesh((2,), (1,)), (Shard(0),), (3, 1), Piece((4, 3), (2, 0
 def test_a_part_of_the_right_shape_may_be_another_one(kept):
     """As where the mesh was made anew with other neighbours: its values would be in the wrong
     place."""
-    with pytest.raises(errors.CheckpointError, match="Was the mesh changed"):
+    with pytest.raises(errors.DoesNotFit, match="Was the mesh changed"):
         SHARD.join("w", torch.zeros(2, 3), kept)
 
 
