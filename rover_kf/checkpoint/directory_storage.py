@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
@@ -95,7 +94,7 @@ class DirectoryStorage:
         with _refusals(f"{path} cannot be listed"):
             if not path.is_dir():
                 return {}
-            found = {item.name: _size(item) for item in path.iterdir()}
+            found = {item.name: self._files.size(item) for item in path.iterdir()}
         return {name: size for name, size in found.items() if size is not None}
 
     def read_manifest(self, folder: Folder) -> Manifest:
@@ -129,8 +128,11 @@ class DirectoryStorage:
         with _refusals(f"{path} cannot be removed"):
             self._files.remove(self._manifest_path(folder))
             self._files.sync_folder(path)
-            for item in path.iterdir():
-                self._files.remove(item)
+            with os.scandir(path) as listed:
+                items = [(item.path, item.is_dir(follow_symlinks=False)) for item in listed]
+            for item, is_folder in items:
+                remove = self._files.remove_tree if is_folder else self._files.remove
+                remove(pathlib.Path(item))
             self._files.remove_folder(path)
 
     def collect(
@@ -153,13 +155,22 @@ class DirectoryStorage:
             spared=spared,
             below=below,
         )
-        for folder in doomed:
-            self.remove(folder)
+        refused = [error for error in map(self._remove_or_tell, doomed) if error is not None]
         with _refusals(f"{self.root} cannot be tidied"):
             for folder in set(good) - set(doomed):
                 for leftover in (self.root / folder.name).glob(f"*{_PART}"):
                     self._files.remove(leftover)
+        if refused:
+            raise refused[0]
         return doomed
+
+    def _remove_or_tell(self, folder: Folder) -> errors.StorageFailed | None:
+        """Remove a checkpoint; one that cannot be removed must not keep the others."""
+        try:
+            self.remove(folder)
+        except errors.StorageFailed as error:
+            return error
+        return None
 
     def _path(self, folder: Folder, file: RankFile) -> pathlib.Path:
         return self.root / folder.name / file.name
@@ -168,7 +179,7 @@ class DirectoryStorage:
         return self.root / folder.name / manifest.NAME
 
     def _has_manifest(self, folder: Folder) -> bool:
-        return _size(self._manifest_path(folder)) is not None
+        return self._files.size(self._manifest_path(folder)) is not None
 
     def _make_folder(self, path: pathlib.Path) -> None:
         # Synced also where it is there: whoever made it may have died before its name was safe.
@@ -208,14 +219,6 @@ class DirectoryStorage:
     def _place(self, part: pathlib.Path, path: pathlib.Path) -> None:
         self._files.rename(part, path)
         self._files.sync_folder(path.parent)
-
-
-def _size(path: pathlib.Path) -> int | None:
-    try:
-        found = path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _opened(path: pathlib.Path) -> int:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The system calls by which a checkpoint reaches storage, one method each.
+"""The system calls by which a checkpoint reaches storage, a method each.
 
 Storage uses nothing else to change the file system, so that a test can stop it after any single
 call and see what a crash there leaves.
@@ -12,6 +12,8 @@ import errno
 import fcntl
 import os
 import pathlib
+import shutil
+import stat
 
 
 class Files:
@@ -78,3 +80,15 @@ class Files:
     def remove_folder(self, path: pathlib.Path) -> None:
         """Remove an empty folder."""
         path.rmdir()
+
+    def remove_tree(self, path: pathlib.Path) -> None:
+        """Remove a folder and what is in it; where links lead to stays, also if they come late."""
+        shutil.rmtree(path)
+
+    def size(self, path: pathlib.Path) -> int | None:
+        """Bytes of a file; None if there is none, or something that is no plain file."""
+        try:
+            found = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None

@@ -24,7 +24,7 @@ from rover_kf import errors
 from rover_kf.checkpoint import manifest
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.files import Files
-from rover_kf.checkpoint.manifest import Folder, RankFile
+from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.pieces import PIECE_BYTES
 from rover_kf.checkpoint.retention import Best, Spare
 from rover_kf.checkpoint.slot_content import SlotContent
@@ -89,12 +89,30 @@ class _ToldFiles(Files):
         self._parent.alive()
 
 
+    def remove_tree(self, path: pathlib.Path) -> None:
+        """Remove a folder and what is in it."""
+        super().remove_tree(path)
+        self._parent.alive()
+
+    def size(self, path: pathlib.Path) -> int | None:
+        """Bytes of a file; None if there is none."""
+        found = super().size(path)
+        self._parent.alive()
+        return found
+
+
 class _ToldStorage(DirectoryStorage):
-    """A folder, of whose pieces the sidecar hears."""
+    """A folder, of whose pieces and manifests the sidecar hears."""
 
     def __init__(self, root: pathlib.Path, parent: _Parent) -> None:
         super().__init__(root, _ToldFiles(parent))
         self._parent = parent
+
+    def read_manifest(self, folder: Folder) -> Manifest:
+        """Read a manifest; its files are not looked at."""
+        found = super().read_manifest(folder)
+        self._parent.alive()
+        return found
 
     def read_range(
         self, folder: Folder, file: RankFile, offset: int, length: int

@@ -197,6 +197,49 @@ def test_a_look_that_is_refused_once_is_an_error_of_ours(tmp_path, monkeypatch, 
     look(storage)
 
 
+def test_what_somebody_put_into_a_checkpoint_goes_with_it(tmp_path):
+    """Folders of a notebook's server, say; where links lead to stays."""
+    storage, own = DirectoryStorage(tmp_path / "job"), tmp_path / "own"
+    _persist(storage, tmp_path / "slot", 1)
+    own.mkdir()
+    (own / "kept").touch()
+    added = storage.root / storage.folders()[0].name / ".ipynb_checkpoints"
+    (added / "deeper").mkdir(parents=True)
+    (added / "deeper" / "a file").touch()
+    (added / "a link").symlink_to(own)
+    (added.parent / "another link").symlink_to(own)
+    _persist(storage, tmp_path / "slot", 2)
+    assert [folder.step for folder in storage.folders()] == [2]
+    assert [path.name for path in own.iterdir()] == ["kept"]
+
+
+def test_a_folder_that_cannot_be_removed_keeps_no_other(tmp_path):
+    """The oldest, at each retention: the others go, and it is named."""
+
+    class Stuck(Files):
+        def remove(self, path):
+            if path.parent.name.startswith("step-000000000001-"):
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+            super().remove(path)
+
+    storage = DirectoryStorage(tmp_path / "job")
+    for step in (1, 2, 3):
+        root = tmp_path / f"job-{step}"
+        _persist(DirectoryStorage(root), tmp_path / "slot", step)
+        storage.root.mkdir(exist_ok=True)
+        (folder,) = DirectoryStorage(root).folders()
+        (root / folder.name).rename(storage.root / folder.name)
+    stuck = DirectoryStorage(storage.root, Stuck())
+    leftover = storage.root / storage.folders()[-1].name / "rank-00007.safetensors.part"
+    leftover.touch()
+    for _ in range(2):
+        with pytest.raises(errors.StorageFailed, match="step-000000000001-1 cannot be removed"):
+            stuck.collect(1, generation=1)
+        assert [folder.step for folder in storage.whole()] == [1, 3]
+        assert not leftover.exists()
+    assert _restored(storage.root) == 3
+
+
 def test_damaged_files_are_refused_and_named(tmp_path):
     """Truncated at any of many places, any bit flipped, missing: TornSnapshot with the file."""
     storage = DirectoryStorage(tmp_path / "job")

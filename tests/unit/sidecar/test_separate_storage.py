@@ -107,6 +107,41 @@ def test_refusals_are_those_of_the_folder(storage, slot, tmp_path):
         storage.write_slot(storage.folder(2, 1), 0, content(slot))
 
 
+SLOW = """
+import pathlib, time
+look = pathlib.Path.lstat
+def slowly(path):
+    time.sleep(0.05)
+    return look(path)
+pathlib.Path.lstat = slowly
+"""
+"""In each process of a storage: a look takes as long as on a server that is far away."""
+
+
+def test_many_looks_that_are_slow_are_no_hang(tmp_path, monkeypatch):
+    """Together they take longer than one word is waited for; each is told."""
+    plain = DirectoryStorage(tmp_path / "demo")
+    steps = range(1, 21)
+    for step in steps:
+        files = tuple(
+            plain.write_rank(plain.folder(step, 1), rank, [memoryview(b"state")], 5)
+            for rank in range(2)
+        )
+        plain.write_manifest(Manifest(step, 1, 2, replicated=True, files=files))
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW)
+    path = os.pathsep.join([str(tmp_path / "slow"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    monkeypatch.setenv("PYTHONPATH", path)
+    storage = SeparateStorage(tmp_path / "demo", Cap(0), patience=(1, 1))
+    try:
+        assert [folder.step for folder in storage.whole()] == list(steps)
+        gone = storage.collect(1, generation=1, spare=Spare(every=2))
+        assert [folder.step for folder in gone] == list(steps)[::2]
+        assert storage.silent_seconds == 0
+    finally:
+        storage.close()
+
+
 def test_what_the_system_refuses_is_the_storages_or_the_slots(storage, slot, tmp_path, monkeypatch):
     """A slot that is gone is torn; what a listing comes upon is a refusal of the storage."""
     gone = dataclasses.replace(content(slot), slot=tmp_path / "gone")
