@@ -125,7 +125,12 @@ class Commits:
             self._has_looked = not found.wrong
             self._ledger = commit.Ledger(committed=found.committed)
             generation = found.generation
-        await self._common.recall()
+        recalled, committed = await self._common.recall(), self._ledger.committed
+        if recalled is not None and committed is not None:
+            began = [reply.step for reply in recalled.plan.values() if reply.step is not None]
+            # What the round itself has committed is newer than what it began with.
+            if began and began[0] < committed[1] and committed[0] < recalled.round:
+                self._ledger = commit.forget_committed(self._ledger)
         return generation
 
     def routes(self) -> list[web.RouteDef]:
@@ -209,7 +214,7 @@ class Commits:
         return reply(Acknowledged(done=False, reason=why))
 
     def _is_durable(self, step: int) -> bool:
-        return (self.durable_step or 0) >= step
+        return self.durable_step is not None and self.durable_step >= step
 
     # -- commit ------------------------------------------------------------------------------
 

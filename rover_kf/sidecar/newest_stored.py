@@ -61,7 +61,7 @@ def _stored(
     warn: Callable[[str], None],
     pause: Pause,
 ) -> Stored | None:
-    """The newest checkpoint that is whole to the last byte, if it is newer than that step."""
+    """The newest checkpoint that is whole to the last byte, if newer than that step (0: any)."""
     world_size = len(requests)
     refused = {step for request in requests for step in request.refused}
     # With nothing in memory, to begin anew would in the end replace what is on storage.
@@ -76,7 +76,7 @@ def _stored(
         return None
     wrong: list[str] = []
     for folder in reversed(folders):
-        if folder.step <= above or folder.step in refused:
+        if (above and folder.step <= above) or folder.step in refused:
             continue
         try:
             found = _verified(storage, folder, warn, pause)

@@ -129,16 +129,16 @@ class Persister:
         """
         deadline = time.monotonic() + _FLUSH_SECONDS
         while True:
-            newest = 0
+            newest: int | None = None
             for local_rank in await asyncio.to_thread(self._slots.local_ranks):
                 seals = self._slots.arena(local_rank).sealed()
                 if not seals:
                     continue
-                newest = max(newest, seals[0].step)
+                newest = max(newest or 0, seals[0].step)
                 refused = await self._flushed(local_rank, seals[0], deadline)
                 if refused:
                     return await self._is_durable_anyway(newest, refused)
-            if not newest:
+            if newest is None:
                 return Acknowledged(reason="nothing was saved")
             # A coordinator that has died meanwhile has forgotten the reports: tell them again.
             reply = await self.wait_durable(newest, _LONG_POLL_SECONDS)

@@ -88,7 +88,6 @@ class _ToldFiles(Files):
         super().remove(path)
         self._parent.alive()
 
-
     def remove_tree(self, path: pathlib.Path) -> None:
         """Remove a folder and what is in it."""
         super().remove_tree(path)

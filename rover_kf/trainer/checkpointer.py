@@ -216,7 +216,7 @@ class Checkpointer:
             metrics: what was measured of this state; as for save, where the step is saved.
 
         Raises:
-            InputError: a metric is no number, or the step is none or goes back.
+            InputError: a metric is no number, or the step is below 1 or goes back.
             SystemExit: the job is about to change its size: the step is saved and the process
                 leaves with code 143, to go on from here in the new world.
             UnsupportedState: the state holds something that cannot be stored.
@@ -266,7 +266,7 @@ class Checkpointer:
                 not finite counts as not measured.
 
         Raises:
-            InputError: a metric is no number, or the step is none or goes back.
+            InputError: a metric is no number, or the step is below 1 or goes back.
             UnsupportedState: the state holds something that cannot be stored.
             ArenaTooSmall: the state does not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
@@ -282,7 +282,7 @@ class Checkpointer:
         """Save tensors under names of the caller's, which name their boxes in ``rover.pieces``.
 
         Raises:
-            InputError: the step is no whole number, or goes back.
+            InputError: the step is no whole number, below 1, or goes back.
             ArenaTooSmall: they do not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
             CheckpointError: the copy of an earlier step failed.

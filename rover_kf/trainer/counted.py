@@ -18,13 +18,19 @@ def counted(step: Any, last: int) -> int:
         last: that this process has saved or restored; 0: none.
 
     Raises:
-        InputError: it is no whole number, or below the last one; the same again is another try.
+        InputError: it is no whole number, below 1 or below the last one; the same again is another
+            try.
     """
     try:
         number = operator.index(step)
     except (TypeError, RuntimeError, ValueError) as cause:
         raise errors.InputError(f"step is {step!r}; a whole number is needed") from cause
-    if 0 < number < last:
+    if number < 1:
+        raise errors.InputError(
+            f"step is {number}; count steps from 1: 0 is what restore returns where nothing was "
+            "saved"
+        )
+    if number < last:
         raise errors.InputError(
             f"step {number} after step {last}, which this process has saved or restored: a restore "
             "takes the highest number, so what is saved below it would be lost; count on from "

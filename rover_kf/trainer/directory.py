@@ -92,7 +92,7 @@ class DirectoryCheckpointer:
 
         Raises:
             InputError: there is no such folder, or no file in it, a metric is no number, or the
-                step is none or goes back.
+                step is below 1 or goes back.
             UnsupportedState: it has links that lead out of it, or what is neither file nor folder.
             CheckpointError: a file changed while it was read.
             ArenaTooSmall: the files do not fit; the message has the size to set.

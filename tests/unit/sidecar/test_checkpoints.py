@@ -110,9 +110,11 @@ def test_flush_makes_the_newest_step_durable(tmp_path):
     with checkpoint_pod.pods(tmp_path, 1, storage=storage, persist_seconds=3600.0) as (pod,):
         trainer = Trainer(pod)
         assert trainer.flush() == Acknowledged(reason="nothing was saved")
-        for step in (1, 2, 3):
-            trainer.save(step, _state(b"%d" % step))
-        assert trainer.flush() == Acknowledged()
+        for steps in ((0,), (1, 2, 3)):
+            for step in steps:
+                trainer.save(step, _state(b"%d" % step))
+            assert trainer.flush() == Acknowledged()
+            assert (storage / "demo" / f"step-{step:012d}-1" / "manifest.json").exists()
         file = storage / "demo" / "step-000000000003-1" / "rank-00000.safetensors"
         assert file.read_bytes() == _state(b"3")
         assert trainer.flush() == Acknowledged()

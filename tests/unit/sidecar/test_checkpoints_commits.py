@@ -308,6 +308,46 @@ def test_a_stray_file_holds_up_no_job(tmp_path):
             assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(21))).done
             assert coordinator.story.lines[-1][0] == names.EVENT_DURABLE
 
+
+def test_what_a_job_went_back_behind_is_not_durable_after_a_restart(tmp_path):
+    """The newest checkpoint was damaged. Also a coordinator that begins anew in that round says of
+    no later step that it is durable, until one is."""
+    (tmp_path / names.RUN_DIR).mkdir()
+
+    async def scene(*, resolves: bool, durable: bool) -> None:
+        async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
+            await coordinator.commits.first_generation()
+            if resolves:
+                assert (await coordinator.resolve(0, round_=2, world=1)).step == 50
+            asked = WaitRequest(60, "durable", 0.0)
+            assert (await coordinator.ask(names.PATH_COMMIT_WAIT, asked)).done is durable
+
+    async def commits(*steps: int, round_: int) -> None:
+        async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
+            await coordinator.commits.first_generation()
+            for step in steps:
+                report = coordinator.durable(step, round_=round_)
+                assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, report)).done
+
+    asyncio.run(commits(50, 100, round_=1))
+    damaged = tmp_path / "pvc" / "demo" / folder_name(100, 1) / "rank-00000.safetensors"
+    damaged.write_bytes(b"stAte")
+    asyncio.run(scene(resolves=True, durable=False))
+    asyncio.run(scene(resolves=False, durable=False))
+    asyncio.run(commits(60, round_=2))
+    asyncio.run(scene(resolves=False, durable=True))
+
+
+def test_nothing_is_durable_before_anything_is(tmp_path):
+    """Nor is a step 0."""
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
+            asked = WaitRequest(0, "durable", 0.0)
+            assert not (await coordinator.ask(names.PATH_COMMIT_WAIT, asked)).done
+            await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(0))
+            assert (await coordinator.ask(names.PATH_COMMIT_WAIT, asked)).done
+
     asyncio.run(scene())
 
 

@@ -104,6 +104,15 @@ def test_a_round_that_is_over_does_not_try_again(tmp_path):
     assert storage.failures == 98
 
 
+def test_a_step_0_that_is_there_is_restored(tmp_path):
+    """As who counts from there has saved it by other means than a Checkpointer."""
+    storage = DirectoryStorage(tmp_path / "job")
+    file = storage.write_rank(storage.folder(0, 1), 0, iter([memoryview(b"state")]), 5)
+    storage.write_manifest(Manifest(0, 1, 1, replicated=True, files=(file,)))
+    found = newest_stored.choose(storage, _holds(0), (), print, 0)
+    assert (found[0].step, found[0].source) == (0, "storage")
+
+
 def test_damage_costs_a_step_at_once(tmp_path):
     """Other bytes than the manifest says: the older one is taken, without a pause."""
     told: list[str] = []
