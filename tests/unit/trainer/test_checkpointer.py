@@ -390,13 +390,13 @@ def test_outside_rover_it_does_nothing_and_says_so_once(caplog):
     assert "rover-kf train" in caplog.text
 
 
-@pytest.mark.parametrize("step", [0, -1])
-def test_steps_are_counted_from_1(step):
-    """0 stands for a training that has not begun; it is refused wherever the script runs."""
-    checkpointer = Checkpointer(settings=trainer_settings.read({}))
-    for call in (checkpointer.save, checkpointer.step):
-        with pytest.raises(errors.InputError, match=f"step is {step}; count steps from 1"):
-            call(step, {"epoch": 1})
+def test_steps_are_counted_from_1(tmp_path):
+    """0 stands for a training that has not begun."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,), _checkpointer(pod) as checkpointer:
+        for call in (checkpointer.save, checkpointer.step):
+            for step in (0, -1):
+                with pytest.raises(errors.InputError, match=f"step is {step}; count steps from 1"):
+                    call(step, {"epoch": 1})
 
 
 def test_a_missing_sidecar_is_named(tmp_path, monkeypatch):
