@@ -12,14 +12,15 @@ from rover_kf.inspection import safetensors_file
 from rover_kf.inspection.whole_state import WholeState
 from rover_kf.trainer import directory, folder
 
-_KEY, _CONTENT = "folder", {"files", "folders", "links"}
+_KEY, _CONTENT, _LATER = "folder", {"files", "folders", "links"}, {"modes"}
+"""What older versions have not saved stands last."""
 
 
 def is_one(state: WholeState) -> bool:
     """Whether the state is a folder and nothing else."""
     tree = state.tree()
     inside = tree.get(_KEY)
-    return len(tree) == 1 and isinstance(inside, dict) and inside.keys() == _CONTENT
+    return len(tree) == 1 and isinstance(inside, dict) and inside.keys() - _LATER == _CONTENT
 
 
 def write(state: WholeState, path: pathlib.Path) -> None:

@@ -98,11 +98,11 @@ class DirectoryCheckpointer:
             ArenaTooSmall: the files do not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
         """
-        told = measured.to_metadata(metrics)
+        told, root = measured.to_metadata(metrics), folders.named(folder)
         if self._link is None or self._reporter is None:
             self._outside.say()
             return
-        begun, root = time.perf_counter(), pathlib.Path(folder)
+        begun = time.perf_counter()
         step, self._has_saved = counted(step, self._last), True
         try:
             seal = self._taken(step, root, folders.look(root), told)
@@ -126,15 +126,15 @@ class DirectoryCheckpointer:
             The step that was saved; 0, and no folder, if there is nothing to restore.
 
         Raises:
-            InputError: something is there already.
+            InputError: something is there already, or no path is given.
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
             CheckpointError: there is a state that this world cannot take, or no folder's; or a step
                 was saved since the process began.
         """
+        root = folders.named(folder).absolute()
         if self._link is None:
             self._outside.say()
             return 0
-        root = pathlib.Path(folder).absolute()
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise errors.InputError(f"{root} is there already; name a folder that can be made")
         if self._has_saved:
@@ -242,3 +242,6 @@ def put(listed: Folder, found: Snapshot, buffer: mmap.mmap, root: pathlib.Path) 
     # Last, so that nothing is written through one.
     for path, target_path in listed.links:
         (root / path).symlink_to(target_path)
+    # What is in them is there: they may be shut, the inner ones first.
+    for path, mode in reversed(list(zip(listed.folders, listed.modes, strict=False))):
+        (root / path).chmod(mode)

@@ -39,11 +39,32 @@ class Folder:
     """Parents in front."""
     links: tuple[tuple[str, str], ...]
     """Path and where it points, relative to where it stands."""
+    modes: tuple[int, ...] = ()
+    """Permission bits of the folders, in their order; none in what older versions have saved."""
 
     def to_plain(self) -> dict[str, Any]:
         """As it stands in a snapshot's state."""
         files = [(file.path, file.mode) for file in self.files]
-        return {"files": files, "folders": list(self.folders), "links": list(self.links)}
+        return {
+            "files": files,
+            "folders": list(self.folders),
+            "links": list(self.links),
+            "modes": list(self.modes),
+        }
+
+
+def named(path: str | os.PathLike[str]) -> pathlib.Path:
+    """A folder that a script names.
+
+    Raises:
+        InputError: it names none, which would be the working directory.
+    """
+    if not os.fspath(path):
+        raise errors.InputError(
+            "no path of a folder was given; give the one that the framework writes, or '.' for the "
+            "working directory"
+        )
+    return pathlib.Path(path)
 
 
 def look(root: pathlib.Path) -> Folder:
@@ -56,13 +77,14 @@ def look(root: pathlib.Path) -> Folder:
     if not root.is_dir():
         raise errors.InputError(f"{root} is no folder; save what the framework has written")
     found = [(path, path.lstat()) for path in _below(root)]
-    files, folders, links = [], [], []
+    files, folders, links, modes = [], [], [], []
     for path, status in found:
         name = _name(path, root)
         if stat.S_ISREG(status.st_mode):
             files.append(File(name, status.st_mode & 0o777, status.st_size, status.st_mtime_ns))
         elif stat.S_ISDIR(status.st_mode):
             folders.append(name)
+            modes.append(status.st_mode & 0o777)
         elif stat.S_ISLNK(status.st_mode):
             target = str(path.readlink())
             check_link(name, target)
@@ -76,7 +98,7 @@ def look(root: pathlib.Path) -> Folder:
             )
     if not files:
         raise errors.InputError(f"{root} has no file in it; save after the framework has written")
-    return Folder(tuple(files), tuple(folders), tuple(links))
+    return Folder(tuple(files), tuple(folders), tuple(links), tuple(modes))
 
 
 def take(root: pathlib.Path, file: File, slot: int) -> None:
@@ -127,6 +149,7 @@ def from_plain(tree: Any) -> Folder:
         tuple(File(str(path), int(mode)) for path, mode in inside["files"]),
         tuple(map(str, inside["folders"])),
         tuple((str(path), str(target)) for path, target in inside["links"]),
+        tuple(map(int, inside.get("modes", ()))),
     )
     links = {path for path, _ in found.links}
     names = [*(file.path for file in found.files), *found.folders]

@@ -38,14 +38,19 @@ def _written(folder: pathlib.Path, seed: int = 1) -> pathlib.Path:
     """As frameworks leave it: files in folders, empty ones, a program, links inside, odd names."""
     (folder / "global_step7" / "zero").mkdir(parents=True)
     (folder / "nothing here").mkdir()
+    (folder / "nothing here").chmod(0o700)
     (folder / "latest").write_text("global_step7")
     (folder / "global_step7" / "zero" / "0.pt").write_bytes(bytes([seed]) * 5_000_001)
     (folder / "global_step7" / "mp_rank_00.pt").write_bytes(bytes(range(256)) * 401)
     (folder / "global_step7" / "übrig\n['x']").write_bytes(b"")
     (folder / "recover.sh").write_text("#!/bin/sh\n")
     (folder / "recover.sh").chmod(0o755)
+    (folder / "shut" / "inside").mkdir(parents=True)
+    (folder / "shut" / "inside" / "state").write_bytes(b"x")
     (folder / "newest").symlink_to("global_step7")
     (folder / "global_step7" / "up").symlink_to("../latest")
+    (folder / "shut" / "inside").chmod(0o500)
+    (folder / "shut").chmod(0o555)
     return folder
 
 
@@ -56,7 +61,7 @@ def _content(folder: pathlib.Path) -> dict[str, object]:
         if path.is_symlink():
             found[name] = path.readlink()
         elif path.is_dir():
-            found[name] = "folder"
+            found[name] = ("folder", path.stat().st_mode & 0o777)
         else:
             found[name] = (path.read_bytes(), path.stat().st_mode & 0o777)
     return found
@@ -222,6 +227,27 @@ def test_a_forged_list_leads_nowhere(files, links):
     tree = {"folder": {"files": [(name, 0o644) for name in files], "folders": [], "links": links}}
     with pytest.raises(errors.TornSnapshot, match="leads out of it"):
         folders.from_plain(json.loads(json.dumps(tree)))
+
+
+def test_a_list_without_the_modes_of_folders_is_read(tmp_path):
+    """As it was written before there were any: folders have what the process gives them."""
+    looked = folders.look(_written(tmp_path / "written"))
+    tree = json.loads(json.dumps({"folder": looked.to_plain()}))
+    assert folders.from_plain(tree).modes == looked.modes
+    del tree["folder"]["modes"]
+    found = folders.from_plain(tree)
+    assert (found.folders, found.modes) == (looked.folders, ())
+
+
+def test_no_path_is_not_the_working_directory(tmp_path, monkeypatch):
+    """An empty variable, say: neither is it saved nor is anything put there, under rover-kf or
+    not."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    outside = DirectoryCheckpointer(settings=trainer_settings.read({}))
+    for call in (lambda: outside.save(1, ""), lambda: outside.restore("")):
+        with pytest.raises(errors.InputError, match=r"no path.*the framework.*'\.'"):
+            call()
 
 
 def test_a_state_of_another_script_is_told_apart(tmp_path):
