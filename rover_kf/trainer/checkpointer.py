@@ -64,8 +64,10 @@ class Checkpointer:
             training goes on, until the next optimizer step, which waits for the copy. If not given,
             where a core is spare. With it, change parameters by optimizers only, or before save():
             torch counts what else changes them in place, and the step is refused, but for what is
-            written through ``parameter.data`` or a NumPy array; call finish() before that. If not
-            given, such a step is told in the log, and from then on all is copied at once.
+            written through ``parameter.data``, a NumPy array or a captured step
+            (``torch.cuda.CUDAGraph.replay()``, which calls no optimizer's hook either); call
+            finish() before that. If overlap is not given, a step that is refused so is told in the
+            log, and from then on all is copied at once.
         settings: of the process; read from the environment if not given.
 
     Raises:
