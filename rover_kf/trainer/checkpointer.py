@@ -103,7 +103,7 @@ class Checkpointer:
         self._last_step_at = time.monotonic()
         self._save_seconds = 0.0
         self._last = 0  # step that was saved or restored
-        self._issued_then: int | None = None  # saves when a restore was asked for first
+        self._issued_then: int | None = None  # saves, when a restore was asked for
         self._outside = Outside()
         self._open = True
         self.restored_from = "none"
@@ -119,16 +119,16 @@ class Checkpointer:
         checkpoint's memory afterwards.
 
         Args:
-            state: what ``step`` and ``save`` are given, freshly built; once they were called, what
-                was saved is restored by a new process.
+            state: what ``step`` and ``save`` are given, freshly built; what is saved after it is
+                restored by a new process.
 
         Returns:
             The last finished step; 0 if there is nothing to restore.
 
         Raises:
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
-            CheckpointError: there is a state that this one cannot take, or a step was saved since
-                the process began.
+            CheckpointError: there is a state that this one cannot take, or steps were saved since
+                the process asked first.
         """
         if self._recovery is None:
             self._outside.say()
@@ -161,8 +161,8 @@ class Checkpointer:
 
         Raises:
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
-            CheckpointError: a rank does not ask, nothing fits this world, or a step was saved since
-                the process began.
+            CheckpointError: a rank does not ask, nothing fits this world, or steps were saved since
+                the process asked first.
         """
         if self._recovery is None:
             self._outside.say()
@@ -183,8 +183,8 @@ class Checkpointer:
 
         Raises:
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
-            CheckpointError: a rank does not ask, nothing fits this world, or a step was saved since
-                the process began.
+            CheckpointError: a rank does not ask, nothing fits this world, or steps were saved since
+                the process asked first.
         """
         if self._recovery is None:
             self._outside.say()
@@ -378,7 +378,7 @@ class Checkpointer:
         """A restore is asked for: training follows.
 
         Raises:
-            CheckpointError: a step was saved since one was asked for.
+            CheckpointError: steps were saved since the process asked first.
         """
         if self._issued_then not in (None, self._saver.issued):
             raise recovery.no_way_back()

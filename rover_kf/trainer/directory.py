@@ -68,7 +68,8 @@ class DirectoryCheckpointer:
         home = self._settings.home
         self._link = Link(home) if home else None
         self._reporter = Reporter(self._settings, self._link) if self._link else None
-        self._outside, self._has_saved, self._last = Outside(), False, 0
+        self._outside, self._last = Outside(), 0
+        self._has_asked = self._has_saved = False  # for what to restore; since then
         self.restored_from = "none"
         """Where restore found its files: ``memory``, ``peer``, ``storage`` or ``none``."""
         if self._reporter is not None:
@@ -103,7 +104,7 @@ class DirectoryCheckpointer:
             self._outside.say()
             return
         begun = time.perf_counter()
-        step, self._has_saved = counted(step, self._last), True
+        step, self._has_saved = counted(step, self._last), self._has_asked
         try:
             seal = self._taken(step, root, folders.look(root), told)
         except OSError as cause:
@@ -128,8 +129,8 @@ class DirectoryCheckpointer:
         Raises:
             InputError: something is there already, or no path is given.
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
-            CheckpointError: there is a state that this world cannot take, or no folder's; or a step
-                was saved since the process began.
+            CheckpointError: there is a state that this world cannot take, or no folder's; or steps
+                were saved since the process asked first.
         """
         root = folders.named(folder).absolute()
         if self._link is None:
@@ -139,6 +140,7 @@ class DirectoryCheckpointer:
             raise errors.InputError(f"{root} is there already; name a folder that can be made")
         if self._has_saved:
             raise no_way_back()
+        self._has_asked = True
         reply = Recovery(self._settings, self._link).bring(refused=refused)
         if reply.step is None:
             return 0
