@@ -227,7 +227,7 @@ class Persister:
                 write, self._storage, self._slots, local_rank, seal, assignment
             )
         except errors.TornSnapshot as error:
-            _log.info("not persisted: %s", error)
+            self._tell_torn(local_rank, seal, error)
             return None
         except errors.StorageFailed as error:
             if assignment == (self._slots.assignments.get(local_rank) or assignment):
@@ -240,6 +240,15 @@ class Persister:
         )
         progress.written = seal.sequence, durable
         return durable
+
+    def _tell_torn(self, local_rank: int, seal: Seal, error: errors.TornSnapshot) -> None:
+        """A slot that was overwritten is no news; one that still has its seal cannot be read."""
+        try:
+            self._slots.arena(local_rank).pin(seal).close()
+        except errors.TornSnapshot:
+            _log.info("not persisted: %s", error)
+        else:
+            self._warn(local_rank, error)
 
     def _warn(self, local_rank: int, error: Exception) -> None:
         if isinstance(error, errors.AlreadyStored):

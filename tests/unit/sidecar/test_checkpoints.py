@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import os
 import pathlib
 import time
@@ -248,6 +249,15 @@ def test_what_a_failure_left_in_memory_alone_is_persisted_at_once(tmp_path):
         assert sorted(folder.name for folder in folders.iterdir()) == [
             "step-000000000001-1", "step-000000000002-2", "step-000000000003-3",
         ]  # fmt: skip
+
+
+def test_a_slot_that_cannot_be_read_is_told(tmp_path):
+    """Training goes on and would end with nothing on storage: a Warning says why."""
+    with checkpoint_pod.pods(tmp_path, 1, storage=tmp_path / "pvc", persist_seconds=0.0) as (pod,):
+        Trainer(pod).save(1, b"no snapshot")
+        warned = functools.partial(pod.told, names.EVENT_CHECKPOINT_WARNING)
+        eventually(warned, what="a Warning")
+        assert "header" in warned()[0]
 
 
 def test_what_a_process_takes_up_is_persisted_once_it_had_time_to(tmp_path):
