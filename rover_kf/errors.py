@@ -35,6 +35,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 
 _MOST_SHOWN = 300
@@ -46,6 +47,8 @@ def _shown(value: object) -> str:
     short = reprlib.Repr()
     short.maxlevel, short.maxdict, short.maxlist, short.maxtuple = 5, 12, 12, 12
     short.maxstring = short.maxother = short.maxlong = _MOST_SHOWN
+    if isinstance(value, str):  # a user, a password or a key may be in a URL
+        value = re.sub(r"://[^\s]*[@?][^\s]*", "://…", value)
     try:
         return short.repr(value)
     except ValueError:  # a number of more digits than Python writes

@@ -186,6 +186,15 @@ def test_a_wrong_value_is_refused_by_name(key, value, allowed):
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["s3://key:secret@bucket/x", "gs://bucket/x?token=secret"])
+def test_a_key_in_a_path_is_not_shown(url):
+    """Neither in the error nor, with it, in an answer to admission or in an Event."""
+    with pytest.raises(errors.PolicyError) as caught:
+        RoverPolicy.from_annotations({names.PREFIX + "checkpoint.path": url})
+    assert "secret" not in str(caught.value)
+    assert "://…" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
