@@ -83,9 +83,10 @@ class Slots:
 
     def settle(self) -> None:
         """Wait for what ``prepare`` began with; what it failed with, a save meets again."""
-        asking, self._asking = self._asking, None
+        asking = self._asking
         if asking is not None:
             asking.wait()
+            self._asking = None  # only now: a wait that Ctrl-C ends is made again
             if asking.error is not None:
                 _log.debug("rover-kf: no slots ahead of the first save: %s", asking.error)
 
