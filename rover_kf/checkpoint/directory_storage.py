@@ -158,8 +158,11 @@ class DirectoryStorage:
         refused = [error for error in map(self._remove_or_tell, doomed) if error is not None]
         with _refusals(f"{self.root} cannot be tidied"):
             for folder in set(good) - set(doomed):
-                for leftover in (self.root / folder.name).glob(f"*{_PART}"):
-                    self._files.remove(leftover)
+                path = self.root / folder.name
+                there = {found.name for found in path.iterdir()}
+                parts = {name for name in there if name.endswith(_PART)}
+                for leftover in sorted(parts | stored.unnamed(good[folder], there)):
+                    self._files.remove(path / leftover)
         if refused:
             raise refused[0]
         return doomed

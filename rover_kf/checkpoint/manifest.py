@@ -23,6 +23,7 @@ MOST_BYTES = 64 << 20
 
 _FOLDER = re.compile(r"step-([0-9]{12,18})-([0-9]{1,18})")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.safetensors")
+_RANKS = re.compile(r"rank-[0-9]{5,9}(-[0-9a-f]+)?\.safetensors")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,6 +99,11 @@ def file_name(rank: int, mark: str = "") -> str:
         mark: what tells it from a file of that rank that is there already; none: it is the first.
     """
     return f"rank-{rank:05d}{mark and '-'}{mark}.safetensors"
+
+
+def is_ranks(name: str) -> bool:
+    """Whether ``file_name`` gives it."""
+    return _RANKS.fullmatch(name) is not None
 
 
 def parse_folder(location: str) -> Folder | None:

@@ -148,6 +148,13 @@ class ObjectStorage:
         )
         for folder in doomed:
             self._remove(folder, tree[folder])
+        leftovers = [
+            f"{folder.name}/{name}"
+            for folder in set(good) - set(doomed)
+            for name in stored.unnamed(good[folder], tree[folder])
+        ]
+        if leftovers:
+            self._bucket.delete(leftovers)
         if good:
             newest = max(good)
             multipart_uploads.collect(

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
-from rover_kf.checkpoint import checksum, pieces, snapshot
+from rover_kf.checkpoint import checksum, manifest, pieces, snapshot
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.snapshot import Snapshot
 from rover_kf.checkpoint.storage import StoredCheckpoints
@@ -79,6 +79,12 @@ def verified(storage: StoredCheckpoints, folder: Folder, file: RankFile) -> Iter
         found = checksum.extend(found, piece)
         yield piece
     check(folder, file, found)
+
+
+def unnamed(content: Manifest, there: Iterable[str]) -> set[str]:
+    """Of a checkpoint's files those of ranks that its manifest does not name: it never will."""
+    named = {file.name for file in content.files}
+    return {name for name in there if manifest.is_ranks(name) and name not in named}
 
 
 def check_unfinished(folder: Folder, *, has_manifest: bool) -> None:

@@ -15,6 +15,7 @@ from checkpoint_world import in_memory
 from forked_pod import FORM, LOG, Forks, Process
 from tests_support import eventually
 
+from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.checkpoint import manifest
 from rover_kf.checkpoint.arena import Arena
@@ -204,8 +205,7 @@ def _check_nothing_is_left(pod: Pod, account: Account) -> None:
         pod.kill("trainer")
         account.died("trainer")
     eventually(lambda: pod.durable() >= account.least, within=60)
-    files = {manifest.NAME, *map(manifest.file_name, range(FORM.world_size))}
-    eventually(lambda: _is_tidy(pod.storage, files), what="a tidy storage")
+    eventually(lambda: _is_tidy(pod.storage), what="a tidy storage")
     # A step that was sealed and not told yet may become durable still, and the oldest one go.
     pod.kill("sidecar")
     for folder in pod.storage.whole():
@@ -219,12 +219,15 @@ def _check_nothing_is_left(pod: Pod, account: Account) -> None:
     assert not list((pod.home.parent / "tmp").iterdir())
 
 
-def _is_tidy(storage: DirectoryStorage, files: set[str]) -> bool:
+def _is_tidy(storage: DirectoryStorage) -> bool:
+    """Whether there are two checkpoints, each of what its manifest names and no more."""
     whole = storage.whole()
     try:
         found = [{path.name for path in pathlib.Path(kept.location).iterdir()} for kept in whole]
-    except FileNotFoundError:  # the oldest is being removed
+        named = [{file.name for file in storage.read_manifest(kept).files} for kept in whole]
+    except (FileNotFoundError, errors.StorageFailed):  # the oldest is being removed
         return False
     # What nobody finishes any more goes with the next checkpoint.
     begun = [folder for folder in storage.folders() if folder not in whole]
-    return found == [files] * 2 and all(folder > whole[-1] for folder in begun)
+    files = [{manifest.NAME, *ranks} for ranks in named]
+    return len(whole) == 2 and found == files and all(folder > whole[-1] for folder in begun)

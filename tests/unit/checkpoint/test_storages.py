@@ -189,7 +189,8 @@ def test_a_checkpoints_files_are_never_replaced(place):
 
 
 def test_a_file_that_was_reported_is_never_replaced(place):
-    """Written again before the commit, as after a restart: whichever was reported last is there."""
+    """Written again before the commit, as after a restart: whichever was reported last is there, and
+    the others go once there is a manifest, which names that one."""
     first = _write(place.storage, 1)
     folder = place.storage.folder(1, 1)
     again = [
@@ -201,6 +202,10 @@ def test_a_file_that_was_reported_is_never_replaced(place):
     assert manifest.is_plain(again[-1].name)
     newest = dataclasses.replace(first, files=(again[-1], first.files[1]))
     place.storage.write_manifest(newest)
+    assert place.storage.verify(folder) == newest
+    assert place.storage.collect(1, generation=1) == ()
+    named = {manifest.NAME, *(file.name for file in newest.files)}
+    assert place.storage.sizes(folder).keys() == named
     assert place.storage.verify(folder) == newest
     place.storage.remove(folder)
     assert place.storage.folders() == ()
