@@ -116,7 +116,7 @@ class TensorFlowCheckpointer:
             CheckpointError: there is a state that this one cannot take.
         """
         if self._files is None:
-            return self._directory.restore("")  # says that nothing is saved
+            return self._directory.restore(".")  # says that nothing is saved
         step = self._back(self._files)
         if step:
             _log.info("rover-kf: step %d is back from %s", step, self.restored_from)

@@ -189,8 +189,8 @@ def test_a_checkpoints_files_are_never_replaced(place):
 
 
 def test_a_file_that_was_reported_is_never_replaced(place):
-    """Written again before the commit, as after a restart: whichever was reported last is there, and
-    the others go once there is a manifest, which names that one."""
+    """Written again before the commit, as after a restart: whichever was reported last is there,
+    and the others go once there is a manifest, which names that one."""
     first = _write(place.storage, 1)
     folder = place.storage.folder(1, 1)
     again = [

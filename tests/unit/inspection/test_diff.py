@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import tracemalloc
 
@@ -33,13 +34,15 @@ STATE = {
 def diff(tmp_path, call):
     """Two states' differences: by name the kind, and all that was told."""
 
+    steps = itertools.count(1)
+
     def run(a, b, world=1):
         storage = open_storage(str(tmp_path), "demo")
         folders = [
             stored_states.store(
-                storage, step, [state] * world if isinstance(state, dict) else state
+                storage, next(steps), [state] * world if isinstance(state, dict) else state
             )
-            for step, state in ((1, a), (2, b))
+            for state in (a, b)
         ]
         locations = [folder.location for folder in folders]
         code, out, _ = call("diff", *locations, "--json")
