@@ -199,6 +199,21 @@ class Arena:
         else:
             _unlock(descriptor)
 
+    def renew(self, seal: Seal) -> Seal:
+        """Make a sealed slot the newest one, while nobody saves; as it is now.
+
+        Raises:
+            TornSnapshot: the slot no longer holds that snapshot.
+        """
+        with self.pin(seal):
+            checksum = self.control.read_checksum(seal)
+            newest = max(found.sequence for found in self.control.read() if found is not None)
+            renewed = dataclasses.replace(seal, sequence=newest + 1)
+            self.control.write(renewed)
+            if checksum is not None:
+                self.control.write_checksum(renewed, checksum)
+        return renewed
+
     def _candidates(self) -> tuple[int, ...]:
         sealed = self.sealed()
         if not sealed:

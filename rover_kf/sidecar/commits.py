@@ -9,6 +9,7 @@ a coordinator that was killed and started again knows enough after the next roun
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import threading
 import time
@@ -36,6 +37,7 @@ from rover_kf.checkpoint.resolve import newest_in_memory
 from rover_kf.checkpoint.storage import StoredCheckpoints
 from rover_kf.sidecar import first_look, newest_stored
 from rover_kf.sidecar.common_step import CommonStep
+from rover_kf.sidecar.first_look import FirstLook
 from rover_kf.sidecar.keeper import Keeper
 from rover_kf.sidecar.long_poll import LongPoll
 from rover_kf.sidecar.naming import Naming
@@ -79,6 +81,7 @@ class Commits:
         self._ledger = commit.Ledger()
         self._has_looked = False
         """Whether the ledger knows what storage had when this coordinator began."""
+        self._looking: asyncio.Task[None] | None = None
         self._seals = SealAccount()
         self._rate = StorageRate()
         self._naming = Naming(settings.persist_seconds, time.time_ns(), settings.persist_steps)
@@ -122,16 +125,33 @@ class Commits:
             found = await first_look.look(self._storage)
             if found.wrong:
                 self._warn(found.wrong)
-            self._has_looked = not found.wrong
-            self._ledger = commit.Ledger(committed=found.committed)
             generation = found.generation
-        recalled, committed = await self._common.recall(), self._ledger.committed
-        if recalled is not None and committed is not None:
-            began = [reply.step for reply in recalled.plan.values() if reply.step is not None]
-            # What the round itself has committed is newer than what it began with.
-            if began and began[0] < committed[1] and committed[0] < recalled.round:
-                self._ledger = commit.forget_committed(self._ledger)
+            await self._common.recall()
+            self._take_look(found)
+        else:
+            await self._common.recall()
         return generation
+
+    def _take_look(self, found: FirstLook) -> None:
+        """Take what storage has for committed, unless the round went back behind it."""
+        self._has_looked = not found.wrong
+        committed, began = found.committed, self._common.began
+        if committed is None or commit.is_committed(self._ledger, committed):
+            return
+        # What the round itself has committed is newer than what it began with.
+        if began is None or committed[0] >= began[0] or committed[1] <= began[1]:
+            self._ledger = dataclasses.replace(self._ledger, committed=committed)
+            self._naming.committed(committed)
+
+    def _look_again(self) -> None:
+        """Storage could not be read at first: what is committed there is not known."""
+        looks = self._looking is not None and not self._looking.done()
+        if self._storage is not None and not self._has_looked and not looks:
+            self._looking = asyncio.create_task(self._looked_again(self._storage))
+
+    async def _looked_again(self, storage: StoredCheckpoints) -> None:
+        self._take_look(await first_look.look(storage))
+        self._poll.notify()
 
     def routes(self) -> list[web.RouteDef]:
         """For the coordinator's TCP port."""
@@ -200,6 +220,8 @@ class Commits:
         if wanted.level == "replica":
             return reply(await self._replication.wait(wanted.step, wanted.timeout_seconds))
         done = self._is_durable(wanted.step)
+        if not done:
+            self._look_again()
         if not done and wanted.timeout_seconds > 0:  # who only asks is not waited for
             self._naming.hurry(wanted.step)
             self._waiters += 1

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import ResolveReply, ResolveRequest
-from rover_kf.sidecar.plan_file import KeptPlan, Plan, PlanFile
+from rover_kf.sidecar.plan_file import Plan, PlanFile
 
 _log = logging.getLogger(__name__)
 
@@ -44,14 +44,20 @@ class CommonStep:
         self._plan: asyncio.Future[Plan] | None = None
         self._choosing: asyncio.Task[None] | None = None
 
-    async def recall(self) -> KeptPlan | None:
-        """Go on with the round that a coordinator of this pod had answered last; which it was."""
-        found = self._kept.read()
-        if found is None or found.round <= self._number:
+    @property
+    def began(self) -> tuple[int, int] | None:
+        """The round that was answered last, and the step that it goes on from; None: none does."""
+        if self._plan is None or not self._plan.done() or self._plan.exception() is not None:
             return None
-        self._start(found.round)
-        self._future().set_result(found.plan)
-        return found
+        steps = [reply.step for reply in self._plan.result().values() if reply.step is not None]
+        return (self._number, steps[0]) if steps else None
+
+    async def recall(self) -> None:
+        """Go on with the round that a coordinator of this pod had answered last."""
+        found = self._kept.read()
+        if found is not None and found.round > self._number:
+            self._start(found.round)
+            self._future().set_result(found.plan)
 
     async def ask(self, asked: ResolveRequest) -> ResolveReply:
         """Answer a rank; waits for the others.

@@ -62,8 +62,8 @@ class MemorySources:
             TornSnapshot: it was overwritten.
         """
         for seal in self._slots.arena(holding.place).sealed():
-            same = (seal.step, seal.round, seal.world_size, seal.pieces) == (
-                holding.step, holding.round, holding.world_size, holding.pieces
+            same = (seal.step, seal.round, seal.rank, seal.world_size, seal.pieces) == (
+                holding.step, holding.round, holding.rank, holding.world_size, holding.pieces
             )  # fmt: skip
             if same:
                 return seal

@@ -165,14 +165,18 @@ class Restorer:
     def _own_verified(self, holding: Holding) -> Seal:
         """The slot to be taken as it is; the newest one was verified when it was offered."""
         seal, arena = self._memory.seal_of(holding), self._slots.arena(holding.place)
-        if seal != arena.sealed()[0]:
-            try:
-                self._slots.verify(holding.place, seal)
-            except errors.TornSnapshot as damage:
-                arena.discard(seal)
-                self._story.record(names.EVENT_CHECKPOINT_WARNING, str(damage), warning=True)
-                raise
-        return seal
+        newest = arena.sealed()[0]
+        if seal == newest:
+            return seal
+        try:
+            self._slots.verify(holding.place, seal)
+        except errors.TornSnapshot as damage:
+            arena.discard(seal)
+            self._story.record(names.EVENT_CHECKPOINT_WARNING, str(damage), warning=True)
+            raise
+        # The newer one is of the same state, of another rank or world: it stays, as a source.
+        alike = (seal.step, seal.round) == (newest.step, newest.round)
+        return arena.renew(seal) if alike else seal
 
     async def _again(self, request: RestoreRequest, choice: ResolveReply) -> Seal:
         for attempt in range(1, _ATTEMPTS + 1):

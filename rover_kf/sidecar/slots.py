@@ -43,10 +43,11 @@ class Slots:
 
         Args:
             request: of the rank.
-            rebuilding: whether parities are still to be read: they stay.
+            rebuilding: whether parities are still to be read.
 
         Raises:
             ArenaTooSmall: they do not fit.
+            CheckpointError: they do not fit beside parities that are still to be read.
             InputError: the request makes no sense.
         """
         if request.local_rank < 0 or request.slot_bytes < 0:
@@ -57,11 +58,18 @@ class Slots:
             arena = allocation.allocate(self._root, place, size, most_bytes=most)
         except errors.ArenaTooSmall:
             gone = frozenset(self.parities())
-            if rebuilding or not gone:
+            if not gone:
                 raise
             if not allocation.fits(self._root, place, size, most_bytes=most, without=gone):
                 raise  # they would be given up in vain
             self.forget_parities(frozenset())
+            if rebuilding:
+                # The next round takes what is on storage, or has the lost pod's successor.
+                raise errors.CheckpointError(
+                    f"slots of {size} bytes have no room beside the parities that the restore "
+                    "reads; parities are given up, so that the next attempt does without. Set the "
+                    f"annotation {names.PREFIX}checkpoint.arena higher to go on from memory"
+                ) from None
             arena = allocation.allocate(self._root, place, size, most_bytes=most)
         return ArenaReply(str(arena.directory), arena.slot_bytes())
 

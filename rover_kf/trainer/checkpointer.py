@@ -103,7 +103,8 @@ class Checkpointer:
         self._last_step_at = time.monotonic()
         self._save_seconds = 0.0
         self._last = 0  # step that was saved or restored
-        self._issued_then: int | None = None  # saves, when a restore was asked for
+        self._saved = 0  # steps
+        self._saved_then: int | None = None  # when a restore was asked for
         self._outside = Outside()
         self._open = True
         self.restored_from = "none"
@@ -302,7 +303,7 @@ class Checkpointer:
         self._save_seconds += self._saver.take_waited()
         with self._phase.saving():
             save(number)
-        self._last = number
+        self._last, self._saved = number, self._saved + 1
         self._saver.take_waited()  # part of the time that is taken here
         self._save_seconds += time.monotonic() - begun
 
@@ -362,6 +363,11 @@ class Checkpointer:
         finally:
             if self._reporter is not None:
                 self._reporter.close()
+        if self._saver.unsaved is not None:
+            raise errors.CheckpointError(
+                f"step {self._saver.unsaved} is not saved, as the log tells, and no step after it "
+                "was; call finish() before something else than an optimizer changes parameters"
+            )
 
     def __enter__(self) -> Checkpointer:  # noqa: PYI034 - Self needs Python 3.11
         return self
@@ -380,9 +386,9 @@ class Checkpointer:
         Raises:
             CheckpointError: steps were saved since the process asked first.
         """
-        if self._issued_then not in (None, self._saver.issued):
+        if self._saved_then not in (None, self._saved):
             raise recovery.no_way_back()
-        self._issued_then = self._saver.issued
+        self._saved_then = self._saved
         self._saver.finish()
         self._phase.begin()
         if self._reporter is not None:

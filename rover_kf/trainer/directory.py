@@ -104,7 +104,7 @@ class DirectoryCheckpointer:
             self._outside.say()
             return
         begun = time.perf_counter()
-        step, self._has_saved = counted(step, self._last), self._has_asked
+        step = counted(step, self._last)
         try:
             seal = self._taken(step, root, folders.look(root), told)
         except OSError as cause:
@@ -112,7 +112,7 @@ class DirectoryCheckpointer:
                 f"step {step} is not saved: {root} cannot be read to its end ({cause}); nobody may "
                 "write or remove files meanwhile"
             ) from cause
-        self._last = step
+        self._last, self._has_saved = step, self._has_asked
         self._reporter.seal(seal, time.perf_counter() - begun)
 
     def restore(self, folder: str | os.PathLike[str], *, refused: tuple[Refused, ...] = ()) -> int:
@@ -142,6 +142,7 @@ class DirectoryCheckpointer:
             raise no_way_back()
         self._has_asked = True
         reply = Recovery(self._settings, self._link).bring(refused=refused)
+        self._last = reply.step or 0
         if reply.step is None:
             return 0
         with opened(reply) as (found, buffer):
@@ -153,7 +154,7 @@ class DirectoryCheckpointer:
                 made.mkdir()
                 put(listed, found, buffer, made)
                 made.rename(root)
-        self.restored_from, self._last = reply.source, reply.step
+        self.restored_from = reply.source
         return reply.step
 
     def wait(self, step: int, level: str = "durable", timeout: float = 600.0) -> bool:

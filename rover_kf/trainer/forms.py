@@ -56,23 +56,27 @@ def check_replaceable(live: object, tree: Any, path: str) -> None:
 
 
 def check_shape(live: torch.Tensor, saved: torch.Tensor, path: str) -> None:
-    """A tensor of another shape is taken if a loop may have made it longer, as torch.cat does.
+    """A plain tensor of another shape is one that the loop has put there, and is taken.
 
     Raises:
-        DoesNotFit: of that shape it is another one.
+        DoesNotFit: others refer to the live one, and it cannot have that shape.
     """
-    differs = [a != b for a, b in zip(live.shape, saved.shape, strict=False)]
-    longer = live.ndim == saved.ndim and sum(differs) <= 1
-    if _is_referred_to(live) or not (longer or live.numel() == 0):
+    if _is_referred_to(live):
         raise errors.DoesNotFit(
             f"state{path} is a tensor of shape {tuple(live.shape)}, the checkpoint has one of "
             f"shape {tuple(saved.shape)}; was it saved by another script?"
         )
 
 
-def converts(saved: torch.dtype, live: torch.dtype) -> bool:
-    """Whether values of one type become those of another as a module's do when it is loaded."""
-    return saved == live or (saved in DTYPES and live in DTYPES and torch.can_cast(saved, live))
+def converts(saved: torch.dtype, live: torch.Tensor) -> bool:
+    """Whether a live tensor takes values of that type, as a module's do when it is loaded.
+
+    A plain one takes its own type alone: another is what the loop has put there, exactly.
+    """
+    if saved == live.dtype:
+        return True
+    known = saved in DTYPES and live.dtype in DTYPES
+    return known and _is_referred_to(live) and torch.can_cast(saved, live.dtype)
 
 
 def _leaves(value: object) -> Iterator[object]:
@@ -87,7 +91,9 @@ def _leaves(value: object) -> Iterator[object]:
 
 
 def _is_referred_to(value: object) -> bool:
-    return is_stateful(unwrap(value)) or isinstance(value, torch.nn.Parameter)
+    if isinstance(value, torch.Tensor):  # a parameter, or what the script gives an optimizer
+        return isinstance(value, torch.nn.Parameter) or value.requires_grad
+    return is_stateful(unwrap(value))
 
 
 def _form(value: object) -> str:

@@ -92,7 +92,7 @@ class FlashCallback(transformers.TrainerCallback):
         self._trainer = trainer
         self.checkpointer = Checkpointer()
         self._generators = HeldGenerators()
-        self._done = 0
+        self._done, self._ahead = 0, 0
         self._measured: tuple[int, dict[str, float]] = (0, {})
         self._resumes = self._over = False
 
@@ -125,8 +125,10 @@ class FlashCallback(transformers.TrainerCallback):
         if self._resumes:
             self._resumes = False
             self._done = self.checkpointer.restore(self._state())
+            self._ahead = self._done - state.global_step
         else:  # anew, perhaps with smaller batches (auto_find_batch_size); numbers never go back
-            self._done = max(self._done, state.global_step)
+            self._ahead = max(self._done - state.global_step, 0)
+            self._done = self._ahead + state.global_step
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -166,17 +168,19 @@ class FlashCallback(transformers.TrainerCallback):
         self.checkpointer.close()
 
     def _finished(self, args: TrainingArguments, state: TrainerState) -> None:
-        if self._over or state.global_step <= self._done:
+        step, last = state.global_step + self._ahead, state.max_steps + self._ahead
+        if self._over or step <= self._done:
             return
-        step = self._done = state.global_step
-        found, metrics = self._state(), dict(self._measured[1] if self._measured[0] == step else {})
-        if metrics and step % self.checkpointer.every and step < state.max_steps:
+        self._done = step
+        of, told = self._measured
+        found, metrics = self._state(), dict(told if of == state.global_step else {})
+        if metrics and step % self.checkpointer.every and step < last:
             self.checkpointer.save(step, found, metrics=metrics)  # it would not be due
         self.checkpointer.step(
             step,
             found,
             samples=args.train_batch_size * args.gradient_accumulation_steps,
-            total_steps=state.max_steps,
+            total_steps=last,
             metrics=metrics,
         )
 

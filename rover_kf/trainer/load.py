@@ -199,7 +199,7 @@ def _tensor(live: Any, target: torch.Tensor, tree: Any, parts: _Parts, path: str
     if found.shape != target.shape:
         check_shape(target, found, path)
         return _replacing(live, tree, parts, path)
-    if not converts(found.dtype, target.dtype):
+    if not converts(found.dtype, target):
         return _replacing(live, tree, parts, path)
     if parts.copies.into(target, found):
         return lambda: live

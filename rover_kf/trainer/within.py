@@ -9,6 +9,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+_PLAIN = frozenset((int, float, bool, str, bytes, type(None)))
+"""Of what there may be millions, as of a sampler's indices: no look at each."""
+
 
 def within(value: object, kind: type[T]) -> Iterator[T]:
     """Those of a kind, in order.
@@ -19,9 +22,8 @@ def within(value: object, kind: type[T]) -> Iterator[T]:
     """
     if isinstance(value, kind):
         yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from within(item, kind)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
+        return
+    items = [*value.values()] if isinstance(value, Mapping) else value
+    if isinstance(items, (list, tuple)) and not _PLAIN.issuperset(map(type, items)):
+        for item in items:
             yield from within(item, kind)

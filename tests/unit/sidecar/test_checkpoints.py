@@ -251,6 +251,23 @@ def test_what_a_failure_left_in_memory_alone_is_persisted_at_once(tmp_path):
         ]  # fmt: skip
 
 
+def test_a_flush_finds_what_the_coordinator_could_not_see_at_first(tmp_path):
+    """Its sidecar began anew while storage could not be read, and nothing was saved since."""
+    storage = tmp_path / "pvc"
+    with checkpoint_pod.pods(tmp_path, 1, storage=storage) as (pod,):
+        trainer = Trainer(pod)
+        trainer.save(100, _state(b"100"))
+        assert trainer.wait(100, "durable").done
+        pod.kill()
+        (storage / "demo").rename(storage / "away")
+        (storage / "demo").write_text("no folder")
+        pod.start()
+        (storage / "demo").unlink()
+        (storage / "away").rename(storage / "demo")
+        assert trainer.flush().done
+        assert trainer.wait(100, "durable").done
+
+
 def test_a_slot_that_cannot_be_read_is_told(tmp_path):
     """Training goes on and would end with nothing on storage: a Warning says why."""
     with checkpoint_pod.pods(tmp_path, 1, storage=tmp_path / "pvc", persist_seconds=0.0) as (pod,):

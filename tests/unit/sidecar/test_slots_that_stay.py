@@ -100,6 +100,9 @@ def test_the_slot_of_a_rank_that_moved_on_stays(tmp_path):
         for reply, content in zip(_at_once(moved, 2, [()] * 3), contents, strict=True):
             assert pathlib.Path(reply.path).read_bytes()[: reply.snapshot_bytes] == content
         assert _held(pods[2]) == [(1, 5), (2, 5)]
+        pods[1].start()  # the lost pod's successor: all are again who they were
+        for reply, content in zip(_at_once(trainers, 3, [()] * 3), contents, strict=True):
+            assert pathlib.Path(reply.path).read_bytes()[: reply.snapshot_bytes] == content
 
 
 @pytest.mark.parametrize("arena", [64 << 20, int(len(_form(4).bytes_of(5, 1, 0)) * 2.85)])
@@ -169,6 +172,31 @@ def test_a_pod_that_is_left_alone_keeps_no_others_slots(tmp_path):
         alone.save(6, _form(1).bytes_of(6, 2, 0), replicated=False, pieces=True)
         eventually(lambda: not slots.replicas(), what="no replica is kept")
         assert not _is_kept(alone, 6, 0)
+
+
+def test_parities_are_given_up_where_the_next_restore_does_without(tmp_path):
+    """The three that are left have room for their larger slots, and none for parities beside them:
+    what is on storage is what they go on from."""
+    four, three = _form(4), _form(3)
+    given = {
+        "arena_bytes": int(len(four.bytes_of(5, 1, 0)) * 2.85),
+        "checkpoint_parity_group": 4,
+        "storage": tmp_path / "pvc",
+        "persist_seconds": 3600.0,
+    }
+    with checkpoint_pod.pods(tmp_path, 4, **given) as pods:
+        trainers = _saved(pods, 4)
+        assert trainers[0].wait(4, "durable").done
+        _saved(pods, 5)
+        assert _is_kept(trainers[0], 5, 50)
+        pods[3].kill()
+        shutil.rmtree(pods[3].settings.home)
+        left = [Trainer(pod, rank, 3) for rank, pod in enumerate(pods[:3])]
+        wanted = [three.wanted(rank) for rank in range(3)]
+        with pytest.raises(errors.CheckpointError, match="parities are given up"):
+            _at_once(left, 2, wanted)
+        replies = _at_once(left, 3, wanted)
+        assert [(reply.step, reply.source) for reply in replies] == [(4, "storage")] * 3
 
 
 def test_parities_stay_where_giving_them_up_makes_no_room(tmp_path):

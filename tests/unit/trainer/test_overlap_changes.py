@@ -259,6 +259,26 @@ def test_where_nobody_asked_for_overlap_a_spoilt_step_costs_a_warning_and_overla
     assert told.startswith("rover-kf: step 2 is not saved: model.weight changed in place")
 
 
+def test_a_spoilt_step_that_no_other_follows_is_an_error_at_the_end(tmp_path, monkeypatch):
+    """The last step of a training, whose script converts the model at once: nothing makes up for
+    it."""
+    monkeypatch.setattr(cores, "has_spare", lambda *_: True)
+    state = _fresh()
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        settings = trainer_settings.read(pod.environment())
+        checkpointer = Checkpointer(settings=settings)
+        scene = _Scene(pod, checkpointer)
+        for step in (1, 2):
+            checkpointer.save(step, state)
+            checkpointer.finish()
+        with scene.held():
+            checkpointer.step(3, state, total_steps=3)
+            with torch.no_grad():
+                next(state["model"].parameters()).mul_(2)
+        with pytest.raises(errors.CheckpointError, match="step 3 is not saved"):
+            checkpointer.close()
+
+
 def test_a_parameter_that_took_another_shape_where_it_was_is_told_once(scene):
     """It is looked at beside training; nothing is sealed that says what is not so.
 
