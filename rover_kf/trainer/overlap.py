@@ -3,17 +3,18 @@
 """A copy that goes on while training computes, until the next optimizer step.
 
 What only an optimizer's step changes (parameters, moments) can be copied after save() has returned:
-a hook before every optimizer's step waits for it. SIGTERM waits as well, so that a process that is
-asked to end leaves the step whole that it was saving.
+a hook before every optimizer's step waits for it, after the closure if it has one. SIGTERM waits as
+well, so that a process that is asked to end leaves the step whole that it was saving.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -101,7 +102,27 @@ class Overlap:
             self._hook = None
         self._hands.close()
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(
+        self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        closure = named.get("closure", given[1] if len(given) > 1 else None)
+        # Torch's own change nothing before they have called it: what it computes, forward and
+        # backward, is what the copy goes beside (LBFGS, and Lightning's loops).
+        own = type(optimizer).__module__.startswith("torch.optim.")
+        if closure is None or not own or self.is_done:
+            self._wait_in_turn()
+            return None
+        after = functools.partial(self._closed, closure)
+        if "closure" in named:
+            return given, {**named, "closure": after}
+        return (given[0], after, *given[2:]), named
+
+    def _closed(self, closure: Callable[[], Any]) -> Any:
+        found = closure()
+        self._wait_in_turn()
+        return found
+
+    def _wait_in_turn(self) -> None:
         with self._turn.taken():
             self.wait()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import mmap
 import pathlib
 import threading
@@ -222,6 +223,57 @@ def test_a_step_that_cannot_be_whole_is_told_and_not_sealed(scene, change):
     scene.checkpointer.save(3, state)
     scene.checkpointer.finish()
     assert scene.sealed() == (3, expected)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.LBFGS])
+@pytest.mark.parametrize("named", [False, True])
+def test_the_copy_goes_on_beside_what_a_closure_computes(scene, kind, named):
+    """The loop gives forward and backward to the optimizer, as Lightning's does: it waits after
+    them, before it changes anything, and what is sealed is the state of the save."""
+    model = torch.nn.Linear(64, 96)
+    state = {"model": model, "optimizer": kind(model.parameters(), lr=1e-2)}
+    beside: list[bool] = []
+
+    def closure() -> torch.Tensor:
+        beside.append(scene.checkpointer._saver._overlap.is_done)
+        state["optimizer"].zero_grad()
+        loss = model(torch.ones(2, 64)).square().sum()
+        loss.backward()
+        return loss
+
+    step = functools.partial(state["optimizer"].step, **({"closure": closure} if named else {}))
+    for number in (1, 2, 3):
+        expected = _whole(state)
+        beside.clear()
+        with scene.held():
+            scene.checkpointer.save(number, state)
+            loss = step() if named else step(closure)
+        scene.checkpointer.finish()
+        assert loss.item() > 0
+        assert beside[0] is False
+        assert scene.sealed() == (number, expected)
+        assert _whole(state) != expected
+
+
+def test_an_optimizer_of_another_house_waits_before_its_closure(scene):
+    """It may change parameters before it calls it."""
+
+    class Own(torch.optim.SGD):
+        def step(self, closure=None):
+            with torch.no_grad():
+                for parameter in self.param_groups[0]["params"]:
+                    parameter.mul_(2)
+            return super().step(closure)
+
+    model = torch.nn.Linear(64, 96)
+    state = {"model": model, "optimizer": Own(model.parameters(), lr=1e-2)}
+    for number in (1, 2):
+        expected = _whole(state)
+        with scene.held():
+            scene.checkpointer.save(number, state)
+            state["optimizer"].step(lambda: torch.zeros(()))
+        scene.checkpointer.finish()
+        assert scene.sealed() == (number, expected)
 
 
 def test_where_nobody_asked_for_overlap_a_spoilt_step_costs_a_warning_and_overlap(
