@@ -8,6 +8,7 @@ between looks at two of them it would be counted twice, and while nobody maps it
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import pathlib
 import threading
@@ -32,8 +33,10 @@ def give_back(mebibytes: int) -> None:
     """Fill memory and free it, as the process that a restoring one succeeds did by its end.
 
     A virtual machine may not have the memory that its kernel calls free: whoever touches that
-    first waits for the host, which would be measured instead of the systems.
+    first waits for the host, which would be measured instead of the systems. And who restores is a
+    new process: what an earlier restore has left in this one's heap it would not find.
     """
+    ctypes.CDLL(None).malloc_trim(0)
     size = mebibytes << 20
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as block:
         for offset in range(0, size, mmap.PAGESIZE):
