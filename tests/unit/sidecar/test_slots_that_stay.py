@@ -123,7 +123,7 @@ def test_pods_that_left_give_their_pieces(tmp_path, arena):
 def test_a_shrink_that_broke_off_is_made_again(tmp_path):
     """A process dies after the step was chosen and before it has its pieces."""
     with checkpoint_pod.pods(tmp_path, 4) as pods:
-        _saved(pods)
+        assert _is_kept(_saved(pods)[0], 5, 50)
         two = _form(2)
 
         async def chosen() -> ResolveReply:
