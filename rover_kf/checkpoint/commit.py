@@ -97,8 +97,8 @@ def forget_committed(ledger: Ledger) -> Ledger:
 def give_up(ledger: Ledger, told: GivenUp) -> Ledger:
     """A rank has come to a step and cannot write it."""
     key = (told.round, told.step)
-    others = ledger.given_up[1] if ledger.given_up[0] == key else frozenset()
-    return dataclasses.replace(ledger, given_up=(key, others | {told.rank}))
+    given_up = key, _gave_up(ledger, key) | {told.rank}
+    return dataclasses.replace(ledger, given_up=given_up)
 
 
 def have_all_come(ledger: Ledger, told: GivenUp) -> bool:
@@ -107,9 +107,13 @@ def have_all_come(ledger: Ledger, told: GivenUp) -> bool:
     Each goes from step to step, so that nobody writes an older one any more.
     """
     key = (told.round, told.step)
-    given_up = ledger.given_up[1] if ledger.given_up[0] == key else frozenset()
     wrote = {durable.rank for durable in ledger.pending.get(key, ())}
-    return 0 < told.ranks <= len(given_up | wrote)
+    return 0 < told.ranks <= len(_gave_up(ledger, key) | wrote)
+
+
+def _gave_up(ledger: Ledger, key: Key) -> frozenset[int]:
+    step, ranks = ledger.given_up
+    return ranks if step == key else frozenset()
 
 
 def _refusal(ledger: Ledger, durable: Durable) -> str:

@@ -14,7 +14,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
-from rover_kf.checkpoint import checksum, manifest, pieces, retention, storage, stored
+from rover_kf.checkpoint import checksum, manifest, pieces, storage, stored
 from rover_kf.checkpoint.direct_file import DirectFile
 from rover_kf.checkpoint.files import Files
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
@@ -142,26 +142,16 @@ class DirectoryStorage:
         folders = self.folders()
         with _refusals(f"{self.root} cannot be listed"):
             whole = set(filter(self._has_manifest, folders))
-        good = stored.good(self, sorted(whole))
-        measured = {folder: content.metrics for folder, content in good.items()}
-        spared = spare.of(measured)
-        unfinished = set(folders) - whole
-        doomed = retention.doomed(
-            folders,
-            tuple(good),
-            unfinished,
-            keep=keep,
-            generation=generation,
-            spared=spared,
-            below=below,
+        kept, doomed = stored.sifted(
+            self, folders, whole, keep=keep, generation=generation, spare=spare, below=below
         )
         refused = [error for error in map(self._remove_or_tell, doomed) if error is not None]
         with _refusals(f"{self.root} cannot be tidied"):
-            for folder in set(good) - set(doomed):
+            for folder, content in kept.items():
                 path = self.root / folder.name
                 there = {found.name for found in path.iterdir()}
                 parts = {name for name in there if name.endswith(_PART)}
-                for leftover in sorted(parts | stored.unnamed(good[folder], there)):
+                for leftover in sorted(parts | stored.unnamed(content, there)):
                     self._files.remove(path / leftover)
         if refused:
             raise refused[0]

@@ -19,7 +19,6 @@ from rover_kf.checkpoint import (
     manifest,
     mounted_keys,
     multipart_uploads,
-    retention,
     storage,
     stored,
 )
@@ -133,30 +132,20 @@ class ObjectStorage:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         tree = self._tree()
         whole = {folder for folder in tree if manifest.NAME in tree[folder]}
-        good = stored.good(self, sorted(whole))
-        measured = {folder: content.metrics for folder, content in good.items()}
-        spared = spare.of(measured)
-        unfinished = set(tree) - whole
-        doomed = retention.doomed(
-            tree,
-            tuple(good),
-            unfinished,
-            keep=keep,
-            generation=generation,
-            spared=spared,
-            below=below,
+        kept, doomed = stored.sifted(
+            self, tree, whole, keep=keep, generation=generation, spare=spare, below=below
         )
         for folder in doomed:
             self._remove(folder, tree[folder])
         leftovers = [
             f"{folder.name}/{name}"
-            for folder in set(good) - set(doomed)
-            for name in stored.unnamed(good[folder], tree[folder])
+            for folder, content in kept.items()
+            for name in stored.unnamed(content, tree[folder])
         ]
         if leftovers:
             self._bucket.delete(leftovers)
-        if good:
-            newest = max(good)
+        if kept:
+            newest = max(kept)
             multipart_uploads.collect(
                 self.url,
                 lambda key: _is_over(key, newest, generation),

@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rover_kf import errors
-from rover_kf.checkpoint import checksum, manifest, pieces, snapshot
+from rover_kf.checkpoint import checksum, manifest, pieces, retention, snapshot
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.retention import Spare
 from rover_kf.checkpoint.snapshot import Snapshot
 from rover_kf.checkpoint.storage import StoredCheckpoints
 
@@ -39,6 +40,45 @@ def good(storage: StoredCheckpoints, folders: Iterable[Folder]) -> Mapping[Folde
         with contextlib.suppress(errors.TornSnapshot):
             found[folder] = load(storage, folder)
     return found
+
+
+def sifted(
+    storage: StoredCheckpoints,
+    folders: Collection[Folder],
+    whole: Collection[Folder],
+    *,
+    keep: int,
+    generation: int,
+    spare: Spare,
+    below: int,
+) -> tuple[Mapping[Folder, Manifest], tuple[Folder, ...]]:
+    """Good checkpoints that stay, and folders to remove.
+
+    Args:
+        storage: that has them.
+        folders: all of the job's.
+        whole: of these, those with a manifest.
+        keep: as for ``storage.collect``, and so are the others.
+        generation: of the running round.
+        spare: which others stay.
+        below: a step that every rank has come to.
+
+    Raises:
+        StorageFailed: the storage cannot be read.
+    """
+    found = good(storage, sorted(whole))
+    spared = spare.of({folder: content.metrics for folder, content in found.items()})
+    doomed = retention.doomed(
+        folders,
+        tuple(found),
+        set(folders) - set(whole),
+        keep=keep,
+        generation=generation,
+        spared=spared,
+        below=below,
+    )
+    gone = set(doomed)
+    return {folder: content for folder, content in found.items() if folder not in gone}, doomed
 
 
 def head(storage: StoredCheckpoints, folder: Folder, file: RankFile) -> Snapshot:

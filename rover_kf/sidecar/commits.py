@@ -120,17 +120,14 @@ class Commits:
 
         A storage that cannot be read in time is told as a Warning; memory goes on.
         """
-        generation = 1
-        if self._storage is not None:
-            found = await first_look.look(self._storage)
-            if found.wrong:
-                self._warn(found.wrong)
-            generation = found.generation
-            await self._common.recall()
-            self._take_look(found)
-        else:
-            await self._common.recall()
-        return generation
+        found = await first_look.look(self._storage) if self._storage is not None else None
+        await self._common.recall()
+        if found is None:
+            return 1
+        if found.wrong:
+            self._warn(found.wrong)
+        self._take_look(found)
+        return found.generation
 
     def _take_look(self, found: FirstLook) -> None:
         """Take what storage has for committed, unless the round went back behind it."""
