@@ -29,11 +29,11 @@ from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.checkpoint import cores, measured
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
-from rover_kf.trainer import followers, recovery
+from rover_kf.trainer import followers
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.anticipation import Anticipation
 from rover_kf.trainer.collection import without_collection
-from rover_kf.trainer.counted import counted
+from rover_kf.trainer.counted import Count, counted
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.outside import Outside
@@ -102,9 +102,7 @@ class Checkpointer:
         self._drain = Drain(home, known.resting, known.local_rank) if home else None
         self._last_step_at = time.monotonic()
         self._save_seconds = 0.0
-        self._last = 0  # step that was saved or restored
-        self._saved = 0  # steps
-        self._saved_then: int | None = None  # when a restore was asked for
+        self._count = Count()
         self._outside = Outside()
         self._open = True
         self.restored_from = "none"
@@ -141,8 +139,8 @@ class Checkpointer:
             reply = self._bring_into(state, self._recovery)
         self._saver.prepare(state, reply.snapshot_bytes if reply.step is not None else None)
         self._last_step_at = time.monotonic()
-        self._last = reply.step or 0
-        return self._last
+        self._count.restored(reply.step)
+        return self._count.last
 
     def _bring_into(self, state: dict[str, object], sidecar: Recovery) -> RestoreReply:
         shards = live_shards(state, replicated=self._replicated)
@@ -192,7 +190,8 @@ class Checkpointer:
             return RestoreReply(None, "none")
         self._begin()
         reply = self._recovery.bring(wanted)
-        self.restored_from, self._last = reply.source, reply.step or 0
+        self._count.restored(reply.step)
+        self.restored_from = reply.source
         return reply
 
     def step(
@@ -229,7 +228,7 @@ class Checkpointer:
         if self._reporter is None:
             self._outside.say()
             return
-        step = counted(step, self._last)
+        step = counted(step, self._count.last)
         self._saver.check()
         own_seconds = self._own_time.take()
         draining = self._drain is not None and self._drain.is_due(step)
@@ -279,7 +278,7 @@ class Checkpointer:
         told = measured.to_metadata(metrics)
         self._timed(step, lambda number: self._saver.save(number, state, told))
         if self._link is not None:
-            followers.tell(self._last, state, self._link)
+            followers.tell(self._count.last, state, self._link)
 
     def save_parts(self, step: int, parts: Parts) -> None:
         """Save tensors under names of the caller's, which name their boxes in ``rover.pieces``.
@@ -298,12 +297,12 @@ class Checkpointer:
             return
         if not self._open:
             raise errors.CheckpointError("this Checkpointer is closed; save before you close it")
-        number = counted(step, self._last)
+        number = counted(step, self._count.last)
         begun = time.monotonic()
         self._save_seconds += self._saver.take_waited()
         with self._phase.saving():
             save(number)
-        self._last, self._saved = number, self._saved + 1
+        self._count.saved(number)
         self._saver.take_waited()  # part of the time that is taken here
         self._save_seconds += time.monotonic() - begun
 
@@ -386,9 +385,7 @@ class Checkpointer:
         Raises:
             CheckpointError: steps were saved since the process asked first.
         """
-        if self._saved_then not in (None, self._saved):
-            raise recovery.no_way_back()
-        self._saved_then = self._saved
+        self._count.begin()
         self._saver.finish()
         self._phase.begin()
         if self._reporter is not None:

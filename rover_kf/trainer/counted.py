@@ -10,6 +10,37 @@ from typing import Any
 from rover_kf import errors
 
 
+class Count:
+    """What a process has saved and restored, as far as it may save and restore again."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        """Step that was saved or restored; 0: none."""
+        self._asked = self._saved_since = False
+
+    def begin(self) -> None:
+        """A restore is asked for.
+
+        Raises:
+            CheckpointError: steps were saved since the process asked first; its round's answer is
+                older than they are.
+        """
+        if self._saved_since:
+            raise errors.CheckpointError(
+                "steps were saved since this process restored; what they hold is restored by a new "
+                "process: end this one, or keep a copy of your own to go back to"
+            )
+        self._asked = True
+
+    def restored(self, step: int | None) -> None:
+        """The step is what the process goes on from; None: there was nothing."""
+        self.last = step or 0
+
+    def saved(self, number: int) -> None:
+        """The step was saved."""
+        self.last, self._saved_since = number, self._asked
+
+
 def counted(step: Any, last: int) -> int:
     """The number of a step that may be saved.
 

@@ -35,11 +35,11 @@ from rover_kf.checkpoint.kinds import Kinds
 from rover_kf.checkpoint.snapshot import STATE_KEY, Entry, Snapshot
 from rover_kf.trainer import folder as folders
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.counted import counted
+from rover_kf.trainer.counted import Count, counted
 from rover_kf.trainer.folder import Folder
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.outside import Outside
-from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery, no_way_back, opened
+from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery, opened
 from rover_kf.trainer.reporter import Reporter
 from rover_kf.trainer.settings import TrainerSettings
 
@@ -68,8 +68,7 @@ class DirectoryCheckpointer:
         home = self._settings.home
         self._link = Link(home) if home else None
         self._reporter = Reporter(self._settings, self._link) if self._link else None
-        self._outside, self._last = Outside(), 0
-        self._has_asked = self._has_saved = False  # for what to restore; since then
+        self._outside, self._count = Outside(), Count()
         self.restored_from = "none"
         """Where restore found its files: ``memory``, ``peer``, ``storage`` or ``none``."""
         if self._reporter is not None:
@@ -104,7 +103,7 @@ class DirectoryCheckpointer:
             self._outside.say()
             return
         begun = time.perf_counter()
-        step = counted(step, self._last)
+        step = counted(step, self._count.last)
         try:
             seal = self._taken(step, root, folders.look(root), told)
         except OSError as cause:
@@ -112,7 +111,7 @@ class DirectoryCheckpointer:
                 f"step {step} is not saved: {root} cannot be read to its end ({cause}); nobody may "
                 "write or remove files meanwhile"
             ) from cause
-        self._last, self._has_saved = step, self._has_asked
+        self._count.saved(step)
         self._reporter.seal(seal, time.perf_counter() - begun)
 
     def restore(self, folder: str | os.PathLike[str], *, refused: tuple[Refused, ...] = ()) -> int:
@@ -138,11 +137,9 @@ class DirectoryCheckpointer:
             return 0
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise errors.InputError(f"{root} is there already; name a folder that can be made")
-        if self._has_saved:
-            raise no_way_back()
-        self._has_asked = True
+        self._count.begin()
         reply = Recovery(self._settings, self._link).bring(refused=refused)
-        self._last = reply.step or 0
+        self._count.restored(reply.step)
         if reply.step is None:
             return 0
         with opened(reply) as (found, buffer):

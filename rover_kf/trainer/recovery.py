@@ -106,14 +106,6 @@ class Recovery:
         )
 
 
-def no_way_back() -> errors.CheckpointError:
-    """Why a process that has saved restores nothing: its round's answer is older than its saves."""
-    return errors.CheckpointError(
-        "steps were saved since this process restored; what they hold is restored by a new "
-        "process: end this one, or keep a copy of your own to go back to"
-    )
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Glimpse:
     """What a slot of this rank's holds, as far as can be told without holding it."""
