@@ -3,7 +3,7 @@
 """A coordinator's last status as text for its container's termination log, and back.
 
 A controller looks at a calm job every half minute, and hears of its end when the coordinator is
-gone: what the last steps brought would be known to nobody.
+gone: what the last steps brought would be known to nobody, nor why a job failed at once.
 """
 
 from __future__ import annotations
@@ -19,10 +19,18 @@ _log = logging.getLogger(__name__)
 
 _LONGEST_VERDICT = 200
 """Characters, which may take twelve bytes each; the launcher leaves more of it."""
+_MOST_OF_EVENTS = termination_log.MOST_BYTES * 3 // 4
+"""Bytes up to which Events are added; what is left is for windows."""
 
 
 def pack(status: CoordinatorStatus) -> str:
-    """As much of it as Kubernetes keeps: all figures, and as many data sets and windows as fit."""
+    """As much of it as Kubernetes keeps.
+
+    All figures, the data sets if they fit, and as many of the newest Events and windows as do.
+
+    Args:
+        status: with the Events that no controller has asked beyond.
+    """
     bare = dataclasses.replace(
         status,
         verdict=status.verdict[:_LONGEST_VERDICT],
@@ -39,6 +47,11 @@ def pack(status: CoordinatorStatus) -> str:
     )
     with_data = dataclasses.replace(bare, data=status.data)
     told = with_data if _fits(with_data) else bare
+    for event in reversed(status.events):
+        more = dataclasses.replace(told, events=(event, *told.events))
+        if not _fits(more, _MOST_OF_EVENTS):
+            break
+        told = more
     for window in reversed(status.windows):
         more = dataclasses.replace(told, windows=(window, *told.windows))
         if not _fits(more):
@@ -63,5 +76,5 @@ def unpack(text: str, source: str) -> CoordinatorStatus | None:
         return None
 
 
-def _fits(status: CoordinatorStatus) -> bool:
-    return len(codec.dumps(status)) <= termination_log.MOST_BYTES
+def _fits(status: CoordinatorStatus, most: int = termination_log.MOST_BYTES) -> bool:
+    return len(codec.dumps(status)) <= most

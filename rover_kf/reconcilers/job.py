@@ -12,12 +12,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from rover_kf import errors
-from rover_kf.api import last_status, names
+from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.jobs import Event, JobKey, ObservedJob, Pod
+from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
@@ -29,6 +29,7 @@ from rover_kf.reconcilers import (
     cpu_spare,
     cycle,
     endings,
+    last_words,
     launches,
     membership,
     memory_limits,
@@ -134,6 +135,8 @@ class Reconcilers:
         if job.finished and memory.has_told("recorded"):
             return Tick(job, None, memory.decision, None)
         seen, memory = self._observe(job, memory)
+        if last_words.come(seen, now):
+            return Tick(job, None, memory.decision, RETRY_SECONDS)
         heard = self._clock()
         seen = self._with_view(seen, memory, now)
         rate = Pace(self._jobs())
@@ -174,12 +177,11 @@ class Reconcilers:
         found = self._coordinator(job, memory.last_event)
         if found is not None and memory.last_event and found.started_at != memory.story:
             # The first pod was replaced and counts its events from 1 again.
-            memory = dataclasses.replace(memory, last_event=0)
             found = self._coordinator(job, 0)
-        if found is not None:
-            memory = dataclasses.replace(memory, story=found.started_at)
         pods = self._cluster.list_pods(job.key)
-        found = found or _left(job, pods)
+        found = found or last_words.left(job, pods)
+        if found is not None and found.started_at != memory.story:
+            memory = dataclasses.replace(memory, last_event=0, story=found.started_at)
         suspects = nodes.suspects(pods)
         silent = self._cluster.silent_nodes(suspects) if suspects else {}
         fleet = self._history.fleet(found.preflight if found else None)
@@ -267,14 +269,6 @@ def plan(seen: Observed, memory: JobStatus, now: float, rate: Pace) -> Plan:
     if made.status.deserves_writing(written, now, every):
         made = made.then(Remember(made.status), status=made.status)
     return made
-
-
-def _left(job: ObservedJob, pods: Sequence[Pod]) -> CoordinatorStatus | None:
-    """What the coordinator of a job that has ended left in its container's status."""
-    if not job.finished or not pods or pods[0].replica_index != 0:
-        return None
-    said = (one.last_words for one in pods[0].containers if one.name == names.SIDECAR_CONTAINER)
-    return last_status.unpack(next(said, ""), f"{job.key}: the coordinator's container")
 
 
 def _delay(seen: Observed, made: Plan, now: float, rate: Pace) -> float | None:

@@ -127,7 +127,7 @@ class Coordinator:
             await asyncio.wait_for(self._deserted.wait(), LINGER_SECONDS)
         if self._rendezvous.world.closed:
             await self._last_look.wait(time.monotonic())
-            last = last_status.pack(self.status(names.NO_EVENTS))
+            last = last_status.pack(self.status(self._last_look.after))
             termination_log.leave(self._settings.home, last)
         if self._ticker is not None:
             self._ticker.cancel()
@@ -275,7 +275,7 @@ class Coordinator:
         asked = request.query.get("after", "0")
         after = int(asked) if _AFTER.fullmatch(asked) else 0
         if after != names.NO_EVENTS:
-            self._last_look.asked(time.monotonic())
+            self._last_look.asked(time.monotonic(), after)
         return reply(self.status(after))
 
     # -- effects ------------------------------------------------------------------------------

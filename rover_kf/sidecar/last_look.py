@@ -18,11 +18,18 @@ class LastLook:
 
     def __init__(self) -> None:
         self._at = float("-inf")
+        self.after = 0
+        """Sequence of the newest Event that a look knew of."""
         self._asked = asyncio.Event()
 
-    def asked(self, now: float) -> None:
-        """The status was asked for at this time of a steady clock."""
-        self._at = now
+    def asked(self, now: float, after: int) -> None:
+        """The status was asked for.
+
+        Args:
+            now: by a steady clock.
+            after: the sequence above which Events were asked for.
+        """
+        self._at, self.after = now, after
         self._asked.set()
 
     async def wait(self, now: float) -> None:

@@ -29,12 +29,23 @@ def rows(name: str) -> DataStatus:
 
 
 def test_all_that_fits_comes_back():
-    """Figures, data sets and windows; not the Events, which have been told."""
+    """Figures, data sets, Events and windows."""
     data = tuple(rows(f"rows-{number}") for number in range(2))
     windows = tuple(window(number) for number in range(3))
-    status = dataclasses.replace(BARE, windows=windows, data=data, events=(Event("Why", "so"),))
-    found = last_status.unpack(last_status.pack(status), "it")
-    assert found == dataclasses.replace(status, events=())
+    events = tuple(Event("Why", "so", sequence=number) for number in (7, 8))
+    status = dataclasses.replace(BARE, windows=windows, data=data, events=events)
+    assert last_status.unpack(last_status.pack(status), "it") == status
+
+
+def test_the_newest_events_leave_room_for_a_window():
+    """Of many Events the newest stay, in their order."""
+    events = tuple(Event("Why", "so " * 100, sequence=number) for number in range(1, 30))
+    status = dataclasses.replace(BARE, windows=(window(1), window(2)), events=events)
+    text = last_status.pack(status)
+    found = last_status.unpack(text, "it")
+    assert len(text.encode()) <= termination_log.MOST_BYTES
+    assert found.windows
+    assert found.events == events[len(events) - len(found.events) :] != ()
 
 
 @pytest.mark.parametrize("windows", [64, 0])

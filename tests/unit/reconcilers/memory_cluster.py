@@ -80,7 +80,7 @@ class MemoryCluster:
         self.renewed: list[tuple[str, str]] = []
         self.located = []
         self.cordoned, self.may_not = {}, ""
-        self.reachable = True
+        self.reachable, self.finished_at = True, None
         self.story, self.coordinator_events = clock(), []
         self.events, self.posts, self.resizes, self.patches = [], [], [], 0
         self.expected = self.nodes = self._replicas()
@@ -111,6 +111,7 @@ class MemoryCluster:
             phase=self.phase,
             suspended=bool((given["spec"].get("runPolicy") or {}).get("suspend")),
             created_at=9_000.0,
+            finished_at=self.finished_at,
         )
 
     def list_pods(self, _):

@@ -629,6 +629,71 @@ def test_steps_that_nobody_asked_for_in_time_are_known(cluster, history, kept, c
     assert ("left a last status that cannot be read" in caplog.text) is kept.startswith("{")
 
 
+def _gone(cluster, words, *, running=False):
+    """The job has failed, and its coordinator does not answer."""
+    cluster.reachable, cluster.phase = False, "Failed"
+    code = None if running else 0
+    sidecar = Container(names.SIDECAR_CONTAINER, running=running, exit_code=code, last_words=words)
+    cluster.pods = (Pod("digits-worker-0", "uid-0", "worker", 0, "Failed", containers=(sidecar,)),)
+
+
+def test_events_that_nobody_asked_for_in_time_are_told_once(cluster, history):
+    """A job that fails within seconds has a story, too: those that were told stay told once."""
+    cluster.happen(names.EVENT_WORLD_FORMED, "round 1: 2 processes in 2 pods")
+    look(cluster, history)
+    cluster.happen(names.EVENT_PROCESS_FAILED, "rank 0: exit code 1")
+    cluster.happen(names.EVENT_JOB_FAILED, "rank 0 in digits-worker-0: user_error")
+    left = last_status.pack(cluster._status(after=0))
+    _gone(cluster, left)
+    look(cluster, history, times=2, windows=0)
+    told = [
+        names.EVENT_WORLD_FORMED,
+        names.EVENT_PROCESS_FAILED,
+        names.EVENT_JOB_FAILED,
+        names.EVENT_RECORDED,
+    ]
+    assert [reason for reason in cluster.reasons() if reason in told] == told
+
+
+def test_the_story_of_a_coordinator_that_nobody_ever_asked_is_told(cluster, history):
+    """It counted its Events from one, as did the coordinator before it, which was asked."""
+    cluster.happen(names.EVENT_WORLD_FORMED, "round 1: 2 processes in 2 pods", sequence=9)
+    look(cluster, history)
+    cluster.coordinator_events.clear()
+    cluster.story = cluster.clock()
+    cluster.happen(names.EVENT_WORLD_FORMED, "round 2: 2 processes in 2 pods", sequence=1)
+    _gone(cluster, last_status.pack(cluster._status(after=0)))
+    look(cluster, history, times=2, windows=0)
+    assert cluster.reasons().count(names.EVENT_WORLD_FORMED) == 2
+
+
+def test_last_words_are_waited_for_where_the_kubelet_still_calls_their_container_running(
+    cluster, history
+):
+    """Nothing is told or recorded of an end whose story comes in a moment; but not for ever."""
+    look(cluster, history)
+    cluster.happen(names.EVENT_JOB_FAILED, "rank 0 in digits-worker-0: user_error")
+    left = last_status.pack(cluster._status(after=0))
+    _gone(cluster, "", running=True)
+    cluster.finished_at = cluster.clock()
+    assert look(cluster, history, windows=0).delay == 1.0
+    assert names.EVENT_JOB_FAILED not in cluster.reasons()
+    _gone(cluster, left)
+    look(cluster, history, windows=0)
+    (told,) = [one for one in cluster.events if one.reason == names.EVENT_JOB_FAILED]
+    assert told.message == "rank 0 in digits-worker-0: user_error"
+
+
+def test_last_words_that_do_not_come_are_not_waited_for_any_longer(cluster, history):
+    """The node is gone: its containers are called running for ever."""
+    look(cluster, history)
+    _gone(cluster, "", running=True)
+    cluster.finished_at = cluster.clock() - 60
+    look(cluster, history, windows=0)
+    (told,) = [one for one in cluster.events if one.reason == names.EVENT_JOB_FAILED]
+    assert "the Training Operator says Failed" in told.message
+
+
 def test_a_verdict_that_nobody_asked_for_in_time_is_told(cluster, history):
     """The coordinator has gone with its pod: the containers' status says why the job failed. What
     a container left that ended otherwise says nothing."""

@@ -30,11 +30,11 @@ def test_it_waits_for_one_more_look():
 
     async def course() -> None:
         look = LastLook()
-        look.asked(10.0)
+        look.asked(10.0, 0)
         waiting = asyncio.create_task(look.wait(10.5))
         await _turns()
         assert not waiting.done()
-        look.asked(11.0)
+        look.asked(11.0, 0)
         await asyncio.wait_for(waiting, WITHIN_SECONDS)
 
     asyncio.run(course())
@@ -47,7 +47,7 @@ def test_nobody_is_waited_for_who_does_not_look():
     async def course() -> None:
         look = LastLook()
         await asyncio.wait_for(look.wait(10.0), WITHIN_SECONDS)
-        look.asked(10.0)
+        look.asked(10.0, 0)
         await asyncio.wait_for(look.wait(10.0 + RECENT_SECONDS + 0.1), WITHIN_SECONDS)
 
     asyncio.run(course())
@@ -59,7 +59,7 @@ def test_the_wait_has_an_end(monkeypatch):
 
     async def course() -> None:
         look = LastLook()
-        look.asked(10.0)
+        look.asked(10.0, 0)
         await asyncio.wait_for(look.wait(10.0), WITHIN_SECONDS)
 
     asyncio.run(course())
