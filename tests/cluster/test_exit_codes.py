@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from testcluster import jobs, objects
+from testcluster import deployment, jobs, objects
 from testcluster.jobs import RunningJob
 from testcluster.journaled_job import eventually_told
 from testcluster.objects import apply, job_conditions
@@ -94,6 +94,20 @@ def test_a_wrong_program_fails_the_job_at_once(submit):
         assert len(job.told(names.EVENT_NO_MORE_RESTARTS)) == (policy == "OnFailure")
         assert ("backoff limit" in _why(job)) == (policy == "OnFailure")
         print(f"\n{policy}: failed within {seconds:.0f} s of both submits; {_why(job)}")
+
+
+def test_what_happened_while_no_controller_was_there_is_told(submit, controller_down, cluster):
+    """The coordinator has gone with its pod when the controller is back: its container's status
+    has the story, and each Event is told once."""
+    job = submit("unseen", "wrong", "ExitCode")
+    controller_down()
+    assert eventually(job.verdict, within=240, every=0.5, what="the end") == "Failed"
+    deployment.scale(cluster, 1)
+    eventually(lambda: job.told(names.EVENT_RECORDED), within=120, every=0.5, what="its record")
+    assert job.told(names.EVENT_PROCESS_FAILED)
+    (formed,), (failed,) = job.told(names.EVENT_WORLD_FORMED), job.told(names.EVENT_JOB_FAILED)
+    assert formed.startswith("round 1: ")
+    assert "user_error" in failed
 
 
 @pytest.mark.at_length
