@@ -18,7 +18,7 @@ import urllib.request
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
 
-from rover_kf.checkpoint import mounted_keys, s3_signature
+from rover_kf.checkpoint import mounted_keys, s3_signature, store_variables
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def _account(environment: Mapping[str, str]) -> s3_signature.Account | None:
 
 
 def _endpoint(environment: Mapping[str, str], region: str) -> str:
-    stated = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    stated = store_variables.endpoint(environment)
     return (stated or f"https://s3.{region}.amazonaws.com").rstrip("/")
 
 

@@ -21,14 +21,13 @@ import obstore
 from obstore import exceptions, store
 
 from rover_kf import errors
-from rover_kf.checkpoint import object_refusals
+from rover_kf.checkpoint import object_refusals, store_variables
 
 PART_BYTES = 8 << 20
 """Of an upload and of a read; several are under way at once."""
 _CONCURRENT = 4
 _MOST_PARTS = 9_000
 """S3 takes 10,000."""
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,17 +169,25 @@ class Bucket:
     def _refusals(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (exceptions.BaseError, OSError, ValueError) as cause:
+        except BaseException as cause:
+            if not _is_clients(cause):
+                raise
             # Not chained: what the client knows of the request must reach no log.
             message = f"{self._url}: {what}: {object_refusals.describe(cause)}"
             raise errors.StorageFailed(message) from None
+
+
+def _is_clients(error: BaseException) -> bool:
+    """Whether the client refuses. Its panic is no Exception, and a type that cannot be imported."""
+    known = (exceptions.BaseError, OSError, ValueError)
+    return isinstance(error, known) or type(error).__name__ == "PanicException"
 
 
 def _open(
     url: str, patience: Patience, seconds: float, keys: Mapping[str, str]
 ) -> store.ObjectStore:
     config: Any = dict(keys)  # Which keys there are depends on the URL.
-    plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
+    plain = url.startswith("s3://") and store_variables.endpoint(os.environ).startswith("http://")
     return store.from_url(
         url,
         config=config,

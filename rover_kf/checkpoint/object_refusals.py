@@ -29,6 +29,7 @@ _SILENT = re.compile(r"timed out|timeout|error sending request|connect|request o
 _FULL = re.compile(
     r"status code: 507|no space|InsufficientStorage|QuotaExceeded|StorageFull", re.IGNORECASE
 )
+_UNFIT = re.compile(r"InvalidUri|InvalidHeaderValue")
 
 _SECRET = (
     f"the Secret that {names.PREFIX}checkpoint.secret names (a job's), or the environment "
@@ -36,7 +37,7 @@ _SECRET = (
 )
 
 
-def describe(error: Exception) -> str:
+def describe(error: BaseException) -> str:
     """One line: what the store answered, and what to do.
 
     Args:
@@ -65,6 +66,8 @@ def _answer(text: str) -> str:
 
 
 def _advice(text: str) -> str:
+    if _UNFIT.search(text):
+        return f"a value in {_SECRET} has a character that it may not have, such as a line break"
     if _NO_BUCKET.search(text):
         return f"make the bucket, or correct {names.PREFIX}checkpoint.path"
     if _NO_CREDENTIALS.search(text):

@@ -20,6 +20,7 @@ from rover_kf.checkpoint import (
     mounted_keys,
     multipart_uploads,
     storage,
+    store_variables,
     stored,
 )
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
@@ -36,6 +37,7 @@ class ObjectStorage:
     """
 
     def __init__(self, url: str, patience: Patience | None = None) -> None:
+        store_variables.strip(os.environ)
         self.url = url.rstrip("/")
         self._patience = patience or Patience()
         self._opened: tuple[Mapping[str, str], Bucket] | None = None

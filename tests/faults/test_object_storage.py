@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import subprocess
 import sys
 import time
@@ -118,6 +119,46 @@ def test_denied_access_names_the_secret_but_nothing_of_it(server, monkeypatch, w
     assert told.count("check the Secret that rover-kf.io/checkpoint.secret names") == 3
     for hidden in ("wrong-value-of-a-key", server.key, server.secret, "Signature=", "AWS4-HMAC"):
         assert hidden not in told
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
+def test_a_newline_after_a_value_is_no_part_of_it(server, monkeypatch, variable):
+    """As of a Secret that was made of files, or by echo and base64: also where uploads end."""
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, f"{value}\n")
+    monkeypatch.setenv(variable, os.environ["AWS_ENDPOINT_URL"])
+    if variable != "AWS_ENDPOINT_URL":
+        monkeypatch.delenv("AWS_ENDPOINT_URL")
+    url, before = f"s3://checkpoints/newline/{variable}", server.unfinished()
+    command = [sys.executable, "-c", HALF_WRITER, url, "1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout.readline() == b"half\n"
+        writer.kill()
+    assert server.unfinished() == before + 1
+    storage = ObjectStorage(url)
+    folder = storage.write_manifest(_write(storage, 2))
+    storage.collect(1, generation=1)
+    assert storage.whole() == (folder,)
+    assert server.unfinished() == before
+
+
+@pytest.mark.usefixtures("_client")
+@pytest.mark.parametrize("wrong", ["minio.minio:9000", "127.0.0.1", "s3://checkpoints"])
+def test_an_endpoint_that_is_no_url_is_named(monkeypatch, wrong):
+    """Not passed on to the client, which ends the process for it."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", wrong)
+    told = _refusal(ObjectStorage(URL, SHORT))
+    assert told.count("AWS_ENDPOINT_URL is no URL such as https://s3.example.org") == 3
+
+
+@pytest.mark.usefixtures("_client")
+@pytest.mark.parametrize("size", [3000, 20 << 20])
+def test_what_the_client_panics_at_is_a_refusal(monkeypatch, size):
+    """A key that was broken in two lines: said, but not shown."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "broken\nkey")
+    told = _refusal(ObjectStorage(URL, SHORT), size)
+    assert told.count("has a character that it may not have, such as a line break") == 3
+    assert "broken" not in told
 
 
 @pytest.mark.usefixtures("_client")
