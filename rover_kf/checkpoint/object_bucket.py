@@ -102,6 +102,23 @@ class Bucket:
                 return False
             return True
 
+    def has(self, key: str) -> bool:
+        """Whether there is an object of that name.
+
+        Raises:
+            StorageFailed: the store refused or did not answer in time.
+        """
+        with self._refusals(f"{key} cannot be looked for"):
+            try:
+                # A byte, and not HEAD: where that is refused, no body says why.
+                obstore.get_range(self._small, key, start=0, length=1)
+            except FileNotFoundError:
+                return False
+            except exceptions.BaseError as error:
+                if not object_refusals.is_beyond_end(error):
+                    raise
+            return True
+
     def read(self, key: str) -> bytes:
         """A small object.
 

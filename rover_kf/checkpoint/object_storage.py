@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
 from rover_kf.checkpoint import (
@@ -61,9 +61,8 @@ class ObjectStorage:
         self, folder: Folder, rank: int, content: Iterable[memoryview], length: int
     ) -> RankFile:
         """Write a rank's file, safe when it returns."""
-        there = self.sizes(folder)
-        stored.check_unfinished(folder, has_manifest=manifest.NAME in there)
-        name, written = _free_name(rank, there), 0
+        stored.check_unfinished(folder, has_manifest=self._bucket.has(_manifest_key(folder)))
+        name, written = self._free_name(folder, rank), 0
 
         def summed() -> Iterator[memoryview]:
             nonlocal written
@@ -155,6 +154,12 @@ class ObjectStorage:
             )
         return doomed
 
+    def _free_name(self, folder: Folder, rank: int) -> str:
+        # One by one, and not by a listing: of a thousand ranks each would list the files of all.
+        marks = itertools.chain([""], map(str, itertools.count(2)))
+        names = (manifest.file_name(rank, mark) for mark in marks)
+        return next(name for name in names if not self._bucket.has(f"{folder.name}/{name}"))
+
     def _clear_failed(self) -> None:
         """Take the room back that uploads still hold though they were given up."""
         if not self._failed:
@@ -183,11 +188,6 @@ class ObjectStorage:
                 f"{folder.manifest_location} was written by another coordinator with other files; "
                 "it stays, this one's step is not committed"
             )
-
-
-def _free_name(rank: int, taken: Container[str]) -> str:
-    names = (manifest.file_name(rank, str(number)) for number in itertools.count(2))
-    return next(n for n in itertools.chain([manifest.file_name(rank)], names) if n not in taken)
 
 
 def _manifest_key(folder: Folder) -> str:

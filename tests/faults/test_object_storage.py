@@ -18,6 +18,7 @@ from object_server import binary, object_server, offer
 from tests_support import eventually
 
 from rover_kf import errors
+from rover_kf.checkpoint import manifest
 from rover_kf.checkpoint.manifest import Manifest
 from rover_kf.checkpoint.object_bucket import Patience
 from rover_kf.checkpoint.object_storage import ObjectStorage
@@ -216,6 +217,27 @@ def test_of_two_coordinators_one_has_its_way():
     with pytest.raises(errors.StorageFailed, match="another coordinator"):
         storage.write_manifest(dataclasses.replace(content, world_size=2))
     assert storage.load(folder) == dataclasses.replace(content, saved_at=1.0)
+
+
+def test_a_ranks_file_costs_as_many_requests_however_many_ranks_there_are(server):
+    """Of 2,500 ranks each would list the files of all, in three pages."""
+    storage = ObjectStorage("s3://checkpoints/many/demo")
+    _write(storage, 1)
+    folder = storage.folder(2, 1)
+    there = server.bucket / "many" / "demo" / folder.name
+    there.mkdir()
+    for rank in range(2500):
+        (there / manifest.file_name(rank)).write_bytes(b"written")
+    before = len(server.asked())
+    file = storage.write_rank(folder, 2500, [memoryview(b"the last")], 8)
+    again = storage.write_rank(folder, 2500, [memoryview(b"once more")], 9)
+    asked = eventually(lambda: server.asked()[before + 6 :] and server.asked()[before:])
+    assert asked == ["GetObject"] * 2 + ["PutObject"] + ["GetObject"] * 3 + ["PutObject"]
+    assert (file.name, again.name) == (
+        "rank-02500.safetensors",
+        "rank-02500-2.safetensors",
+    )
+    assert len(storage.sizes(folder)) == 2502
 
 
 def test_what_a_killed_writer_left_is_collected(server):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -79,6 +80,7 @@ class ObjectServer:
         """Start it, or start it again with what it had; returns when it answers."""
         program = [
             str(binary()), "--port", f"{self.address}:{self.port}", "--quiet",
+            "--access-log", str(self.folder / "requests"),
             "posix", "--sidecar", str(self.folder / "meta"), str(self.folder / "data"),
         ]  # fmt: skip
         if self._most_bytes:
@@ -116,6 +118,10 @@ class ObjectServer:
     def unfinished(self) -> int:
         """How many uploads were begun and neither completed nor aborted."""
         return len(list((self.bucket / ".sgwtmp" / "multipart").glob("*/*")))
+
+    def asked(self) -> list[str]:
+        """What it was asked, such as ``GetObject``, request by request; by its log of them."""
+        return re.findall(r" s3_(\w+) ", (self.folder / "requests").read_text())
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 1):
