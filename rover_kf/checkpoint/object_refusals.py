@@ -25,7 +25,10 @@ _NO_CREDENTIALS = re.compile(
     r"169\.254\.169\.254|metadata\.google\.internal|credential error|must be specified",
     re.IGNORECASE,
 )
-_SILENT = re.compile(r"timed out|timeout|error sending request|connect|request or response body")
+_UNTRUSTED = re.compile(r"\bInvalidCertificate\b")
+_NO_HOST = re.compile(r"\bdns error\b")
+_CLOCK = re.compile(r"RequestTimeTooSkewed")
+_SILENT = re.compile(r"timed out|\btimeout|error sending request|connect|request or response body")
 _FULL = re.compile(
     r"status code: 507|no space|InsufficientStorage|QuotaExceeded|StorageFull", re.IGNORECASE
 )
@@ -36,6 +39,12 @@ _SECRET = (
     "(a command's)"
 )
 
+_NETWORK = "check the endpoint (AWS_ENDPOINT_URL) and the network between it and the pod"
+_TRUST = (
+    "name a file of its authority's certificate by SSL_CERT_FILE; for a job, ca.crt in the Secret "
+    f"of the credentials: {names.KEY_HOME}/ca.crt"
+)
+
 
 def describe(error: BaseException) -> str:
     """One line: what the store answered, and what to do.
@@ -43,7 +52,11 @@ def describe(error: BaseException) -> str:
     Args:
         error: of the client, from a request.
     """
-    text = f"{type(error).__name__} {error}".split("\n\nDebug source", 1)[0]
+    text, _, details = f"{type(error).__name__} {error}".partition("\n\nDebug source")
+    if _UNTRUSTED.search(details):
+        return f"the server's certificate is not trusted; {_TRUST}"
+    if _NO_HOST.search(details) and not _NO_CREDENTIALS.search(text):
+        return f"no such host; {_NETWORK}"
     return f"{_answer(text.partition(' ')[2])}; {_advice(text)}"
 
 
@@ -72,10 +85,12 @@ def _advice(text: str) -> str:
         return f"make the bucket, or correct {names.PREFIX}checkpoint.path"
     if _NO_CREDENTIALS.search(text):
         return f"no usable credentials: give them in {_SECRET}"
+    if _CLOCK.search(text):
+        return "set the clock of the pod's node, or of the store"
     if _DENIED.search(text):
         return f"check {_SECRET}; the account must be able to list, read, write and delete"
     if _FULL.search(text):
         return f"make room, or lower {names.PREFIX}checkpoint.keep"
     if _SILENT.search(text):
-        return "check the endpoint (AWS_ENDPOINT_URL) and the network between it and the pod"
+        return _NETWORK
     return "what is on storage already stays as it is"

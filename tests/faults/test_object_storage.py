@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from authority import Authority
 from checkpoint_pod import free_port
 from object_server import binary, object_server, offer
 from tests_support import eventually
@@ -269,6 +270,40 @@ def test_an_upload_is_streamed():
     grown = int(subprocess.run(command, check=True, capture_output=True).stdout)
     print(f"256 MiB were uploaded in {grown} MiB of memory")
     assert grown < 100
+
+
+def test_a_servers_own_authority_is_asked_for_and_taken(tmp_path, monkeypatch):
+    """As of a MinIO within a cluster. That its certificate is not trusted is no silence; once its
+    authority is named all is as ever, also where broken-off uploads are ended."""
+    authority = Authority()
+    for name, content in authority.secret("localhost").items():
+        (tmp_path / name).write_text(content)
+    pair = tmp_path / "tls.crt", tmp_path / "tls.key"
+    url = "s3://checkpoints/tls/demo"
+    with object_server(tmp_path / "tls", pair=pair) as server:
+        offer(server, monkeypatch)
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        told = _refusal(ObjectStorage(url, SHORT))
+        assert told.count("the server's certificate is not trusted") == 3
+        assert told.count("SSL_CERT_FILE") == 3
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))
+        command = [sys.executable, "-c", HALF_WRITER, url, "1"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout.readline() == b"half\n"
+            writer.kill()
+        assert server.unfinished() == 1
+        storage = ObjectStorage(url)
+        folder = storage.write_manifest(_write(storage, 2))
+        storage.collect(1, generation=1)
+        assert storage.whole() == (folder,)
+        assert server.unfinished() == 0
+
+
+@pytest.mark.usefixtures("_client")
+def test_an_unknown_host_is_named_as_that(monkeypatch):
+    """A typing error in the endpoint; of a name this long the resolver knows it by itself."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{'minio' * 20}.invalid:9000")
+    assert _refusal(ObjectStorage(URL, SHORT)).count("no such host; check the endpoint") == 3
 
 
 @pytest.mark.usefixtures("_client")

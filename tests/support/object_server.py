@@ -47,16 +47,22 @@ class ObjectServer:
         folder: for its files; empty.
         most_bytes: that its disk has; 0: as many as the folder's. Needs root or user namespaces.
         address: where it listens.
+        pair: files of a certificate and its key, by which it speaks TLS as localhost; none: plain.
     """
 
     def __init__(
-        self, folder: pathlib.Path, *, most_bytes: int = 0, address: str = "127.0.0.1"
+        self,
+        folder: pathlib.Path,
+        *,
+        most_bytes: int = 0,
+        address: str = "127.0.0.1",
+        pair: tuple[pathlib.Path, ...] = (),
     ) -> None:
         self.folder, self.address = folder, address
         self.key, self.secret = f"key{uuid.uuid4().hex[:12]}", uuid.uuid4().hex
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
-        self._most_bytes = most_bytes
+        self._most_bytes, self._pair = most_bytes, pair
         if not most_bytes:
             (folder / "data" / "checkpoints").mkdir(parents=True)
             (folder / "meta").mkdir()
@@ -72,7 +78,9 @@ class ObjectServer:
         return {
             "AWS_ACCESS_KEY_ID": self.key,
             "AWS_SECRET_ACCESS_KEY": self.secret,
-            "AWS_ENDPOINT_URL": f"http://{self.address}:{self.port}",
+            "AWS_ENDPOINT_URL": f"https://localhost:{self.port}"
+            if self._pair
+            else f"http://{self.address}:{self.port}",
             "AWS_REGION": "us-east-1",
         }
 
@@ -81,6 +89,7 @@ class ObjectServer:
         program = [
             str(binary()), "--port", f"{self.address}:{self.port}", "--quiet",
             "--access-log", str(self.folder / "requests"),
+            *self._tls(),
             "posix", "--sidecar", str(self.folder / "meta"), str(self.folder / "data"),
         ]  # fmt: skip
         if self._most_bytes:
@@ -123,6 +132,12 @@ class ObjectServer:
         """What it was asked, such as ``GetObject``, request by request; by its log of them."""
         return re.findall(r" s3_(\w+) ", (self.folder / "requests").read_text())
 
+    def _tls(self) -> list[str]:
+        if not self._pair:
+            return []
+        certificate, key = map(str, self._pair)
+        return ["--cert", certificate, "--key", key]
+
     def _answers(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 1):
             return True
@@ -133,11 +148,15 @@ class ObjectServer:
 
 @contextlib.contextmanager
 def object_server(
-    folder: pathlib.Path, *, most_bytes: int = 0, address: str = "127.0.0.1"
+    folder: pathlib.Path,
+    *,
+    most_bytes: int = 0,
+    address: str = "127.0.0.1",
+    pair: tuple[pathlib.Path, ...] = (),
 ) -> Iterator[ObjectServer]:
     """A running server; killed afterwards."""
     folder.mkdir(parents=True)
-    server = ObjectServer(folder, most_bytes=most_bytes, address=address)
+    server = ObjectServer(folder, most_bytes=most_bytes, address=address, pair=pair)
     try:
         server.start()
         yield server

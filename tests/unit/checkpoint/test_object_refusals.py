@@ -8,7 +8,8 @@ import pytest
 
 from rover_kf.checkpoint import object_refusals
 
-S3 = """Generic S3 error: Error performing PUT http://s3.local/b/k?X-Amz-Signature=0123 in 1ms - \
+S3 = """Generic S3 error: Error performing PUT http://s3.local/b/k?X-Amz-Signature=0123 in 1ms, \
+after 4 retries, max_retries: 4, retry_timeout: 10s  - \
 Server returned non-2xx status code: {status}: <?xml version="1.0"?>
 <Error><Code>{code}</Code><Message>{message}</Message><AWSAccessKeyId>AKIA</AWSAccessKeyId></Error>
 
@@ -25,6 +26,7 @@ Generic {{ secret: 0123 }}"""
             "make",
         ),
         (S3.format(status=403, code="AccessDenied", message="No."), "AccessDenied: No.", "Secret"),
+        (S3.format(status=403, code="RequestTimeTooSkewed", message="Far."), "Far.", "clock"),
         (S3.format(status=503, code="SlowDown", message="Wait."), "SlowDown: Wait.", "stays as it"),
         (
             (
