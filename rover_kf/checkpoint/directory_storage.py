@@ -92,9 +92,10 @@ class DirectoryStorage:
         """Bytes of every file of a folder, by its name there."""
         path = self.root / folder.name
         with _refusals(f"{path} cannot be listed"):
-            if not path.is_dir():
+            try:
+                found = {item.name: self._files.size(item) for item in path.iterdir()}
+            except (FileNotFoundError, NotADirectoryError):
                 return {}
-            found = {item.name: self._files.size(item) for item in path.iterdir()}
         return {name: size for name, size in found.items() if size is not None}
 
     def read_manifest(self, folder: Folder) -> Manifest:

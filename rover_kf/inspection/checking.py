@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rover_kf import errors
 from rover_kf.checkpoint import manifest, stored
 from rover_kf.checkpoint.manifest import Folder, RankFile
 from rover_kf.checkpoint.storage import Storage
-from rover_kf.inspection.listing import UNFINISHED
+from rover_kf.inspection.listing import UNFINISHED, is_gone
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,23 +44,32 @@ class Checked:
 
 
 def check(storage: Storage, folder: Folder) -> Checked:
-    """Read a checkpoint to its last byte.
+    """Read a checkpoint to its last byte; one that is removed meanwhile is no checkpoint.
 
     Raises:
         StorageFailed: the storage cannot be read.
     """
-    sizes = storage.sizes(folder)
     checked = Checked(folder.name, folder.step, folder.generation, ())
-    if manifest.NAME not in sizes:
-        file = CheckedFile(manifest.NAME, 0, f"{folder.manifest_location}: {UNFINISHED}")
-        return dataclasses.replace(checked, files=(file,), unfinished=True)
+    try:
+        if not is_gone(storage, folder):
+            return dataclasses.replace(checked, files=tuple(_files(storage, folder)))
+    except errors.StorageFailed:
+        if not is_gone(storage, folder):
+            raise
+    file = CheckedFile(manifest.NAME, 0, f"{folder.manifest_location}: {UNFINISHED}")
+    return dataclasses.replace(checked, files=(file,), unfinished=True)
+
+
+def _files(storage: Storage, folder: Folder) -> Iterator[CheckedFile]:
+    sizes = storage.sizes(folder)
     try:
         content = storage.read_manifest(folder)
     except errors.TornSnapshot as error:
-        file = CheckedFile(manifest.NAME, 0, str(error))
-        return dataclasses.replace(checked, files=(file,))
-    files = (_check_file(storage, folder, file, sizes) for file in content.files)
-    return dataclasses.replace(checked, files=(CheckedFile(manifest.NAME, 0), *files))
+        yield CheckedFile(manifest.NAME, 0, str(error))
+        return
+    yield CheckedFile(manifest.NAME, 0)
+    for file in content.files:
+        yield _check_file(storage, folder, file, sizes)
 
 
 def _check_file(

@@ -12,7 +12,7 @@ from rover_kf.checkpoint import manifest, stored
 from rover_kf.checkpoint.manifest import Folder, Manifest
 from rover_kf.checkpoint.storage import Storage
 
-UNFINISHED = "no manifest: being written, or left by a crash"
+UNFINISHED = "no manifest: being written or removed, or left by a crash"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,6 +67,11 @@ def listing(storage: Storage, folders: Iterable[Folder]) -> Iterator[Listed]:
         except errors.TornSnapshot as error:
             yield dataclasses.replace(found, problem=str(error))
             continue
+        except errors.StorageFailed:
+            if not is_gone(storage, folder):
+                raise
+            yield dataclasses.replace(found, problem=UNFINISHED)
+            continue
         yield dataclasses.replace(
             found,
             problem=_problem(folder, content, sizes),
@@ -76,6 +81,15 @@ def listing(storage: Storage, folders: Iterable[Folder]) -> Iterator[Listed]:
             saved_at=content.saved_at,
             metrics=content.metrics,
         )
+
+
+def is_gone(storage: Storage, folder: Folder) -> bool:
+    """Whether a checkpoint that could not be read has been removed, as by a running job.
+
+    Raises:
+        StorageFailed: the storage cannot be read.
+    """
+    return manifest.NAME not in storage.sizes(folder)
 
 
 def _problem(folder: Folder, content: Manifest, sizes: Mapping[str, int]) -> str:

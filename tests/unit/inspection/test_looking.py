@@ -72,7 +72,7 @@ def test_ls_tells_what_is_wrong(job, call):
     problems = [item["problem"] for item in found]
     assert f"{FIRST}/manifest.json" in problems[0]
     assert f"{SECOND}/rank-00001.safetensors is missing" in problems[1]
-    assert problems[2] == "no manifest: being written, or left by a crash"
+    assert problems[2] == "no manifest: being written or removed, or left by a crash"
     assert [item["files"] for item in found] == [1, 2, 2]
 
 
@@ -169,6 +169,25 @@ def test_a_damaged_manifest_is_damage_and_a_missing_one_is_none(job, call):
     flip(job.folder(1) / manifest.NAME)
     code, out, _ = call("verify", job.path)
     assert (code, f"{FIRST}: DAMAGED" in out) == (1, True)
+
+
+@pytest.mark.parametrize("verb", ["ls", "verify"])
+def test_what_retention_takes_meanwhile_is_no_damage(job, call, monkeypatch, verb):
+    """Of a job that runs: the oldest goes while its manifest or its file is about to be read."""
+    method = {"ls": "read_manifest", "verify": "read_range"}[verb]
+    read = getattr(DirectoryStorage, method)
+
+    def read_late(storage, folder, *words):
+        if folder.step == 1 and job.folder(1).exists():
+            job.storage.remove(folder)
+        return read(storage, folder, *words)
+
+    monkeypatch.setattr(DirectoryStorage, method, read_late)
+    code, out, err = call(verb, job.path)
+    assert (code, err) == (0, "")
+    assert "no manifest: being written or removed, or left by a crash" in out
+    assert not job.folder(1).exists()
+    assert out.count("whole") == 2
 
 
 def test_rm_keeps_what_the_job_needs(job, call):
