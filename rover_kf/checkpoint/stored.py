@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rover_kf import errors
+from rover_kf.api import names
 from rover_kf.checkpoint import checksum, manifest, pieces, retention, snapshot
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.retention import Spare
@@ -64,8 +65,9 @@ def sifted(
         below: a step that every rank has come to.
 
     Raises:
-        StorageFailed: the storage cannot be read.
+        StorageFailed: the storage cannot be read, or another job writes there.
     """
+    _check_ours(whole, generation)
     found = good(storage, sorted(whole))
     spared = spare.of({folder: content.metrics for folder, content in found.items()})
     doomed = retention.doomed(
@@ -79,6 +81,17 @@ def sifted(
     )
     gone = set(doomed)
     return {folder: content for folder, content in found.items() if folder not in gone}, doomed
+
+
+def _check_ours(whole: Collection[Folder], generation: int) -> None:
+    newest = max(whole, default=None)
+    if newest is not None and newest.generation > generation:
+        # A job's rounds are counted on from what it finds at its start.
+        raise errors.StorageFailed(
+            f"{newest.location} is of round {newest.generation}, and this job is in round "
+            f"{generation}: another job of this name writes to the same place, and will remove "
+            f"this one's checkpoints; give one of them another {names.PREFIX}checkpoint.path"
+        )
 
 
 def head(storage: StoredCheckpoints, folder: Folder, file: RankFile) -> Snapshot:

@@ -261,6 +261,17 @@ def test_retention_spares_the_best_and_every_so_many(place):
     assert [folder.step for folder in place.storage.folders()] == [10, 17]
 
 
+def test_retention_removes_nothing_where_another_job_writes(place):
+    """Of the same name, as in another namespace: its rounds were counted on from this one's."""
+    ours = [_save(place.storage, step, 1) for step in (100, 200)]
+    theirs = _save(place.storage, 10, 2)
+    with pytest.raises(errors.StorageFailed, match="another job of this name") as refused:
+        place.storage.collect(1, generation=1)
+    assert theirs.location in str(refused.value)
+    assert "checkpoint.path" in str(refused.value)
+    assert place.storage.whole() == (*ours, theirs)
+
+
 def test_retention_takes_what_was_given_up(place):
     """Older than the step that all ranks have come to, of the running round, without a manifest."""
     damaged = _save(place.storage, 1, 2)
