@@ -214,7 +214,8 @@ class Checkpointer:
             samples: that this rank consumed in the step.
             wait_seconds: of the step, spent waiting for data by other means than the loaders of
                 rover_kf in the state, which are asked.
-            total_steps: that the whole training will take, if known.
+            total_steps: that the whole training will take, if known; the last one is copied before
+                this returns, so that the script may load other weights next.
             metrics: what was measured of this state; as for save, where the step is saved.
 
         Raises:
@@ -235,8 +236,11 @@ class Checkpointer:
         due = step % self.every == 0 or step == total_steps
         if due and self._replicated:
             self._statistics.agree(state)
+        last = draining or step == total_steps
         if draining or due:
             self.save(step, state, metrics=metrics)
+        if last:  # no training follows to copy beside, but often other weights: the best ones
+            self.finish()
         now = time.monotonic()
         sample = StepSample(
             step=step,
@@ -248,7 +252,7 @@ class Checkpointer:
             own_seconds=own_seconds,
         )
         self._last_step_at, self._save_seconds = now, 0.0
-        self._phase.stepped(state, last=draining or step == total_steps)
+        self._phase.stepped(state, last=last)
         self._reporter.step(sample, total_steps)
         self._own_time.begin(state)
         if self._drain is not None and draining:
@@ -365,7 +369,8 @@ class Checkpointer:
         if self._saver.unsaved is not None:
             raise errors.CheckpointError(
                 f"step {self._saver.unsaved} is not saved, as the log tells, and no step after it "
-                "was; call finish() before something else than an optimizer changes parameters"
+                "was; tell step() total_steps, or call finish() before something else than an "
+                "optimizer changes parameters"
             )
 
     def __enter__(self) -> Checkpointer:  # noqa: PYI034 - Self needs Python 3.11

@@ -312,8 +312,8 @@ def test_where_nobody_asked_for_overlap_a_spoilt_step_costs_a_warning_and_overla
 
 
 def test_a_spoilt_step_that_no_other_follows_is_an_error_at_the_end(tmp_path, monkeypatch):
-    """The last step of a training, whose script converts the model at once: nothing makes up for
-    it."""
+    """The last step of a training, whose script has not said that it is, and converts the model at
+    once: nothing makes up for it."""
     monkeypatch.setattr(cores, "has_spare", lambda *_: True)
     state = _fresh()
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
@@ -324,11 +324,31 @@ def test_a_spoilt_step_that_no_other_follows_is_an_error_at_the_end(tmp_path, mo
             checkpointer.save(step, state)
             checkpointer.finish()
         with scene.held():
-            checkpointer.step(3, state, total_steps=3)
+            checkpointer.save(3, state)
             with torch.no_grad():
                 next(state["model"].parameters()).mul_(2)
         with pytest.raises(errors.CheckpointError, match="step 3 is not saved"):
             checkpointer.close()
+
+
+@pytest.mark.parametrize("asked", [True, None])
+def test_the_best_weights_may_be_loaded_after_the_last_step(tmp_path, monkeypatch, asked):
+    """It is whole when ``step`` returns, and the script ends well."""
+    monkeypatch.setattr(cores, "has_spare", lambda *_: True)
+    state = _fresh()
+    with checkpoint_pod.pods(tmp_path, 1, checkpoint_every=1) as (pod,):
+        settings = trainer_settings.read(pod.environment())
+        with Checkpointer(settings=settings, overlap=asked) as checkpointer:
+            scene = _Scene(pod, checkpointer)
+            best = copy.deepcopy(state["model"].state_dict())
+            checkpointer.step(1, state, total_steps=2)
+            _train(state)
+            expected = _whole(state)
+            with scene.held():
+                checkpointer.step(2, state, total_steps=2)
+                state["model"].load_state_dict(best)
+            checkpointer.finish()
+            assert scene.sealed() == (2, expected)
 
 
 def test_a_parameter_that_took_another_shape_where_it_was_is_told_once(scene):
