@@ -77,6 +77,10 @@ class Trainer(transformers.Trainer):
         if resume_from_checkpoint != self._position:  # else FlashCallback loads it
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
+    def _load_best_model(self) -> None:
+        self.flash.end(self.args, self.state)
+        super()._load_best_model()
+
 
 class FlashCallback(transformers.TrainerCallback):
     """Restores before the first step and saves after each one that is due.
@@ -155,20 +159,29 @@ class FlashCallback(transformers.TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Save the last step, which no other follows."""
-        if control.should_training_stop or state.global_step >= state.max_steps:
-            self._finished(args, state)
+        """Save the last step, unless its evaluation follows."""
+        stops = control.should_training_stop or state.global_step >= state.max_steps
+        if stops and not control.should_evaluate:
+            self.end(args, state)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Report what is left."""
-        del args, state, control
+        """Save the last step, if nothing before has, and report what is left."""
+        del control
+        self.end(args, state)
         self._over = True
         self.checkpointer.close()
 
-    def _finished(self, args: TrainingArguments, state: TrainerState) -> None:
-        step, last = state.global_step + self._ahead, state.max_steps + self._ahead
+    def end(self, args: TrainingArguments, state: TrainerState) -> None:
+        """Save the step that was the last one, whether or not the training was to go on."""
+        self._finished(args, state, last=state.global_step)
+
+    def _finished(
+        self, args: TrainingArguments, state: TrainerState, last: int | None = None
+    ) -> None:
+        step = state.global_step + self._ahead
+        last = (state.max_steps if last is None else last) + self._ahead
         if self._over or step <= self._done:
             return
         self._done = step
