@@ -58,6 +58,8 @@ def refuse(path: str, value: object) -> Any:
     )
     if kind.startswith("numpy."):
         message += "; torch.from_numpy makes a tensor of an array, float() a number of a scalar"
+    elif isinstance(value, tuple):
+        message += "; tuple() makes a plain one of a torch.Size or a named tuple"
     raise errors.UnsupportedState(message)
 
 

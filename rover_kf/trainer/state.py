@@ -201,7 +201,9 @@ def checked(tensor: torch.Tensor, path: str) -> torch.Tensor:
     """
     reason = ""
     if type(tensor) not in PLAIN:
-        reason = f"of class {type(tensor).__name__}; pass its local or full tensor"
+        lazy = torch.nn.parameter.is_lazy(tensor)
+        what = "pass a batch through its lazy module" if lazy else "pass its local or full tensor"
+        reason = f"of class {type(tensor).__name__}; {what}"
     elif tensor.layout is not torch.strided or tensor.is_quantized:
         reason = f"of layout {tensor.layout}; pass it dense and not quantized"
     elif tensor.is_meta:

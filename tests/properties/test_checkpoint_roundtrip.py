@@ -248,7 +248,8 @@ class _Mine:
     [
         (_Mine(), r"state\['a'\]\['b'\]\[1\] is a .*_Mine"),
         ({1, 2}, "set"),
-        (torch.Size([1]), "Size"),
+        (torch.Size([1]), r"torch.Size, .*tuple\(\)"),
+        (torch.nn.LazyLinear(1), r"\['weight'\] is .*pass a batch through its lazy module"),
         (torch.ones(2, device="meta"), "meta device"),
         (torch.eye(2).to_sparse(), "layout"),
         ({_Mine: 1}, "key"),
