@@ -44,6 +44,7 @@ from rover_kf.sidecar.naming import Naming
 from rover_kf.sidecar.plan_file import PlanFile
 from rover_kf.sidecar.replica_verdicts import ReplicaVerdicts
 from rover_kf.sidecar.replication import Replication
+from rover_kf.sidecar.savers import Savers
 from rover_kf.sidecar.seal_account import SealAccount
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
@@ -82,7 +83,7 @@ class Commits:
         self._has_looked = False
         """Whether the ledger knows what storage had when this coordinator began."""
         self._looking: asyncio.Task[None] | None = None
-        self._seals = SealAccount()
+        self._seals, self._savers = SealAccount(), Savers()
         self._rate = StorageRate()
         self._naming = Naming(settings.persist_seconds, time.time_ns(), settings.persist_steps)
         self._replication = Replication(peers, lambda: self._naming.named, settings)
@@ -181,6 +182,11 @@ class Commits:
             elif sealed.replicated and self._seals.pods(key) > 1:
                 self._replication.held_by_all(sealed.step)
             self._poll.notify()
+        if idle := self._savers.idle(sealed, time.monotonic()):
+            self._warn(
+                f"rank {sealed.rank} saves, and of {sealed.world_size} ranks {list(idle)} never: "
+                "only what every rank saves comes to storage; call save, or step, on every rank"
+            )
         return reply(SealTaken(check=self._verdicts.is_due(sealed)))
 
     async def _on_durable(self, request: web.Request) -> web.Response:
@@ -230,6 +236,8 @@ class Commits:
         if done:
             return reply(Acknowledged())
         why = f"step {wanted.step} is not durable yet; the newest is {self.durable_step}"
+        if lacking := self._seals.lacking(wanted.step):
+            why += f"; ranks {list(lacking)} have not saved it: every rank has to"
         return reply(Acknowledged(done=False, reason=why))
 
     def _is_durable(self, step: int) -> bool:

@@ -50,6 +50,13 @@ class SealAccount:
             del self._steps[next(iter(self._steps))]
         return complete
 
+    def lacking(self, step: int) -> tuple[int, ...]:
+        """Ranks that have not saved a step which others have, in the newest round that has it."""
+        rounds = [key for key in self._steps if key[1] == step]
+        ranks = self._steps[max(rounds)].ranks if rounds else {}
+        size = max((sealed.world_size for sealed in ranks.values()), default=0)
+        return tuple(rank for rank in range(size) if rank not in ranks)
+
     def pods(self, key: tuple[int, int]) -> int:
         """How many pods have sealed a step.
 

@@ -265,7 +265,8 @@ class Checkpointer:
         """Save now; with overlap, the step is sealed in memory before the next one changes it.
 
         Args:
-            step: its number, from 1 on; never below one that was saved or restored.
+            step: its number, from 1 on; never below one that was saved or restored. Every rank
+                saves it, not rank 0 alone: only such a step comes to storage.
             state: as given to restore.
             metrics: what was measured of this state, such as ``{"accuracy": 0.9}``; rank 0's go to
                 the checkpoint on storage, where ``checkpoint.keep-best`` reads them. One that is

@@ -457,3 +457,43 @@ def test_a_restarted_coordinator_names_under_numbers_that_nobody_knows(tmp_path)
             return named.number
 
     assert asyncio.run(scene()) < asyncio.run(scene())
+
+
+def _saved(rank: int, step: int, round_: int) -> Sealed:
+    """What a sidecar of a DDP job of two ranks tells of a save."""
+    pod = f"demo-worker-{rank}"
+    return Sealed(0, rank, 2, round_, step, step % 2, 1, replicated=True, pod=pod, checksum=1)
+
+
+def test_ranks_that_have_not_saved_a_step_are_named(tmp_path):
+    """Rank 0 alone saves, as with torch.save: who waits for storage hears what is missing."""
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
+            for rank, step in ((0, 1), (1, 1), (0, 2)):
+                await coordinator.ask(names.PATH_COMMIT_SEALED, _saved(rank, step, 1))
+            for step, is_lacking in ((1, False), (2, True)):
+                wanted = WaitRequest(step, "durable", 0.0)
+                reply = await coordinator.ask(names.PATH_COMMIT_WAIT, wanted)
+                assert ("ranks [1] have not saved it" in reply.reason) is is_lacking
+
+    asyncio.run(scene())
+
+
+def test_a_rank_that_never_saves_is_told_once(tmp_path):
+    """After some saves and seconds of another: a Warning says why nothing comes to storage."""
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
+            for step in range(1, 5):
+                await coordinator.ask(names.PATH_COMMIT_SEALED, _saved(0, step, 1))
+            assert coordinator.story.lines == []
+            coordinator.commits._savers._began -= 10.0
+            for step in range(5, 8):
+                await coordinator.ask(names.PATH_COMMIT_SEALED, _saved(0, step, 1))
+            ((reason, message, warning),) = coordinator.story.lines
+            assert (reason, warning) == (names.EVENT_CHECKPOINT_WARNING, True)
+            assert message.startswith("rank 0 saves, and of 2 ranks [1] never")
+            assert "on every rank" in message
+
+    asyncio.run(scene())
