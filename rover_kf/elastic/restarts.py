@@ -8,9 +8,8 @@ from rover_kf.api import names
 from rover_kf.api.coordinator_state import FailureRow
 from rover_kf.elastic import back_off
 from rover_kf.elastic.budget import Budget
+from rover_kf.elastic.reasons import shortened
 from rover_kf.elastic.world import World
-
-_MOST_SAID = 300
 
 
 class Restarts:
@@ -63,6 +62,6 @@ class Restarts:
         world.not_before = world.now + seconds
         message = (
             f"the next round begins in {seconds:.0f} s at the earliest: {self.row.length} failures "
-            f"in a row, no step was new; last: {reason[:_MOST_SAID]}"
+            f"in a row, no step was new; last: {shortened(reason)}"
         )
         world.tell(names.EVENT_BACK_OFF, message, warning=True)

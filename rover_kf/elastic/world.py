@@ -16,11 +16,9 @@ from rover_kf.api.membership import JoinReply, Round, WatchReply
 from rover_kf.elastic.effects import Answer, Broken, Closed, Effect, Formed, Tell
 from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.progress import Progress
+from rover_kf.elastic.reasons import shortened
 from rover_kf.elastic.roster import Roster
 from rover_kf.elastic.seats import Seat, State
-
-_MOST_SAID = 300
-"""Characters of what ended a round, in the Event of the next one."""
 
 
 class World:
@@ -231,7 +229,7 @@ class World:
 
     def _tell_formed(self, world: Round, *, idle: int) -> None:
         left = f"; {idle} more would make no allowed size" if idle else ""
-        why = " ".join(self.ended_by.split())[:_MOST_SAID]
+        why = shortened(self.ended_by)
         before = f"; the one before ended: {why}" if why else ""
         self.ended_by = ""
         message = (

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
+from rover_kf.elastic.reasons import shortened
 from rover_kf.injection.adapters import PYTORCH
 from rover_kf.reconcilers.plan import GiveUp, Observed, Plan, Replace, Tell
 
 _IN_PLACE = ("OnFailure", "Always")
-_MOST_SAID = 600
 
 
 def extend(made: Plan, seen: Observed, now: float) -> Plan:
@@ -49,7 +49,7 @@ def _give_up(made: Plan, seen: Observed, verdict: str, now: float) -> Plan:
         return made
     message = (
         "runPolicy.backoffLimit is set to 0, so that the Training Operator ends the job: restarts "
-        f"cannot help any more ({verdict[:_MOST_SAID]})"
+        f"cannot help any more ({shortened(verdict)})"
     )
     event = Event(names.EVENT_NO_MORE_RESTARTS, message, warning=True, at=now)
     return made.then(GiveUp(made.status), Tell(event), status=made.status)

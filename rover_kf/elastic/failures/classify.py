@@ -65,13 +65,21 @@ def _reach(scope: str) -> int:
 def _reason(rule: Rule, evidence: Evidence) -> str:
     error, line = evidence.error, rule.line(evidence)
     if error is not None and rule.permanent_if_repeated:
-        tail = "\n".join(error.traceback.strip().splitlines()[-_TRACEBACK_LINES:])
-        # Of a long one the end says most.
-        return tail[-_LONGEST_TRACEBACK:] or f"{error.type}: {error.message}"
+        return _end(error.traceback) or f"{error.type}: {error.message}"
     if error is not None:
         return _bounded(f"{rule.says}: {error.type}: {error.message}")
     ended = _ended(evidence.exit_code or 0)
     return _bounded(f"{ended}; {rule.says}" + (f": {line.strip()}" if line else ""))
+
+
+def _end(traceback: str) -> str:
+    """Its last lines, but for those that only underline: of a long one the end says most."""
+    lines = [line for line in traceback.strip().splitlines() if line.strip(" ~^")]
+    tail = "\n".join(lines[-_TRACEBACK_LINES:])
+    if len(tail) <= _LONGEST_TRACEBACK:
+        return tail
+    cut = tail[-_LONGEST_TRACEBACK:]
+    return cut.partition("\n")[2] or cut
 
 
 def _ended(code: int) -> str:

@@ -187,6 +187,16 @@ def test_traceback_is_told():
     assert long.endswith("xxx")
 
 
+def test_lines_of_a_traceback_are_told_whole():
+    """Those that only underline are left out, and the first one is not cut in its middle."""
+    frame = f'  File "{"x" * 90}.py", line 1, in place\n    load(\n    ~~~~^^\n'
+    said = dataclasses.replace(error(RuntimeError), traceback=frame * 9 + "RuntimeError: no")
+    first_line, *_, last_line = classify(Evidence(1, 0, said)).reason.splitlines()
+    assert first_line in frame.splitlines()[:2]
+    assert last_line == "RuntimeError: no"
+    assert "^" not in classify(Evidence(1, 0, said)).reason
+
+
 def test_same_error_same_place():
     """The signature tells a place in the program; numbers in the message do not matter."""
     sign = [
