@@ -9,6 +9,7 @@ the state would leave those others at their fresh start.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -17,8 +18,12 @@ import torch
 from rover_kf import errors
 from rover_kf.trainer.state import DTYPES, is_stateful, unwrap
 
+OTHER_SCRIPT = "was it saved by another script? Start this one as another job to begin anew"
+"""What to do about a state that does not fit."""
 _TAGS = {"l": "a list", "t": "a tuple", "d": "a dict", "n": "a Counter", "T": "a tensor"}
 """Of JSON data of rover_kf.checkpoint.plain."""
+_REFUSALS = ("Error(s) in loading state_dict for ", "loaded state dict ")
+"""How messages of Module.load_state_dict and Optimizer.load_state_dict begin."""
 
 
 def check_lacking(live: dict[Any, Any], saved: Collection[Any], path: str) -> None:
@@ -31,7 +36,7 @@ def check_lacking(live: dict[Any, Any], saved: Collection[Any], path: str) -> No
         if any(is_stateful(leaf) or isinstance(leaf, torch.Tensor) for leaf in _leaves(live[key])):
             raise errors.DoesNotFit(
                 f"state{path}[{key!r}] is not in the checkpoint, which has "
-                f"{sorted(map(str, saved))}; was it saved by another script?"
+                f"{sorted(map(str, saved))}; {OTHER_SCRIPT}"
             )
 
 
@@ -51,7 +56,7 @@ def check_replaceable(live: object, tree: Any, path: str) -> None:
         inside = "" if held is live else f" with a {type(held).__name__} in it"
         raise errors.DoesNotFit(
             f"state{path} is {_form(live)}{inside}, which cannot be loaded from what the "
-            f"checkpoint has there: {_saved_form(tree)}; was it saved by another script?"
+            f"checkpoint has there: {_saved_form(tree)}; {OTHER_SCRIPT}"
         )
 
 
@@ -64,8 +69,27 @@ def check_shape(live: torch.Tensor, saved: torch.Tensor, path: str) -> None:
     if _is_referred_to(live):
         raise errors.DoesNotFit(
             f"state{path} is a tensor of shape {tuple(live.shape)}, the checkpoint has one of "
-            f"shape {tuple(saved.shape)}; was it saved by another script?"
+            f"shape {tuple(saved.shape)}; {OTHER_SCRIPT}"
         )
+
+
+@contextlib.contextmanager
+def fitting(target: object, path: str) -> Iterator[None]:
+    """Around load_state_dict of torch's modules and optimizers, which say what does not fit.
+
+    Raises:
+        DoesNotFit: they have said so; what else they raise may be another thing.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError) as cause:
+        said = str(cause).strip()
+        if not said.startswith(_REFUSALS):
+            raise
+        raise errors.DoesNotFit(
+            f"state{path}, {type(target).__name__}, is not what the checkpoint has: {said}; "
+            f"{OTHER_SCRIPT}"
+        ) from cause
 
 
 def converts(saved: torch.dtype, live: torch.Tensor) -> bool:

@@ -22,7 +22,7 @@ from rover_kf.checkpoint import plain
 from rover_kf.checkpoint.kinds import Piece
 from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer.copies import Copies
-from rover_kf.trainer.forms import check_lacking, check_replaceable, check_shape, converts
+from rover_kf.trainer.forms import check_lacking, check_replaceable, check_shape, converts, fitting
 from rover_kf.trainer.hands import Hands
 from rover_kf.trainer.module_versions import Versions, read, with_versions
 from rover_kf.trainer.parameter_numbers import found_sooner
@@ -219,7 +219,7 @@ def _stateful(live: Any, target: Any, tree: Any, parts: _Parts, path: str) -> _P
     mode = _for_all_modes if isinstance(target, torch.optim.Optimizer) else contextlib.nullcontext
 
     def place() -> Any:
-        with mode():
+        with mode(), fitting(target, path):
             target.load_state_dict(given)
         return live
 

@@ -133,13 +133,6 @@ def test_an_overridden_load_state_dict_is_called_with_the_saved_values():
     assert torch.equal(live.weight, saved.weight)
 
 
-def test_a_wrong_shape_is_torchs_own_error():
-    """And names the parameter."""
-    buffer = _snapshot({"model": torch.nn.Linear(30, 30)})
-    with pytest.raises(RuntimeError, match="size mismatch for weight"):
-        _load(buffer, {"model": torch.nn.Linear(31, 30)}, 2)
-
-
 @pytest.mark.parametrize("kind", [_Keeping, _Assigning])
 def test_a_module_may_keep_what_it_is_given(kind):
     """It is memory of its own: neither the slot's next step nor its end changes it."""
@@ -312,3 +305,33 @@ def test_a_state_that_was_made_inside_inference_mode_is_restored_there():
         _load(buffer, live, 3)
     assert torch.equal(live["kept"], saved["kept"])
     assert torch.equal(live["model"][0].weight, saved["model"][0].weight)
+
+
+def test_a_model_that_was_changed_is_told_as_such():
+    """Layers more, fewer or of another width, a parameter group more: no restart helps."""
+    saved = torch.nn.Sequential(torch.nn.Linear(2, 3))
+    buffer = _snapshot({"model": saved, "optimizer": torch.optim.SGD(saved.parameters(), lr=0.1)})
+    more = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 3))
+    for model, said in (
+        (more, r'Missing key\(s\) in state_dict: "1.weight"'),
+        (torch.nn.Sequential(), "Unexpected key"),
+        (torch.nn.Sequential(torch.nn.Linear(2, 4)), "size mismatch for 0.weight"),
+    ):
+        with pytest.raises(errors.DoesNotFit, match=rf"(?s)state\['model'\].*{said}.*another job"):
+            _load(buffer, {"model": model}, 1)
+    groups = [{"params": more[0].parameters()}, {"params": more[1].parameters()}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    with pytest.raises(errors.DoesNotFit, match=r"state\['optimizer'\], SGD, .*parameter groups"):
+        _load(buffer, {"optimizer": optimizer}, 1)
+
+
+def test_other_errors_of_loading_stay_what_they_are():
+    """A device that is full is no other script: a restart may help."""
+
+    class Full(torch.nn.Linear):
+        def load_state_dict(self, *_, **__):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    buffer = _snapshot({"model": torch.nn.Linear(2, 3)})
+    with pytest.raises(torch.OutOfMemoryError):
+        _load(buffer, {"model": Full(2, 3)}, 1)
