@@ -16,11 +16,19 @@ from rover_kf import errors
 from rover_kf.api import failure_kinds, names
 from rover_kf.injection import quantities
 
-Bytes = Annotated[int, BeforeValidator(quantities.parse_bytes)]
 Cores = Annotated[float, BeforeValidator(quantities.parse_cores)]
 _OBJECT_NAME = r"^[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?$"
 """Of a Secret or a ConfigMap."""
 Seconds = Annotated[float, BeforeValidator(quantities.parse_seconds)]
+
+
+def _bytes(value: object) -> int:
+    if 0 < quantities.parse(value) < 1:
+        raise ValueError("a part of a byte: m is a thousandth, M and Mi are millions")
+    return quantities.parse_bytes(value)
+
+
+Bytes = Annotated[int, BeforeValidator(_bytes)]
 
 
 def _split_sizes(value: object) -> object:

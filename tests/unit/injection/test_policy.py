@@ -142,6 +142,8 @@ def test_every_key_is_read():
         ("checkpoint.path", "s3:///x", "s3, gs, az"),
         ("checkpoint.secret", "A_KEY=1", "name of a Secret"),
         ("checkpoint.bandwidth", "fast", "bytes a second"),
+        ("checkpoint.bandwidth", "100m", "100Mi, 1 or more"),
+        ("checkpoint.replica-bandwidth", "0.5", "1 or more"),
         ("tls.secret", "Not A Name", "of type kubernetes.io/tls"),
         ("tls.authorities", "-", "name of a ConfigMap"),
         ("checkpoint.replica-bandwidth", "-1", "0 is no cap"),
