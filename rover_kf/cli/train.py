@@ -17,7 +17,7 @@ from rover_kf.cli.place import Place
 from rover_kf.cli.plan import DRY_RUN
 from rover_kf.client import RoverClient, training
 from rover_kf.client.training import Resources, Training
-from rover_kf.injection import differences
+from rover_kf.injection import differences, validation
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -107,8 +107,14 @@ def _logs(place: Place, asked: Training) -> str:
 
 
 def _show(asked: Training, *, on_cluster: bool) -> None:
-    """All that would be created, as files for kubectl."""
-    documents = [training.cluster_job(asked) if on_cluster else training.embedded_job(asked)]
+    """All that would be created, as files for kubectl.
+
+    Raises:
+        InputError: it would be refused.
+    """
+    job = training.cluster_job(asked) if on_cluster else training.embedded_job(asked)
+    validation.validate(job, source=str(asked.script), allow_unmounted=not on_cluster)
+    documents = [job]
     if on_cluster:
         documents.insert(0, training.script_map(asked))
         click.echo(_BY_HAND, nl=False)

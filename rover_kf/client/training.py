@@ -20,6 +20,7 @@ from rover_kf.injection import storage
 WORKSPACE, CHECKPOINTS = "/workspace", "/checkpoints"
 """Where pods find the script, and a claim for checkpoints."""
 CLAIM = "claim:"
+_CLAIM_NAME = re.compile(r"^[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?$")
 GPU = "nvidia.com/gpu"
 _NAME_LETTERS = 50
 _REPLICAS = re.compile(r"^(\d+)(?::(\d+))?$")
@@ -83,7 +84,7 @@ class Training:
     checkpoints: str = ""
     """A folder of this machine (embedded), ``claim:NAME``, a URL of an object store, or empty."""
     policy: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Annotations without their prefix, such as ``{"checkpoint.every": "50"}``."""
+    """Annotations, also without their prefix, such as ``{"checkpoint.every": "50"}``."""
 
 
 def bounds(text: str | int) -> tuple[int, int]:
@@ -183,8 +184,13 @@ _VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
 def _with_claim(container: Mapping[str, Any], path: str) -> tuple[Any, tuple[Any, ...], str]:
     mount = {"name": "checkpoints", "mountPath": CHECKPOINTS}
     mounts = [*container.get("volumeMounts", ()), mount]
-    claim = {"claimName": path.removeprefix(CLAIM)}
-    volume = {"name": "checkpoints", "persistentVolumeClaim": claim}
+    name = path.removeprefix(CLAIM)
+    if not _CLAIM_NAME.match(name):
+        raise errors.InputError(
+            f"checkpoints go to {path!r}; allowed: {CLAIM}NAME of a PersistentVolumeClaim; a "
+            f"folder of it is told by the policy checkpoint.path={CHECKPOINTS}/FOLDER"
+        )
+    volume = {"name": "checkpoints", "persistentVolumeClaim": {"claimName": name}}
     return {**container, "volumeMounts": mounts}, (volume,), CHECKPOINTS
 
 
@@ -197,7 +203,8 @@ def _job(
             f"{start} replicas at first; allowed: {asked.least} to {asked.most}"
         )
     mode = {"scaling.mode": "auto"} if asked.least < asked.most else {}
-    policy = {**mode, **({"checkpoint.path": path} if path else {}), **asked.policy}
+    stated = {key.removeprefix(names.PREFIX): value for key, value in asked.policy.items()}
+    policy = {**mode, **({"checkpoint.path": path} if path else {}), **stated}
     resources = asked.resources.manifest
     trainer = {**container, **({"resources": resources} if resources else {})}
     pod = {"containers": [trainer], **({"volumes": list(volumes)} if volumes else {})}

@@ -68,6 +68,38 @@ def test_without_an_image_it_is_a_job_of_this_machine(call, tmp_path):
     assert not (tmp_path / "kept").exists()
 
 
+def test_a_key_is_taken_as_the_documents_name_it(call):
+    """docs/policy.md has keys with their prefix; so has a manifest from which they are copied."""
+    words = ("--set", "rover-kf.io/checkpoint.every=20", "--checkpoints", "kept")
+    words += ("--set", "rover-kf.io/checkpoint.path=/elsewhere")
+    code, out, _ = call("train", *words, "--dry-run", "fit.py")
+    assert code == 0
+    (job,) = yaml.safe_load_all(out)
+    stated = job["metadata"]["annotations"]
+    assert stated["rover-kf.io/checkpoint.every"] == "20"
+    assert stated["rover-kf.io/checkpoint.path"] == "/elsewhere"
+    assert len(stated) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (("--set", "checkpoint.keep-best=accuracy"), "accuracy:max:2"),
+        (("--set", "checkpoint.evry=5"), "did you mean rover-kf.io/checkpoint.every?"),
+        (("--image", "i", "--checkpoints", "s3://key:secret@models/x"), "without credentials"),
+        (("--image", "i", "--checkpoints", "claim:kept/runs"), "checkpoint.path=/checkpoints/FOLD"),
+        (("--image", "i", "--checkpoints", "claim:"), "claim:NAME of a PersistentVolumeClaim"),
+        (("--image", "torch:1", "--set", "checkpoint.path=/kept"), "a mount that holds /kept"),
+        (("--memory", "1Gi", "--set", "checkpoint.arena=2Gi"), "the trainer's memory limit, 1Gi"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_would(call, words, refusal):
+    """A manifest that is put into a repository is no place to find out later."""
+    code, out, err = call("train", *words, "--dry-run", "fit.py")
+    assert (code, out) == (exit_codes.REFUSED, "")
+    assert refusal in err
+
+
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
