@@ -118,6 +118,8 @@ class KubeflowVerbs(Trainings, LiveJobs):
         key, deadline = self._key(name, namespace, job_kind), time.monotonic() + wait_timeout
         while True:
             job = self.get(key)
+            if job.finished:
+                self.settle(key)
             if job.phase in expected_conditions:
                 return job
             if job.finished:

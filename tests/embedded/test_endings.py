@@ -10,6 +10,7 @@ from brought_about import OTHER_ENTRIES, OTHER_SIZE
 from job_manifests import make_job, trainer_of
 from tests_support import eventually
 
+from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.client import RoverClient
 
@@ -51,6 +52,24 @@ def test_a_verdict_ends_a_job_of_restart_policy_on_failure(tmp_path):
     assert "backoff limit" in how
 
 
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+def test_who_waits_by_kubeflows_name_hears_the_coordinators_verdict(tmp_path):
+    """As ``wait`` does: its words are known a moment after the operator's, which name no cause."""
+    script = tmp_path / "train.py"
+    script.write_text("nowhere_to_be_found\n")
+    job = make_job(workers=1, policy={"checkpoint.arena": "16Mi"})
+    job["spec"]["nprocPerNode"] = "1"
+    trainer_of(job)["command"] = ["torchrun", str(script)]
+    places = {"state": str(tmp_path / "state"), "history": f"sqlite:///{tmp_path}/history.db"}
+    with RoverClient.at("embedded", **places) as rover:
+        key = rover.submit(yaml.safe_dump(job)).key
+        with pytest.raises(errors.JobFailed, match="NameError: name 'nowhere_to_be_found'"):
+            rover.wait_for_job_conditions(
+                key.name, key.namespace, wait_timeout=200, polling_interval=0.005
+            )
+
+
 SAVING = """
 import sys
 import torch
@@ -86,6 +105,7 @@ def test_a_state_that_does_not_fit_ends_the_job_at_once(tmp_path, way, ranks, en
         with RoverClient.at("embedded", **places) as rover:
             key = rover.submit(yaml.safe_dump(job)).key
             eventually(lambda: rover.get(key).finished, within=100, every=0.2, what="the end")
+            rover.settle(key)  # its story may be told a moment later
             return rover.get(key).phase, [one.message for one in rover.cluster.list_events(key)]
 
     phase, told = run(2, ("w",))
