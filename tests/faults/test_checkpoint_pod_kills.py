@@ -5,11 +5,13 @@ fast as they can be: what is restored is whole, and not older than what was safe
 
 from __future__ import annotations
 
+import ast
 import collections
 import pathlib
 import random
 import shutil
 
+import pods
 import pytest
 from checkpoint_world import in_memory
 from forked_pod import FORM, LOG, Forks, Process
@@ -39,8 +41,9 @@ class Pod:
         (root / "tmp").mkdir()
         (self.home / "token").write_text("a token")
         self.arenas = [Arena(self.home / names.ARENA_DIR / str(r)) for r in range(FORM.world_size)]
+        here = f"{pods.network()}.1"  # each test at once would ask the other's sidecar
         address = {
-            names.ENV_POD_IP: "127.0.0.1", names.ENV_COORDINATOR: "127.0.0.1",
+            names.ENV_POD_IP: here, names.ENV_COORDINATOR: here,
             names.ENV_JOB: "demo", names.ENV_NAMESPACE: "default",
             names.ENV_POD_NAME: "demo-worker-0", names.ENV_POD_UID: "uid-0",
             names.ENV_REPLICA_TYPE: "worker", names.ENV_REPLICA_INDEX: "0",
@@ -87,10 +90,10 @@ class Pod:
     def lines(self, kind: str) -> list[list[str]]:
         """What the trainer has put down of a kind."""
         text = self.log.read_text() if self.log.exists() else ""
-        found = [line.split(" ") for line in text.splitlines()]
-        failed = [line for line in found if line[0] == "failed"]
-        assert not failed, failed
-        return [line[1:] for line in found if line[0] == kind]
+        found = [line.partition(" ")[::2] for line in text.splitlines()]
+        failed = [ast.literal_eval(words) for name, words in found if name == "failed"]
+        assert not failed, "".join(failed)
+        return [words.split(" ") for name, words in found if name == kind]
 
     def sealed(self) -> int:
         """The newest step that this trainer has in the memory of all ranks."""
