@@ -26,6 +26,12 @@ def _answers(cluster, namespace: str, source: str, address: str) -> bool:
     return True
 
 
+def _reaches(cluster, namespace: str, source: str, address: str) -> None:
+    """Wait until it is answered: what runs in a pod that is ready need not listen yet."""
+    what = f"an answer of {address} to {source}"
+    eventually(lambda: _answers(cluster, namespace, source, address), within=60, what=what)
+
+
 def _address(cluster, namespace: str, pod: str) -> str:
     def ready() -> str:
         found = objects.get(cluster, namespace, "pod", pod)
@@ -76,12 +82,12 @@ def test_partition_cuts_pods_of_two_nodes_and_heals(cluster, namespace, node_fau
     places = {"left": first, "right": second, "other": third}
     apply(cluster, [_serve(namespace, name, node) for name, node in places.items()])
     address = {name: _address(cluster, namespace, name) for name in places}
-    assert _answers(cluster, namespace, "left", address["right"])
+    _reaches(cluster, namespace, "left", address["right"])
     with node_faults.partitioned(second, peers=[first]):
         assert not _answers(cluster, namespace, "left", address["right"])
         assert not _answers(cluster, namespace, "right", address["left"])
-        assert _answers(cluster, namespace, "other", address["right"])
-    assert _answers(cluster, namespace, "left", address["right"])
+        _reaches(cluster, namespace, "other", address["right"])
+    _reaches(cluster, namespace, "left", address["right"])
 
 
 def test_packets_are_lost_and_the_loss_ends(cluster, namespace, node_faults):
@@ -90,15 +96,16 @@ def test_packets_are_lost_and_the_loss_ends(cluster, namespace, node_faults):
     apply(cluster, [_serve(namespace, "near", first), _serve(namespace, "far", second)])
     _address(cluster, namespace, "near")
     far = _address(cluster, namespace, "far")
+    _reaches(cluster, namespace, "near", far)
     with node_faults.lossy(second, 1.0, peers=[first]):
         assert not _answers(cluster, namespace, "near", far)
     with node_faults.lossy(second, 0.1, peers=[first]):
-        eventually(lambda: _answers(cluster, namespace, "near", far), within=60)
+        _reaches(cluster, namespace, "near", far)
         rules = run(
             ["nsenter", f"--net=/run/netns/{second}", "iptables", "-t", "raw", "-S", "RKF-IN"]
         )
         assert "--probability 0.1" in rules
-    assert _answers(cluster, namespace, "near", far)
+    _reaches(cluster, namespace, "near", far)
 
 
 def test_a_process_in_a_pod_dies_by_signal(cluster, namespace, faults, toolbox_image):

@@ -197,12 +197,19 @@ def _broken(found: Diagnosis) -> list[str]:
     return [f"{item.check}: {item.what}" for item in found.broken]
 
 
+def _sound(look: Callable[[], Diagnosis]) -> None:
+    """Nothing is broken; what the test or the one before has just mended may need a moment."""
+    with contextlib.suppress(AssertionError):  # the next line shows more
+        eventually(lambda: not _broken(look()), within=60, every=0.2)
+    assert _broken(look()) == []
+
+
 def _found_and_mended(
     look: Callable[[], Diagnosis], broken: Broken, check: str, words: str
 ) -> Finding:
     with broken:
         seen = eventually(
-            lambda: _told(look(), check, words), within=20, every=0.2, what=f"{check}: {words}"
+            lambda: _told(look(), check, words), within=60, every=0.2, what=f"{check}: {words}"
         )
     assert seen.mend
     return seen
@@ -210,7 +217,7 @@ def _found_and_mended(
 
 def test_ten_broken_set_ups_are_found(cluster, namespace, doctor):
     """Each is found by its own words and with a way to mend it; none before, none afterwards."""
-    assert _broken(doctor()) == []
+    _sound(doctor)
     whole = [
         (_without_configuration(cluster), "webhook", "no MutatingWebhookConfiguration"),
         (_with_another_authority(cluster), "webhook", "is not the authority of secret"),
@@ -235,7 +242,7 @@ def test_ten_broken_set_ups_are_found(cluster, namespace, doctor):
         print(f"\n{finding.check}: {finding.what}\n  mend: {finding.mend}")
     print(f"\n{len(seen)} broken set-ups found")
     assert len(seen) >= 10
-    eventually(lambda: not _broken(doctor()), within=20, every=0.2, what="all mended")
+    _sound(doctor)
     admission.wait(cluster, injected=True)
 
 

@@ -11,7 +11,7 @@ import uuid
 import pytest
 from testcluster import jobs, journaled_job, objects
 from testcluster.jobs import RunningJob
-from testcluster.journaled_job import eventually_told, newest, resumed, trains_with
+from testcluster.journaled_job import answer, eventually_told, newest, resumed, trains_with
 from testcluster.objects import apply
 from tests_support import eventually
 
@@ -79,9 +79,15 @@ def submit(cluster, namespace, with_trainer):
 
 def started(job: RunningJob, pod: str) -> float:
     """When the container of a pod's trainer was started, by the journal's clock."""
-    containers = job.pods()[pod]["status"]["containerStatuses"]
-    state = next(item["state"] for item in containers if item["name"] == "pytorch")
-    return time.monotonic() - (time.time() - seconds_of(state["running"]["startedAt"]))
+
+    def running() -> dict:
+        containers = job.pods()[pod]["status"].get("containerStatuses", ())
+        states = (item["state"] for item in containers if item["name"] == "pytorch")
+        return next(states, {}).get("running", {})
+
+    # It trains before its kubelet has told so.
+    state = eventually(running, within=60, every=0.3, what=f"{pod} runs, as its kubelet says")
+    return time.monotonic() - (time.time() - seconds_of(state["startedAt"]))
 
 
 def test_a_job_takes_the_room_there_is(checkpoints, submit, guests):
@@ -96,7 +102,7 @@ def test_a_job_takes_the_room_there_is(checkpoints, submit, guests):
     eventually_told(job, "PodNotAwaited", "digits-worker-2: no node for it: 0/3 nodes are")
     pending = job.pods()["digits-worker-2"]["status"]["phase"]
     assert pending == "Pending"
-    assert job.status()["nodes"] == 2
+    assert answer(job)["nodes"] == 2
 
     at, step = newest(checkpoints)
     guests.go(guest)
@@ -104,7 +110,7 @@ def test_a_job_takes_the_room_there_is(checkpoints, submit, guests):
     assert {line.source for line in resumed(checkpoints, at)} <= {"memory", "peer"}
     assert all(line.step >= step for line in resumed(checkpoints, at))
 
-    sealed = job.status()["sealed_step"]
+    sealed = answer(job)["sealed_step"]
     at, _ = newest(checkpoints)
     victim = job.pods()["digits-worker-2"]["spec"]["nodeName"]
     guest = guests.come(victim)
@@ -117,7 +123,7 @@ def test_a_job_takes_the_room_there_is(checkpoints, submit, guests):
     guests.go(guest)
     back = trains_with(checkpoints, 3, after=at_again)
     assert all(line.step >= step for line in resumed(checkpoints, at_again))
-    assert job.status()["restarts"] == 0
+    assert answer(job)["restarts"] == 0
     print(
         f"\ntwo train {begun - ready:.1f} s after their start; seconds to three {grown:.1f}, "
         f"to two {shrunk - at:.1f}, back to three {back - at_again:.1f}"

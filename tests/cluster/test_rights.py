@@ -107,6 +107,11 @@ def check(
     return Checked(4 * len(asked) + 2 * len(named), len({*everywhere, *here}))
 
 
+def known(who: Caller, namespace: str, rights: Collection[Right]) -> None:
+    """Wait until the server reckons with all of its rights: roles and bindings come one by one."""
+    eventually(lambda: who.told(namespace)[0] >= {*rights}, within=60, what=f"{who.user}'s rights")
+
+
 def test_a_stranger_may_ask_about_itself(stranger):
     """What every account may do anyway, and is not counted below: to ask who it is and what it
     may; and to read the keys that our sidecars check tokens by."""
@@ -140,8 +145,7 @@ def test_the_others_may_do_what_the_table_says(caller, stranger, roles, namespac
     for name, (everywhere, here) in {**given, "default": (set(), set())}.items():
         assert name == "default" or everywhere or here
         who = caller(account(namespace, name))
-        last = max({*everywhere, *here}, default=None)
-        eventually(lambda who=who, last=last: last is None or who.may(last, namespace), within=30)
+        known(who, namespace, {*everywhere, *here})
         print(name, check(who, stranger, namespace, everywhere, here))
 
 
@@ -194,8 +198,8 @@ def needed(
     given = {user: ({*everywhere} - {r}, {*here} - {r}) for r, user in without.items()}
     given[scene.full.user] = ({*everywhere}, {*here})
     roles.give(given)
-    last = max(rights)
-    eventually(lambda: scene.full.may(last, scene.namespace), within=30)
+    for user, (wide, narrow) in given.items():
+        known(caller(user), scene.namespace, {*wide, *narrow})
     for right, user in without.items():
         who = caller(user)
         assert not who.may(right, scene.namespace)

@@ -11,7 +11,7 @@ import pytest
 from testcluster import jobs, journaled_job, objects, settings
 from testcluster.errors import ClusterError
 from testcluster.jobs import RunningJob
-from testcluster.journaled_job import eventually_told, newest, resumed, trains_with
+from testcluster.journaled_job import answer, eventually_told, newest, resumed, trains_with
 from testcluster.objects import apply
 from tests_support import eventually
 
@@ -172,7 +172,7 @@ def test_slow_nodes_are_left(cluster, submit, checkpoints, faults, node_faults):
     found = [line for line in resumed(checkpoints, at) if line.step]
     assert {line.source for line in found} <= {"memory", "peer"}
     assert all(line.step >= sealed for line in found)
-    assert job.status()["restarts"] == 0
+    assert answer(job)["restarts"] == 0
     print(f"{message}\nthree train again {newest(checkpoints)[0] - at:.1f} s after it was slowed")
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 from chaos import journal
 from tests_support import eventually
@@ -68,6 +69,11 @@ def resumed(folder: pathlib.Path, after: float) -> list[journal.Line]:
     """Restores since then."""
     lines = journal.read(folder / "journal")
     return [line for line in lines if line.verb == "restored" and line.at > after]
+
+
+def answer(job: RunningJob) -> dict[str, Any]:
+    """The coordinator's status; waits for one that is answered."""
+    return eventually(job.status, within=60, every=0.3, what="an answer of the coordinator")
 
 
 def eventually_told(job: RunningJob, reason: str, text: str, *, within: float = 60.0) -> str:
