@@ -194,6 +194,10 @@ class Checkpointer:
         self.restored_from = reply.source
         return reply
 
+    def is_due(self, step: int) -> bool:
+        """Whether ``step`` saves this one by its number."""
+        return self._count.is_due(step, self.every)
+
     def step(
         self,
         step: int,
@@ -206,7 +210,8 @@ class Checkpointer:
     ) -> None:
         """Say that an optimizer step is finished; saves when it is due, and after the last one.
 
-        Every rank calls it after each step.
+        Every rank calls it after each step. Steps may be told in strides; a save is due when a
+        multiple of ``every`` is reached or passed.
 
         Args:
             step: its number, from 1 on; never below one that was saved or restored.
@@ -233,7 +238,7 @@ class Checkpointer:
         self._saver.check()
         own_seconds = self._own_time.take()
         draining = self._drain is not None and self._drain.is_due(step)
-        due = step % self.every == 0 or step == total_steps
+        due = self.is_due(step) or step == total_steps
         if due and self._replicated:
             self._statistics.agree(state)
         last = draining or step == total_steps
@@ -241,7 +246,7 @@ class Checkpointer:
             self.save(step, state, metrics=metrics)
         if last:  # no training follows to copy beside, but often other weights: the best ones
             self.finish()
-        now = time.monotonic()
+        self._count.told, now = step, time.monotonic()
         sample = StepSample(
             step=step,
             ended_at=self._clock.now(),

@@ -16,6 +16,8 @@ class Count:
     def __init__(self) -> None:
         self.last = 0
         """Step that was saved or restored; 0: none."""
+        self.told = 0
+        """Step that the script told last, or that was restored; 0: none."""
         self._asked = self._saved_since = False
 
     def begin(self) -> None:
@@ -34,11 +36,15 @@ class Count:
 
     def restored(self, step: int | None) -> None:
         """The step is what the process goes on from; None: there was nothing."""
-        self.last = step or 0
+        self.last = self.told = step or 0
 
     def saved(self, number: int) -> None:
         """The step was saved."""
         self.last, self._saved_since = number, self._asked
+
+    def is_due(self, step: int, every: int) -> bool:
+        """Whether the step is a multiple of ``every``, or the first that was told past one."""
+        return step % every == 0 or step // every > self.told // every
 
 
 def counted(step: Any, last: int) -> int:

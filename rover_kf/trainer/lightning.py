@@ -162,7 +162,7 @@ class FlashCheckpoint(Callback):
             "data": self._order.state(),
         }
         metrics = self._measured[1] if self._measured[0] == step else {}
-        if metrics and step % self.checkpointer.every and step != self._total:
+        if metrics and not self.checkpointer.is_due(step) and step != self._total:
             self.checkpointer.save(step, state, metrics=metrics)  # it would not be due
         self.checkpointer.step(
             step,

@@ -298,6 +298,28 @@ def test_sharded_ranks_go_back_to_the_step_that_all_hold(tmp_path):
             assert [_flat(item) for item in fresh] == [_flat(item) for item in states]
 
 
+def test_steps_that_are_told_in_strides_are_saved(tmp_path):
+    """The first one past a multiple of ``every``, though none is one; also after a restore."""
+    with checkpoint_pod.pods(tmp_path, 1, checkpoint_every=10) as (pod,):
+        state = _fresh(1)
+        with _checkpointer(pod) as first:
+            first.restore(state)
+            told = range(7, 40, 8)  # the last of each eight batches, counted from 0
+            assert [step for step in told if _is_saved(pod, first, step, state)] == [15, 23, 31]
+        with _checkpointer(pod, round_=2) as second:
+            assert second.restore(state) == 31
+            told = (39, 47, 50)
+            assert [step for step in told if _is_saved(pod, second, step, state)] == [47, 50]
+
+
+def _is_saved(
+    pod: checkpoint_pod.Pod, checkpointer: Checkpointer, step: int, state: dict[str, object]
+) -> bool:
+    checkpointer.step(step, state)
+    checkpointer.finish()
+    return step in {seal.step for seal in Arena(pod.settings.home / "arena" / "0").sealed()}
+
+
 def test_sharded_step_is_committed_when_every_rank_is_durable(tmp_path):
     """The coordinator names one step; both pods persist it; the manifest has both files."""
     storage = tmp_path / "pvc"
