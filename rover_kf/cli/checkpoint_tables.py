@@ -52,7 +52,7 @@ def listed(found: Iterable[Listed], now: float) -> Table:
             str(item.files),
             amount(item.bytes, "B"),
             "-" if item.saved_at is None else age(now - item.saved_at),
-            _metrics(item.metrics or {}),
+            Text(_metrics(item.metrics or {})),
             Text(item.problem or "whole", style="red" if item.problem else ""),
         )
     return table

@@ -62,6 +62,15 @@ def test_ls_tells_what_each_checkpoint_is(three, call):
     assert call("ls", three.folder(2))[1].splitlines()[1].split()[:2] == ["2", "1"]
 
 
+def test_names_of_metrics_are_shown_as_they_are(tmp_path, call):
+    """Brackets are no markup."""
+    storage = open_storage(str(tmp_path), "demo")
+    state = stored_states.training(1, rank=0)
+    stored_states.store(storage, 1, [state], metrics={"acc[val]": 0.5, "loss[/test]": 2.0})
+    code, out, _ = call("ls", tmp_path / "demo")
+    assert (code, "acc[val] 0.5, loss[/test] 2" in out) == (0, True)
+
+
 def test_ls_tells_what_is_wrong(job, call):
     """A missing file, a damaged manifest, no manifest; each in its own row."""
     (job.folder(2) / "rank-00001.safetensors").unlink()
