@@ -27,9 +27,9 @@ def whole_file(out: pathlib.Path, *, force: bool) -> Iterator[pathlib.Path]:
         InputError: something stands there that may not be replaced, or there is no such folder.
         StorageFailed: the file system refused.
     """
-    _check_file(out, force=force)
-    aside = _aside(out)
     with _refusals(out):
+        _check_file(out, force=force)
+        aside = _aside(out)
         try:
             yield aside
             files = Files()
@@ -58,9 +58,9 @@ def whole_folder(out: pathlib.Path, *, mark: str, force: bool) -> Iterator[pathl
         InputError: something stands there that may not be replaced, or there is no such parent.
         StorageFailed: the file system refused.
     """
-    _check_folder(out, mark, force=force)
-    aside = _aside(out)
     with _refusals(out):
+        _check_folder(out, mark, force=force)
+        aside = _aside(out)
         aside.mkdir()
         try:
             yield aside

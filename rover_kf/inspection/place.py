@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
+import stat
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -75,11 +76,12 @@ def locate(path: str) -> Place:
 
     Raises:
         InputError: it is no such thing.
+        StorageFailed: the file system does not say what it is.
     """
     _check_url(path)
     is_url = path.startswith(names.OBJECT_SCHEMES)
     text = path.rstrip("/") if is_url else str(pathlib.Path(path).resolve())
-    if not is_url and not pathlib.Path(text).is_dir():
+    if not is_url and not _is_folder(text):
         raise errors.InputError(f"{path} is no folder; allowed: {_ALLOWED}")
     named = manifest.parse_folder(text)
     job = text.rpartition("/")[0] if named else text
@@ -91,6 +93,15 @@ def locate(path: str) -> Place:
     if not is_url:
         _check_level(place, pathlib.Path(text))
     return place
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(pathlib.Path(path).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as cause:
+        raise errors.StorageFailed(f"{path} cannot be looked at: {cause.strerror}") from cause
 
 
 def _check_url(path: str) -> None:

@@ -302,6 +302,15 @@ def test_bad_input_ends_with_2(three, call, words, said):
     assert (code, said in err) == (2, True), err
 
 
+def test_a_path_that_the_file_system_refuses_is_told(three, tmp_path, call):
+    """As a folder that only others may read; here by a name that is too long for it."""
+    refused = tmp_path / ("x" * 300) / "demo"
+    code, _, err = call("ls", refused)
+    assert (code, err) == (1, f"error: {refused} cannot be looked at: File name too long\n")
+    code, _, err = call("export", three.path, refused, "--format", "safetensors")
+    assert (code, "File name too long" in err) == (1, True), err
+
+
 @pytest.mark.parametrize(
     "path",
     [
