@@ -85,7 +85,12 @@ class Commits:
         self._looking: asyncio.Task[None] | None = None
         self._seals, self._savers = SealAccount(), Savers()
         self._rate = StorageRate()
-        self._naming = Naming(settings.persist_seconds, time.time_ns(), settings.persist_steps)
+        self._naming = Naming(
+            settings.persist_seconds,
+            time.time_ns(),
+            settings.persist_steps,
+            keep_every=settings.checkpoint_spare.every,
+        )
         self._replication = Replication(peers, lambda: self._naming.named, settings)
         self._keeper = Keeper(settings, peers) if settings.keeper_host else None
         self._verdicts = ReplicaVerdicts(settings.checkpoint_check_every, story)

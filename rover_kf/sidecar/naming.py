@@ -32,11 +32,16 @@ class Naming:
     persist_steps: int = 0
     named: Key | None = None
     """Under way."""
+    keep_every: int = 0
+    """A step that it divides stays on storage for good, so that it is named whatever the pace; 0:
+    none."""
     _sealed: Key | None = None
     _finished: Key = (0, 0)
     _not_before: float = 0.0
     _last: Key | None = None
     """Named last; None: whatever comes next is far enough from it."""
+    _refused: Key | None = None
+    """Given up last: it keeps the pause."""
 
     def sealed(self, key: Key) -> None:
         """Every rank has this step in memory."""
@@ -52,7 +57,8 @@ class Naming:
         """
         new = self._sealed is not None and self._sealed > self._finished
         free = self.named is None and copying in (None, self._sealed)
-        if new and free and now >= self._not_before and not self._is_near():
+        in_pace = now >= self._not_before and not self._is_near()
+        if new and free and (in_pace or self._is_to_stay()):
             self.named = self._last = self._sealed
             self.number += 1
             self._not_before = now + self.persist_seconds
@@ -97,6 +103,7 @@ class Naming:
         """
         if self.named == key:
             self.named = self._last = None
+            self._refused = key
             self._not_before = max(self._not_before, now + pause)
 
     def _is_near(self) -> bool:
@@ -104,6 +111,11 @@ class Naming:
         if self._sealed is None or self._last is None:
             return False
         return 0 <= self._sealed[1] - self._last[1] < self.persist_steps
+
+    def _is_to_stay(self) -> bool:
+        if self._sealed is None or self._sealed == self._refused or not self.keep_every:
+            return False
+        return self._sealed[1] % self.keep_every == 0
 
     def restart(self) -> None:
         """A new round: what was sealed before is given up or will be sealed again."""

@@ -121,6 +121,10 @@ def test_flush_makes_the_newest_step_durable(tmp_path):
         assert trainer.flush() == Acknowledged()
 
 
+def _steps(storage: pathlib.Path) -> list[int]:
+    return [folder.step for folder in DirectoryStorage(storage / "demo").whole()]
+
+
 def _verified(storage: pathlib.Path) -> list[int]:
     """Steps of all checkpoints on storage, every byte of them compared."""
     stored = DirectoryStorage(storage / "demo")
@@ -227,6 +231,19 @@ def test_a_restored_step_that_is_not_durable_is_persisted_by_the_new_rank_0(tmp_
         assert (reply.step, reply.source) == (7, "memory")
         assert survivor.flush().done
         assert (storage / "demo" / "step-000000000007-2" / "manifest.json").exists()
+
+
+def test_steps_that_stay_for_good_are_persisted_whatever_the_pace(tmp_path):
+    """The pace would allow one in an hour: of the others the first alone comes to storage."""
+    storage = tmp_path / "pvc"
+    given = {"persist_seconds": 3600.0, "checkpoint_keep": 1, "checkpoint_keep_every": 100}
+    with checkpoint_pod.pods(tmp_path, 1, storage=storage, **given) as (pod,):
+        trainer = Trainer(pod)
+        for step in (50, 100, 150, 200, 250):
+            trainer.save(step, _state(b"%d" % step))
+            if step in {50, 100, 200}:
+                eventually(lambda step=step: step in _steps(storage), what=f"step {step}")
+        eventually(lambda: _steps(storage) == [100, 200], what="retention has removed step 50")
 
 
 def test_what_a_failure_left_in_memory_alone_is_persisted_at_once(tmp_path):

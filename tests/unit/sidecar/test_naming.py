@@ -53,6 +53,25 @@ def test_who_waits_for_what_is_under_way_hurries_nothing():
     assert naming.due(102.0) == (1, 30)
 
 
+def test_a_step_that_stays_for_good_keeps_no_pace():
+    """Else the pace would pass most of them by. One that storage refuses keeps the pause."""
+    naming = Naming(persist_seconds=60.0, persist_steps=500, keep_every=100)
+    naming.sealed((1, 50))
+    assert naming.due(0.0) == (1, 50)
+    naming.sealed((1, 100))
+    assert naming.due(1.0) == (1, 50)  # one at a time
+    naming.committed((1, 50))
+    assert naming.due(1.0) == (1, 100)
+    naming.committed((1, 100))
+    naming.sealed((1, 150))
+    assert naming.due(2.0) is None
+    naming.sealed((1, 200))
+    assert naming.due(3.0) == (1, 200)
+    naming.given_up((1, 200), now=3.0, pause=90.0)
+    assert naming.due(92.0) is None
+    assert naming.due(93.0) == (1, 200)
+
+
 def test_steps_lie_apart_as_the_policy_says():
     """In steps and in time; a job that has gone back, and whoever waits, keeps no distance."""
     naming = Naming(persist_seconds=5.0, persist_steps=100)
