@@ -50,6 +50,8 @@ def list_checkpoints(path: str, as_json: bool) -> None:  # noqa: FBT001 - click 
     """List checkpoints: what they are, or what is wrong with them."""
     place = locate(path)
     found = tuple(listing(place.storage, place.folders()))
+    if not found:
+        click.echo(f"{path} holds no checkpoint; PATH is <checkpoint.path>/<job>", err=True)
     if as_json:
         _print_json([{**codec.encode(item), "whole": not item.problem} for item in found])
     else:

@@ -71,6 +71,18 @@ def test_names_of_metrics_are_shown_as_they_are(tmp_path, call):
     assert (code, "acc[val] 0.5, loss[/test] 2" in out) == (0, True)
 
 
+def test_ls_of_nothing_says_so(tmp_path, monkeypatch, call):
+    """As of a URL one level too high, or with a typing error: a bucket has no folders."""
+    with object_server(tmp_path / "server") as server:
+        offer(server, monkeypatch)
+        state = stored_states.training(1, rank=0)
+        stored_states.store(open_storage("s3://checkpoints/runs", "demo"), 1, [state])
+        for path in ("s3://checkpoints/runs", "s3://checkpoints/runs/dmeo", tmp_path):
+            code, out, err = call("ls", path, "--json")
+            said = f"{path} holds no checkpoint; PATH is <checkpoint.path>/<job>\n"
+            assert (code, out, err) == (0, "[]\n", said)
+
+
 def test_ls_tells_what_is_wrong(job, call):
     """A missing file, a damaged manifest, no manifest; each in its own row."""
     (job.folder(2) / "rank-00001.safetensors").unlink()
