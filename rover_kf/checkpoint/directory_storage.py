@@ -126,7 +126,8 @@ class DirectoryStorage:
     def remove(self, folder: Folder) -> None:
         """Remove a checkpoint, its manifest first."""
         path = self.root / folder.name
-        with _refusals(f"{path} cannot be removed"):
+        # Who else removes it may have come first.
+        with _refusals(f"{path} cannot be removed"), contextlib.suppress(FileNotFoundError):
             self._files.remove(self._manifest_path(folder))
             self._files.sync_folder(path)
             with os.scandir(path) as listed:

@@ -240,6 +240,36 @@ def test_a_folder_that_cannot_be_removed_keeps_no_other(tmp_path):
     assert _restored(storage.root) == 3
 
 
+@pytest.mark.parametrize("call", ["remove", "sync_folder", "remove_folder"])
+def test_what_somebody_else_removes_meanwhile_is_no_refusal(tmp_path, call):
+    """By hand, or by ``checkpoint rm``: it is gone, as it should be."""
+
+    class Overtaken(Files):
+        def _first(self, name, path):
+            old = storage.root / "step-000000000001-1"
+            if name == call and old.exists() and old in {path, path.parent}:
+                shutil.rmtree(old)
+            getattr(super(), name)(path)
+
+        def remove(self, path):
+            self._first("remove", path)
+
+        def sync_folder(self, path):
+            self._first("sync_folder", path)
+
+        def remove_folder(self, path):
+            self._first("remove_folder", path)
+
+    storage = DirectoryStorage(tmp_path / "job")
+    _persist(storage, tmp_path / "slot", 1)
+    shutil.copytree(storage.root, tmp_path / "kept")
+    _persist(storage, tmp_path / "slot", 2)
+    (tmp_path / "kept" / "step-000000000001-1").rename(storage.root / "step-000000000001-1")
+    gone = DirectoryStorage(storage.root, Overtaken()).collect(1, generation=1)
+    assert [folder.step for folder in gone] == [1]
+    assert [folder.step for folder in storage.folders()] == [2]
+
+
 def test_damaged_files_are_refused_and_named(tmp_path):
     """Truncated at any of many places, any bit flipped, missing: TornSnapshot with the file."""
     storage = DirectoryStorage(tmp_path / "job")
