@@ -41,7 +41,7 @@ def read(url: str, environment: Mapping[str, str]) -> Mapping[str, str]:
     folder = pathlib.Path(stated)
     try:
         found = {
-            name: content.decode().rstrip("\n")
+            name: content.decode().strip()
             for name, content in mounted_files.read(folder, wanted).items()
         }
     except (OSError, UnicodeError) as cause:

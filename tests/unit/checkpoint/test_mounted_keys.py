@@ -26,7 +26,7 @@ def test_credentials_alone_are_read_and_are_those_of_now(tmp_path):
     """Not what else a Secret has, of which the environment tells; what is gone from it is gone."""
     secret = MountedSecret(tmp_path / "secret", FIRST | OTHERS)
     assert mounted_keys.read(URL, _at(secret)) == FIRST
-    secret.change({"AWS_ACCESS_KEY_ID": "d", "AWS_SECRET_ACCESS_KEY": "e\n"} | OTHERS)
+    secret.change({"AWS_ACCESS_KEY_ID": "d", "AWS_SECRET_ACCESS_KEY": " e \r\n"} | OTHERS)
     assert mounted_keys.read(URL, _at(secret)) == {
         "AWS_ACCESS_KEY_ID": "d",
         "AWS_SECRET_ACCESS_KEY": "e",
