@@ -186,6 +186,8 @@ class Commits:
                 self._replication.restored(holdings)
             elif sealed.replicated and self._seals.pods(key) > 1:
                 self._replication.held_by_all(sealed.step)
+            if self._keeper is None and self._seals.pods(key) == 1:
+                self._replication.alone(sealed.step)
             self._poll.notify()
         if idle := self._savers.idle(sealed, time.monotonic()):
             self._warn(

@@ -65,6 +65,8 @@ class Replication:
         self._poll = LongPoll()
         self._places = SlotPlaces()
         self._held_by_all: int | None = None
+        self._alone: int | None = None
+        """Newest step that is in one pod, of a world that has no other."""
 
     @property
     def step(self) -> int | None:
@@ -101,16 +103,26 @@ class Replication:
         self._held_by_all = step
         self._poll.notify()
 
+    def alone(self, step: int) -> None:
+        """Every rank has sealed the step, all of them in the only pod of the round."""
+        self._alone = step
+        self._poll.notify()
+
     def restart(self, step: int | None) -> None:
         """A new round begins, at that step or with nothing."""
         self._ring.restart()
         self._places.restart(step)
-        self._held_by_all = None
+        self._held_by_all = self._alone = None
 
     async def wait(self, step: int, seconds: float) -> Acknowledged:
-        """Wait until the step or a newer one has replicas."""
-        if await self._poll.answer(lambda: (self.step or 0) >= step or None, seconds):
+        """Wait until the step or a newer one has replicas, or can have none."""
+        known = lambda: max(self.step or 0, self._alone or 0) >= step or None  # noqa: E731 - of one line
+        await self._poll.answer(known, seconds)
+        if (self.step or 0) >= step:
             return Acknowledged()
+        if (self._alone or 0) >= step:
+            reason = f"no other pod trains that could keep step {step}; wait for 'durable'"
+            return Acknowledged(done=False, reason=reason)
         reason = f"step {step} has no replicas yet; the newest with them is {self.step}"
         return Acknowledged(done=False, reason=reason)
 

@@ -380,6 +380,29 @@ def test_a_replicated_step_in_two_pods_has_its_replica(tmp_path, second, done):
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("replicated", [False, True])
+def test_nobody_waits_for_a_replica_where_no_other_pod_trains(tmp_path, replicated):
+    """Whether the step is sealed already or not: the answer says what to wait for in its place."""
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path) as coordinator:
+            wanted = WaitRequest(10, "replica", 600.0)
+            waiting = asyncio.create_task(
+                coordinator.ask(names.PATH_COMMIT_WAIT, wanted, Acknowledged)
+            )
+            for rank in range(2):
+                sealed = Sealed(
+                    rank, rank, 2, 1, 10, 0, 99, replicated=replicated, pod="only", checksum=1
+                )
+                await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
+            later = coordinator.ask(names.PATH_COMMIT_WAIT, wanted)
+            for reply in await asyncio.wait_for(asyncio.gather(waiting, later), 60):
+                assert not reply.done
+                assert "no other pod" in reply.reason
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("overwritten", [False, True])
 def test_a_step_of_which_a_slot_was_overwritten_is_not_copied(tmp_path, overwritten):
     """Its rank would be without a copy, and the step would count as safe from the loss of a pod."""
