@@ -49,6 +49,7 @@ from rover_kf.sidecar.seal_account import SealAccount
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.storage_rate import StorageRate
+from rover_kf.sidecar.unmeasured import Unmeasured
 from rover_kf.sidecar.web import read, reply
 
 _log = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class Commits:
         self._looking: asyncio.Task[None] | None = None
         self._seals, self._savers = SealAccount(), Savers()
         self._rate = StorageRate()
+        self._unmeasured = Unmeasured(settings.checkpoint_spare.best, settings.checkpoint_keep)
         self._naming = Naming(
             settings.persist_seconds,
             time.time_ns(),
@@ -276,6 +278,8 @@ class Commits:
             f"file(s), {size} bytes, written in {persist_seconds:.2f} s",
             now=time.monotonic(),
         )
+        if wrong := self._unmeasured.objection(manifest.step, manifest.metrics):
+            self._warn(wrong)
         self._poll.notify()
         try:
             await self._collect(storage, manifest.generation)
