@@ -130,6 +130,7 @@ class Commits:
         """
         found = await first_look.look(self._storage) if self._storage is not None else None
         await self._common.recall()
+        self._replication.recall()
         if found is None:
             return 1
         if found.wrong:

@@ -30,6 +30,7 @@ from rover_kf.api.status import Acknowledged
 from rover_kf.sidecar.long_poll import LongPoll
 from rover_kf.sidecar.parity_verdicts import ParityVerdicts
 from rover_kf.sidecar.peer_source import PeerSource
+from rover_kf.sidecar.places_file import PlacesFile
 from rover_kf.sidecar.ring import KEEPER_PACE, Key, Ring
 from rover_kf.sidecar.seams import Peers
 from rover_kf.sidecar.settings import SidecarSettings
@@ -64,6 +65,7 @@ class Replication:
         self._verdicts = ParityVerdicts()
         self._poll = LongPoll()
         self._places = SlotPlaces()
+        self._kept = PlacesFile(settings.home, settings.pod_uid)
         self._held_by_all: int | None = None
         self._alone: int | None = None
         """Newest step that is in one pod, of a world that has no other."""
@@ -88,15 +90,21 @@ class Replication:
             web.post(names.PATH_PARITY_MADE, self._on_parity_made),
         ]
 
+    def recall(self) -> None:
+        """Go on with what an earlier coordinator of this pod knew of slots."""
+        for holdings in self._kept.read():
+            self._places.sealed(holdings)
+
     def sealed(self, key: Key, holdings: Sequence[Holding]) -> None:
         """Every rank has sealed the step, none of them all of it, or it is one pod's alone."""
         self._ring.sealed(key, holdings)
-        self._places.sealed(holdings)
+        self.restored(holdings)
         self._poll.notify()
 
     def restored(self, holdings: Sequence[Holding]) -> None:
         """Every rank goes on from these slots, of which none has all of the state."""
         self._places.sealed(holdings)
+        self._kept.write(self._places.states)
 
     def held_by_all(self, step: int) -> None:
         """Every rank has sealed the step, all of them the same, in several pods."""
@@ -112,6 +120,7 @@ class Replication:
         """A new round begins, at that step or with nothing."""
         self._ring.restart()
         self._places.restart(step)
+        self._kept.write(self._places.states)
         self._held_by_all = self._alone = None
 
     async def wait(self, step: int, seconds: float) -> Acknowledged:

@@ -18,12 +18,20 @@ _REMEMBERED = 2
 _State = tuple[int, int, int]
 """Round in which it came to be, step, ranks."""
 
+States = tuple[tuple[Holding, ...], ...]
+"""Of each state its slots, the newest last."""
+
 
 class SlotPlaces:
     """One a coordinator."""
 
     def __init__(self) -> None:
         self._states: dict[_State, tuple[Holding, ...]] = {}
+
+    @property
+    def states(self) -> States:
+        """What another one goes on with: it is told of each as sealed."""
+        return tuple(self._states.values())
 
     def __iter__(self) -> Iterator[Holding]:
         """All that may still be there."""

@@ -10,7 +10,9 @@ import pathlib
 import checkpoint_pod
 import pytest
 from bare_trainer import Trainer
+from tests_support import eventually
 
+from rover_kf.api import names
 from rover_kf.api.checkpoints import RestoreReply, Wanted
 from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.kinds import KEY, Kinds, Piece
@@ -102,3 +104,19 @@ def test_what_goes_to_storage_is_what_this_world_goes_on_from(tmp_path):
         (reply,) = _restore([Trainer(pods[0])], 4, _boxes(1))
         assert (reply.step, reply.source) == (7, "storage")
         assert _held(reply) == CONTENT
+
+
+def test_a_coordinator_that_began_anew_finds_the_pieces_of_a_pod_that_left(tmp_path):
+    """From three ranks to two, and its container was started again since the last save; memory has
+    no room for copies of other pods' slots."""
+    with checkpoint_pod.pods(tmp_path, 3, arena_bytes=8192) as pods:
+        three, two = [
+            [Trainer(pod, rank, world) for rank, pod in enumerate(pods[:world])] for world in (3, 2)
+        ]
+        for trainer, part, box in zip(three, _parts(3), _boxes(3), strict=True):
+            trainer.save(7, _snapshot(part, box.offsets[0]), replicated=False, pieces=True)
+        refused = lambda: pods[0].told(names.EVENT_CHECKPOINT_WARNING)  # noqa: E731 - of one line
+        eventually(refused, what="the coordinator knows of all slots, and orders copies")
+        pods[0].kill()
+        pods[0].start()
+        assert [_held(reply) for reply in _restore(two, 2, _boxes(2))] == _parts(2)

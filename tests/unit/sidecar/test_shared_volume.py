@@ -15,6 +15,7 @@ from rover_kf import errors
 from rover_kf.api import names, shared_files
 from rover_kf.api.checkpoints import ArenaRequest
 from rover_kf.sidecar.assignments import Assignment
+from rover_kf.sidecar.places_file import PlacesFile
 from rover_kf.sidecar.plan_file import PlanFile
 from rover_kf.sidecar.slots import Slots
 from rover_kf.sidecar.state_file import OWN, StateFile
@@ -101,9 +102,10 @@ def test_what_outlives_the_sidecar_is_read_from_files_alone(tmp_path, secret, pu
         (StateFile(tmp_path, "uid", OWN), OWN),
         (PlanFile(tmp_path, "uid"), "common-step.json"),
         (VerdictFile(tmp_path, "uid"), NAME),
+        (PlacesFile(tmp_path, "uid"), "slot-places.json"),
     ):
         put(tmp_path / names.RUN_DIR / name, secret)
-        assert kept.read() is None
+        assert not kept.read()
     link(tmp_path / names.RUN_DIR / f"{OWN}.part", secret)
     StateFile(tmp_path, "uid", OWN).write(1, None)
     assert secret.read_bytes() == SECRET
