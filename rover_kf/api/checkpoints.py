@@ -221,7 +221,7 @@ class ResolveReply:
     rebuilds: tuple[Rebuild, ...] = ()
     """For ``parity``: those of the holdings that nobody has."""
     rebuilding: bool = False
-    """Some rank of the round reads parities, which stay until then."""
+    """Some rank of the round reads replicas or parities, which stay until then."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -66,7 +66,10 @@ def resolve(
             raise _incomplete(holdings, world_size)
         return {request.rank: ResolveReply(None, "none") for request in requests}
     replies = {request.rank: _source(request, chosen, rebuilds) for request in requests}
-    rebuilding = any(reply.rebuilds for reply in replies.values())
+    rebuilding = any(
+        reply.rebuilds or any(holding.replica for holding in reply.holdings)
+        for reply in replies.values()
+    )
     return {
         rank: dataclasses.replace(reply, rebuilding=rebuilding) for rank, reply in replies.items()
     }
@@ -135,9 +138,12 @@ def _source(
 def _all(
     request: ResolveRequest, chosen: Sequence[Holding], rebuilds: Mapping[Holding, Rebuild]
 ) -> ResolveReply:
-    """One holding of every rank of the world that saved it, the pod's own where it has one."""
+    """One holding of every rank of the world that saved it, the pod's own where it has one.
+
+    No copy where the rank's own slot is there: slots that grow may need the copies' room.
+    """
     own = set(request.holdings)
-    by_rank = {h.rank: h for h in sorted(chosen, key=lambda h: h in own)}
+    by_rank = {h.rank: h for h in sorted(chosen, key=lambda h: (not h.replica, h in own))}
     first = request.rank % chosen[0].world_size
     ordered = (by_rank[first], *(h for rank, h in sorted(by_rank.items()) if rank != first))
     source = "memory" if own.issuperset(ordered) else "peer"

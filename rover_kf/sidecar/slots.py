@@ -9,6 +9,8 @@ thread. All it knows is in the arena's files, so a sidecar that was killed goes 
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -37,17 +39,19 @@ class Slots:
         self._root = settings.home / names.ARENA_DIR
         self.assignments = Assignments(self._root)
         """Which rank each local rank is."""
+        self._beside = threading.Lock()
+        """Of what is kept of other pods: its room is not taken again while it is given up."""
 
     def allocate(self, request: ArenaRequest, *, rebuilding: bool = False) -> ArenaReply:
-        """Make or grow a local rank's slots; parities give way where that makes the room.
+        """Make or grow a local rank's slots; copies and parities give way where that makes room.
 
         Args:
             request: of the rank.
-            rebuilding: whether parities are still to be read.
+            rebuilding: whether replicas or parities are still to be read.
 
         Raises:
             ArenaTooSmall: they do not fit.
-            CheckpointError: they do not fit beside parities that are still to be read.
+            CheckpointError: they do not fit beside what is still to be read.
             InputError: the request makes no sense.
         """
         if request.local_rank < 0 or request.slot_bytes < 0:
@@ -57,20 +61,23 @@ class Slots:
         try:
             arena = allocation.allocate(self._root, place, size, most_bytes=most)
         except errors.ArenaTooSmall:
-            gone = frozenset(self.parities())
-            if not gone:
-                raise
+            gone = frozenset((*self.replicas(), *self.parities()))
+            if not gone or (rebuilding and self._settings.checkpoint_path is None):
+                raise  # nobody could go on without them
             if not allocation.fits(self._root, place, size, most_bytes=most, without=gone):
                 raise  # they would be given up in vain
-            self.forget_parities(frozenset())
-            if rebuilding:
-                # The next round takes what is on storage, or has the lost pod's successor.
-                raise errors.CheckpointError(
-                    f"slots of {size} bytes have no room beside the parities that the restore "
-                    "reads; parities are given up, so that the next attempt does without. Set the "
-                    f"annotation {names.PREFIX}checkpoint.arena higher to go on from memory"
-                ) from None
-            arena = allocation.allocate(self._root, place, size, most_bytes=most)
+            with self._beside:
+                self.forget_replicas(frozenset())
+                self.forget_parities(frozenset())
+                if rebuilding:
+                    # The next round takes what is on storage.
+                    raise errors.CheckpointError(
+                        f"slots of {size} bytes have no room beside the copies or parities of "
+                        "other pods' slots that the restore reads; these are given up, so that the "
+                        "next attempt does without. Set the annotation "
+                        f"{names.PREFIX}checkpoint.arena higher to go on from memory"
+                    ) from None
+                arena = allocation.allocate(self._root, place, size, most_bytes=most)
         return ArenaReply(str(arena.directory), arena.slot_bytes())
 
     def allocate_replica(self, rank: int, slot_bytes: int) -> Arena:
@@ -81,7 +88,8 @@ class Slots:
         """
         place = f"{names.REPLICA_PLACE}{rank}"
         most = self._settings.arena_bytes
-        return allocation.allocate(self._root, place, slot_bytes, most_bytes=most, slots=(0,))
+        with self._beside:
+            return allocation.allocate(self._root, place, slot_bytes, most_bytes=most, slots=(0,))
 
     def allocate_parity(self, lane: int, slot_bytes: int) -> Arena:
         """Make or grow two slots for a parity, or one if there is no room for two.
@@ -90,12 +98,16 @@ class Slots:
             ArenaTooSmall: not even one fits beside this pod's own.
         """
         place, most = f"{names.PARITY_PLACE}{lane}", self._settings.arena_bytes
-        try:
-            return allocation.allocate(self._root, place, slot_bytes, most_bytes=most)
-        except errors.ArenaTooSmall:
-            if self.arena(place).slot_bytes():
-                self._remove(place)  # Two of the smaller size may take the room of the larger one.
-            return allocation.allocate(self._root, place, slot_bytes, most_bytes=most, slots=(0,))
+        make = functools.partial(
+            allocation.allocate, self._root, place, slot_bytes, most_bytes=most
+        )
+        with self._beside:
+            try:
+                return make()
+            except errors.ArenaTooSmall:
+                if self.arena(place).slot_bytes():
+                    self._remove(place)  # Two of the smaller size may take the larger one's room.
+                return make(slots=(0,))
 
     def forget_replicas(self, kept: AbstractSet[int]) -> None:
         """Give back the memory of all replicas but those of these ranks."""

@@ -174,13 +174,39 @@ def test_a_pod_that_is_left_alone_keeps_no_others_slots(tmp_path):
         assert not _is_kept(alone, 6, 0)
 
 
-def test_parities_are_given_up_where_the_next_restore_does_without(tmp_path):
-    """The three that are left have room for their larger slots, and none for parities beside them:
-    what is on storage is what they go on from."""
+def test_copies_are_given_up_where_the_world_shrinks(tmp_path):
+    """Slots of three ranks have room in an arena that was made for four with a copy each, but not
+    beside that copy: the pod that left gives its pieces."""
+    arena = int(len(_form(4).bytes_of(5, 1, 0)) * 3.2)
+    with checkpoint_pod.pods(tmp_path, 4, arena_bytes=arena) as pods:
+        assert _is_kept(_saved(pods)[0], 5, 50)
+        _world(pods, 3, 2)
+
+
+def test_a_state_that_grows_goes_before_copies(tmp_path):
+    """Training goes on without a copy of another pod's slot, and that is told."""
+    small, large = _form(4), _form(3)
+    arena = int(len(small.bytes_of(5, 1, 0)) * 3.2)
+    with checkpoint_pod.pods(tmp_path, 2, arena_bytes=arena) as pods:
+        trainers = [Trainer(pod, rank, 2) for rank, pod in enumerate(pods)]
+        for step, form in ((5, small), (6, large)):
+            for rank, trainer in enumerate(trainers):
+                content = form.bytes_of(step, 1, rank)
+                trainer.save(step, content, replicated=False, pieces=True)
+            assert _is_kept(trainers[0], step, 50 if form is small else 0) == (form is small)
+        warned = functools.partial(pods[0].told, names.EVENT_CHECKPOINT_WARNING)
+        eventually(warned, what="it is told that a pod keeps no replica")
+        assert "checkpoint.arena" in warned()[0]
+
+
+@pytest.mark.parametrize(("group", "room"), [(4, 2.85), (0, 3.2)], ids=["parities", "copies"])
+def test_what_was_kept_is_given_up_where_the_next_restore_does_without(tmp_path, group, room):
+    """The three that are left have room for their larger slots, and none for parities or copies
+    beside them: what is on storage is what they go on from."""
     four, three = _form(4), _form(3)
     given = {
-        "arena_bytes": int(len(four.bytes_of(5, 1, 0)) * 2.85),
-        "checkpoint_parity_group": 4,
+        "arena_bytes": int(len(four.bytes_of(5, 1, 0)) * room),
+        "checkpoint_parity_group": group,
         "storage": tmp_path / "pvc",
         "persist_seconds": 3600.0,
     }
@@ -193,10 +219,33 @@ def test_parities_are_given_up_where_the_next_restore_does_without(tmp_path):
         shutil.rmtree(pods[3].settings.home)
         left = [Trainer(pod, rank, 3) for rank, pod in enumerate(pods[:3])]
         wanted = [three.wanted(rank) for rank in range(3)]
-        with pytest.raises(errors.CheckpointError, match="parities are given up"):
-            _at_once(left, 2, wanted)
+        with concurrent.futures.ThreadPoolExecutor() as ranks:
+            asked = [
+                ranks.submit(one.restore, 2, wish) for one, wish in zip(left, wanted, strict=True)
+            ]
+            told = [one.exception() for one in asked]
+        # Others may find that a copy is gone.
+        assert any("these are given up" in str(error) for error in told)
+        assert all(isinstance(error, errors.CheckpointError) for error in told)
         replies = _at_once(left, 3, wanted)
         assert [(reply.step, reply.source) for reply in replies] == [(4, "storage")] * 3
+
+
+def test_copies_stay_where_nothing_else_is_left(tmp_path):
+    """Without storage; when the lost pod's place is taken, it has its slot again."""
+    four, three = _form(4), _form(3)
+    arena = int(len(four.bytes_of(5, 1, 0)) * 3.2)
+    with checkpoint_pod.pods(tmp_path, 4, arena_bytes=arena) as pods:
+        trainers = _saved(pods)
+        assert _is_kept(trainers[0], 5, 50)
+        pods[3].kill()
+        shutil.rmtree(pods[3].settings.home)
+        left = [Trainer(pod, rank, 3) for rank, pod in enumerate(pods[:3])]
+        with pytest.raises(errors.ArenaTooSmall):
+            _at_once(left, 2, [three.wanted(rank) for rank in range(3)])
+        pods[3].start()
+        replies = _at_once(trainers, 3, [four.wanted(rank) for rank in range(4)])
+        assert [reply.source for reply in replies] == ["memory"] * 3 + ["peer"]
 
 
 def test_parities_stay_where_giving_them_up_makes_no_room(tmp_path):
