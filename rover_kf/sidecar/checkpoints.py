@@ -31,7 +31,7 @@ from rover_kf.api.checkpoints import (
 from rover_kf.api.replica_checks import SealTaken
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.control import SLOTS
-from rover_kf.sidecar import background
+from rover_kf.sidecar import background, newest_seals
 from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.examination import Examination
 from rover_kf.sidecar.held_steps import HeldSteps
@@ -44,7 +44,7 @@ from rover_kf.sidecar.restorer import Restorer
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slot_server import SlotServer
-from rover_kf.sidecar.slots import Slots, describe
+from rover_kf.sidecar.slots import Slots
 from rover_kf.sidecar.web import read, reply
 
 _log = logging.getLogger(__name__)
@@ -87,16 +87,22 @@ class Checkpoints:
         self._allocating = asyncio.Lock()
         self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_WAITING)
         self._news = asyncio.Event()
+        self._again = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin the background work; finds what an earlier sidecar left."""
         asyncio.get_running_loop().set_default_executor(background.executor())
-        await asyncio.to_thread(self._find_seals)
+        self.tell_again()
         self._tasks.append(asyncio.create_task(self._tell_seals()))
         self._tasks.append(asyncio.create_task(self._replicas.run()))
         if self._persister is not None:
             self._tasks.append(asyncio.create_task(self._persister.run()))
+
+    def tell_again(self) -> None:
+        """A coordinator has come that may know nothing of what is in this pod's slots."""
+        self._again = True
+        self._news.set()
 
     async def stop(self) -> None:
         """End the background work."""
@@ -192,6 +198,9 @@ class Checkpoints:
         while True:
             await self._news.wait()
             self._news.clear()
+            if self._again:
+                self._again = False
+                await self._find_seals()
             while self._seals:
                 sealed = self._seals.popleft()
                 if not self._is_behind(sealed):
@@ -240,11 +249,10 @@ class Checkpoints:
         if answer.step is None:
             return
         pause = min(answer.snapshot_bytes / _TAKEN_UP_A_SECOND, _LONGEST_TO_TAKE_UP)
+        now = Assignment(asked.rank, asked.world_size, asked.round)
         for seal in self._slots.arena(asked.local_rank).sealed():
             if seal.step == answer.step:
-                place = {"rank": asked.rank, "world_size": asked.world_size, "round": asked.round}
-                found = describe(seal) | place | {"restored": True, "made_in": seal.round}
-                told = Sealed(asked.local_rank, **found)
+                told = newest_seals.restored(asked.local_rank, seal, now)
                 loop = asyncio.get_running_loop()
                 loop.call_later(pause, self._queue, self._completed(told))
                 return
@@ -253,7 +261,10 @@ class Checkpoints:
         self._seals.append(sealed)
         self._news.set()
 
-    def _find_seals(self) -> None:
-        for local_rank in self._slots.local_ranks():
-            for seal in self._slots.arena(local_rank).sealed()[:1]:
-                self._queue(self._completed(Sealed(local_rank, **describe(seal))))
+    async def _find_seals(self) -> None:
+        try:
+            found = await asyncio.to_thread(newest_seals.newest, self._slots)
+        except OSError as error:
+            _log.warning("the coordinator is told of no slot: %s", error)
+            return
+        self._seals.extend(map(self._completed, found))

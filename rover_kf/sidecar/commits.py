@@ -3,7 +3,7 @@
 """The coordinator's half of checkpoints: the common step of a round, and the commit of a step.
 
 Its memory is a cache: what is committed stands on storage, what is sealed in the pods' arenas;
-a coordinator that was killed and started again knows enough after the next round or report.
+a coordinator that was killed and started again is told of them by all pods' sidecars.
 """
 
 from __future__ import annotations

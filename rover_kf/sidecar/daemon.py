@@ -68,6 +68,7 @@ class Daemon:
         story = self._chronicle if settings.is_coordinator else self._messenger
         self._place = place = place_of(settings)
         self._checkpoints = Checkpoints(settings, self._peers, story, place)
+        self._peers.copy.replaced = self._checkpoints.tell_again
         self._coordinator = (
             Coordinator(
                 settings,

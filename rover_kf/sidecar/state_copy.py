@@ -9,7 +9,7 @@ copies and generations need no messages of their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -30,6 +30,8 @@ class StateCopy:
         self.known = 0
         """Greatest generation that was heard of."""
         self.state: CoordinatorState | None = None
+        self.replaced: Callable[[], None] = lambda: None
+        """Called when another coordinator is heard of than before."""
 
     def begin(self) -> None:
         """Go on with what an earlier sidecar of this pod knew."""
@@ -63,8 +65,10 @@ class StateCopy:
                 f"a coordinator of generation {generation} answered, {self.known} has replaced it"
             )
         if generation > self.known:
-            self.known = generation
+            is_another, self.known = self.known > 0, generation
             self._file.write(self.known, self.state)
+            if is_another:
+                self.replaced()
 
     def is_behind(self, headers: Mapping[str, str]) -> bool:
         """Whether an answer offers a newer copy than this pod keeps."""

@@ -5,9 +5,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import signal
 
+import checkpoint_pod
 import pytest
+from bare_trainer import Trainer
+from known_states import Form
 from sidecar_pods import SidecarPod, ended, job_folder
 from switching_relay import SwitchingRelay
 from tests_support import eventually
@@ -150,3 +154,39 @@ def test_a_restart_between_the_answers_of_one_round():
             pod.kill()
             pod.start().ready()
             assert resolve(1) == second
+
+
+def _is_sealed(pod: SidecarPod, step: int) -> bool:
+    return pod.status().sealed_step == step
+
+
+def test_what_is_in_memory_is_told_to_a_coordinator_that_began_anew(tmp_path):
+    """Both ranks have saved a step whose turn on storage is in an hour, and one waits for it: all
+    that its coordinator had heard of it went with its process."""
+    state = Form("sharded")
+    with job_folder() as (folder, net):
+        settings = {names.ENV_CHECKPOINT_PATH: str(tmp_path), names.ENV_PERSIST_SECONDS: "3600"}
+        pods = [
+            SidecarPod(folder, rank, f"{net}.{rank + 1}", f"{net}.1", settings=settings)
+            for rank in (0, 1)
+        ]
+        with ended(*pods), concurrent.futures.ThreadPoolExecutor() as ranks:
+            for pod in pods:
+                pod.start()
+            for pod in pods:
+                pod.ready()
+            seen = [checkpoint_pod.Pod(checkpoint_pod.settings_of(pod.home)) for pod in pods]
+            trainers = [Trainer(pod, rank, 2) for rank, pod in enumerate(seen)]
+            assert [*ranks.map(lambda trainer: trainer.restore(1).step, trainers)] == [None, None]
+            for step in (1, 2):
+                for rank, trainer in enumerate(trainers):
+                    content = state.bytes_of(step, 1, rank)
+                    trainer.save(step, content, replicated=False, pieces=True)
+                told = functools.partial(_is_sealed, pods[0], step)
+                eventually(told, what="the coordinator knows of the step")
+                assert step == 2 or trainers[0].wait(step, "durable").done
+            pods[0].kill()
+            pods[0].start().ready()
+            assert trainers[0].wait(2, "durable").done
+            assert _is_sealed(pods[0], 2)
+            assert trainers[0].wait(2, "replica").done

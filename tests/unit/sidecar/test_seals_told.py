@@ -9,14 +9,18 @@ import contextlib
 import functools
 
 import checkpoint_pod
+import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from tests_support import eventually
 
 from rover_kf.api import codec, names
-from rover_kf.api.checkpoints import Sealed
+from rover_kf.api.checkpoints import ArenaRequest, Sealed
 from rover_kf.checkpoint import allocation
 from rover_kf.checkpoint.arena import Arena
+from rover_kf.sidecar import newest_seals
+from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.checkpoints import Checkpoints
+from rover_kf.sidecar.slots import Slots
 from rover_kf.sidecar.web import application
 
 SIZE = 64
@@ -46,6 +50,26 @@ def _save(arena: Arena, step: int) -> Sealed:
     with arena.fill(patience_seconds=0.0) as filling:
         seal = filling.seal(step=step, length=SIZE, rank=0, world_size=1, round_=1, replicated=True)
     return Sealed(0, 0, 1, 1, step, seal.slot, SIZE, replicated=True)
+
+
+@pytest.mark.parametrize(
+    ("replicated", "world", "told"),
+    [(True, 3, (0, 3, 2, True)), (False, 2, (0, 2, 2, True)), (False, 3, (0, 2, 1, False))],
+    ids=["alike", "same-world", "another-world"],
+)
+def test_a_slot_is_told_of_as_the_rank_has_it_now(tmp_path, replicated, world, told):
+    """A sidecar was killed in a restore; pieces that were cut for another world are that world's
+    until they are put together anew."""
+    slots = Slots(checkpoint_pod.settings_of(tmp_path))
+    slots.allocate(ArenaRequest(0, SIZE))
+    with slots.arena(0).fill() as filling:
+        filling.seal(
+            step=5, length=SIZE, rank=0, world_size=2, round_=1, replicated=replicated, pieces=True
+        )
+    slots.assignments.set(0, Assignment(0, world, 2))
+    (found,) = newest_seals.newest(slots)
+    assert (found.rank, found.world_size, found.round, found.restored) == told
+    assert (found.made_in or found.round, found.step) == (1, 5)
 
 
 def test_a_coordinator_that_is_back_is_told_of_what_is_still_there(tmp_path):
