@@ -36,7 +36,7 @@ from rover_kf.checkpoint.manifest import Manifest
 from rover_kf.checkpoint.resolve import newest_in_memory
 from rover_kf.checkpoint.storage import StoredCheckpoints
 from rover_kf.sidecar import first_look, newest_stored
-from rover_kf.sidecar.common_step import CommonStep
+from rover_kf.sidecar.common_step import CommonStep, Patience
 from rover_kf.sidecar.first_look import FirstLook
 from rover_kf.sidecar.keeper import Keeper
 from rover_kf.sidecar.long_poll import LongPoll
@@ -55,8 +55,8 @@ from rover_kf.sidecar.web import read, reply
 _log = logging.getLogger(__name__)
 
 _TELL_SECONDS = 10.0
-RESOLVE_SECONDS = 120.0
-"""How long a rank waits for the others of its round to ask."""
+RESOLVE = Patience(900.0, warned_after=120.0)
+"""Of a rank with the others of its round; less than the training process has with its sidecar."""
 
 
 class Commits:
@@ -67,7 +67,7 @@ class Commits:
         story: where commits and damages are told.
         peers: other sidecars.
         storage: of the job; None: checkpoints stay in memory.
-        resolve_seconds: how long a rank waits for the others.
+        resolve: how long a rank waits for the others.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Commits:
         peers: Peers,
         *,
         storage: StoredCheckpoints | None,
-        resolve_seconds: float = RESOLVE_SECONDS,
+        resolve: Patience = RESOLVE,
     ) -> None:
         self._settings, self._story, self._storage = settings, story, storage
         self._ledger = commit.Ledger()
@@ -97,7 +97,7 @@ class Commits:
         self._keeper = Keeper(settings, peers) if settings.keeper_host else None
         self._verdicts = ReplicaVerdicts(settings.checkpoint_check_every, story)
         kept = PlanFile(settings.home, settings.pod_uid)
-        self._common = CommonStep(self._choose, self._begin_round, kept, seconds=resolve_seconds)
+        self._common = CommonStep(self._choose, self._begin_round, kept, self._warn, resolve)
         self._poll = LongPoll()
         self._writing = asyncio.Lock()
         self._waiters = 0

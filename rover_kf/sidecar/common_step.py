@@ -11,6 +11,7 @@ a round that is over must end: it belongs to an old world.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -23,6 +24,15 @@ _log = logging.getLogger(__name__)
 Choose = Callable[[Sequence[ResolveRequest]], Awaitable[Plan]]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Patience:
+    """With ranks that have not asked: one may have a model to load that the others have."""
+
+    seconds: float
+    warned_after: float
+    """Seconds."""
+
+
 class CommonStep:
     """The newest round's asks and their answer.
 
@@ -30,14 +40,21 @@ class CommonStep:
         choose: called once a round, with one request of each rank.
         begin: told the number of a round when its first rank asks.
         kept: where the newest answers outlive this process.
-        seconds: how long a rank waits for the others to ask; what is chosen may take longer.
+        warn: is told once a round of ranks that have not asked for long.
+        patience: of a rank that waits for the others to ask; what is chosen may take longer.
     """
 
     def __init__(
-        self, choose: Choose, begin: Callable[[int], None], kept: PlanFile, *, seconds: float
+        self,
+        choose: Choose,
+        begin: Callable[[int], None],
+        kept: PlanFile,
+        warn: Callable[[str], None],
+        patience: Patience,
     ) -> None:
-        self._choose, self._begin, self._seconds = choose, begin, seconds
-        self._kept = kept
+        self._choose, self._begin, self._warn = choose, begin, warn
+        self._kept, self._patience = kept, patience
+        self._warned_of = 0
         self._number = 0
         self._asked: dict[int, ResolveRequest] = {}
         self._refused: frozenset[int] = frozenset()
@@ -92,17 +109,30 @@ class CommonStep:
         return answers[asked.rank]
 
     async def _answers(self, plan: asyncio.Future[Plan], asked: ResolveRequest) -> Plan:
-        try:
-            return await asyncio.wait_for(asyncio.shield(plan), self._seconds)
-        except asyncio.TimeoutError as cause:
-            missing = sorted(set(range(asked.world_size)) - set(self._asked))
-            if missing and not plan.done():
-                raise errors.CheckpointError(
-                    f"ranks {missing} of round {asked.round} did not ask for a checkpoint in "
-                    f"{self._seconds:g} s; every rank has to call restore"
-                ) from cause
+        first, whole = self._patience.warned_after, self._patience.seconds
+        missing = await self._missing(plan, asked, first)
+        if missing:
+            if self._warned_of < asked.round:
+                self._warned_of = asked.round
+                self._warn(
+                    f"ranks {missing} of round {asked.round} have not called restore in {first:g} "
+                    f"s; the others wait for {whole:g} s in all"
+                )
+            missing = await self._missing(plan, asked, whole - first)
+        if missing:
+            raise errors.CheckpointError(
+                f"ranks {missing} of round {asked.round} did not ask for a checkpoint in "
+                f"{whole:g} s; every rank has to call restore"
+            )
         # All have asked: a checkpoint on storage is read to the last byte, which may take long.
         return await asyncio.shield(plan)
+
+    async def _missing(
+        self, plan: asyncio.Future[Plan], asked: ResolveRequest, seconds: float
+    ) -> list[int]:
+        """Ranks that have still not asked after so many seconds, if the plan waits for any."""
+        await asyncio.wait({plan}, timeout=seconds)
+        return [] if plan.done() else sorted(set(range(asked.world_size)) - set(self._asked))
 
     def _start(self, number: int) -> None:
         if self._choosing is not None:

@@ -34,7 +34,8 @@ from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.location import open_storage
 from rover_kf.checkpoint.manifest import Folder, Manifest, folder_name
 from rover_kf.checkpoint.storage import Storage
-from rover_kf.sidecar.commits import Commits
+from rover_kf.sidecar.commits import RESOLVE, Commits
+from rover_kf.sidecar.common_step import Patience
 from rover_kf.sidecar.peers import SidecarPeers
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.web import application
@@ -49,14 +50,12 @@ class Coordinator:
     """Commits behind its routes."""
 
     def __init__(
-        self, home: pathlib.Path, *, resolve_seconds: float = 60.0, **changes: object
+        self, home: pathlib.Path, *, resolve: Patience = RESOLVE, **changes: object
     ) -> None:
         self.story = checkpoint_pod.Told()
         settings = checkpoint_pod.settings_of(home, **changes)
         peers, stored = SidecarPeers(settings), _stored(settings)
-        self.commits = Commits(
-            settings, self.story, peers, storage=stored, resolve_seconds=resolve_seconds
-        )
+        self.commits = Commits(settings, self.story, peers, storage=stored, resolve=resolve)
         self.root = home / "pvc" / "demo"
         self._client: TestClient | None = None
 
@@ -137,10 +136,28 @@ def test_a_rank_that_never_asks_is_named(tmp_path):
     """After the limit the others get an error that says which ranks did not call restore."""
 
     async def scene() -> None:
-        async with Coordinator(tmp_path, resolve_seconds=0.5) as coordinator:
+        async with Coordinator(tmp_path, resolve=Patience(0.5, 0.2)) as coordinator:
             refused = await coordinator.resolve(0, world=3)
             assert refused["error"] == "CheckpointError"
             assert "ranks [1, 2] of round 1" in refused["message"]
+
+    asyncio.run(scene())
+
+
+def test_a_rank_that_is_long_in_coming_is_waited_for_and_told(tmp_path):
+    """It has a model to download first, which the other has already."""
+
+    async def scene() -> None:
+        async with Coordinator(
+            tmp_path, resolve=dataclasses.replace(RESOLVE, warned_after=0.1)
+        ) as coordinator:
+            waiting = asyncio.create_task(coordinator.resolve(0, HELD))
+            told = lambda: coordinator.story.lines  # noqa: E731 - one condition
+            await asyncio.to_thread(eventually, told, what="it is told")
+            assert (await coordinator.resolve(1)).step == (await waiting).step == 20
+            ((reason, message, is_warning),) = coordinator.story.lines
+            assert (reason, is_warning) == (names.EVENT_CHECKPOINT_WARNING, True)
+            assert "ranks [1] of round 1 have not called restore" in message
 
     asyncio.run(scene())
 
@@ -150,7 +167,7 @@ def test_a_checkpoint_may_take_longer_to_read_than_ranks_wait_for_each_other(tmp
     storage = Slow(tmp_path / "pvc" / "demo")
 
     async def scene() -> None:
-        changes = {"checkpoint_path": str(tmp_path / "pvc"), "resolve_seconds": 0.2}
+        changes = {"checkpoint_path": str(tmp_path / "pvc"), "resolve": Patience(0.2, 0.1)}
         async with Coordinator(tmp_path, **changes) as coordinator:
             await coordinator.ask(names.PATH_COMMIT_DURABLE, coordinator.durable(5))
             coordinator.commits._storage = storage
