@@ -132,7 +132,9 @@ class Restorer:
             first = choice.holdings[0]
             here = choice.source == "memory" and not first.replica
             sharded = any(one.sizes != one.shape for one in request.wanted)
-            cut = sharded and not first.pieces  # it was saved whole
+            # Saved whole, or by a world of one, which has all boxes of all tensors.
+            whole = not first.pieces or first.world_size != request.world_size
+            cut = sharded and whole
             if here and len(choice.holdings) == 1 and not cut:
                 return await asyncio.to_thread(self._own_verified, first)
             return await self._again(request, choice)

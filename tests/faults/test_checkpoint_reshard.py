@@ -86,6 +86,7 @@ def worlds(server, tmp_path) -> Worlds:
 @pytest.mark.parametrize(
     ("way", "kept", "sizes"),
     [
+        ("fsdp", "memory", (1, 2)),
         ("fsdp", "memory", (2, 4, 3)),
         ("tensor-parallel", "memory", (4, 3, 2)),
         ("ddp", "memory", (2, 3, 1)),

@@ -30,9 +30,10 @@ def _parts(world: int) -> list[bytes]:
     return [CONTENT[box.offsets[0] :][: box.sizes[0]] for box in _boxes(world)]
 
 
-def _snapshot(part: bytes, begin: int = 0) -> bytes:
-    """What a rank has: all, as in a DDP job, or what begins somewhere."""
-    pieces = {"w": Piece((60,), (begin,))} if len(part) < 60 else {}
+def _snapshot(part: bytes, begin: int = 0, *, cut: bool = False) -> bytes:
+    """What a rank has: all, as in a DDP job or where a world of one cuts, or what begins
+    somewhere."""
+    pieces = {"w": Piece((60,), (begin,))} if cut or len(part) < 60 else {}
     metadata = {KEY: Kinds(pieces=pieces).to_text()}
     layout = snapshot.plan([snapshot.Entry("w", "U8", (len(part),), 1)], metadata)
     return snapshot.header(layout, metadata) + part
@@ -80,6 +81,15 @@ def test_a_rank_that_holds_a_part_is_not_taken_for_one_that_holds_all(tmp_path, 
         reply = survivor.restore(4, tuple(_boxes(1)))
         assert (reply.step, reply.source) == (7, "storage" if stored else "memory")
         assert _held(reply) == CONTENT
+
+
+def test_a_world_of_one_gives_each_rank_its_part(tmp_path):
+    """It had cut its tensors into one part each: its own pod has no more of them than others."""
+    with checkpoint_pod.pods(tmp_path, 3) as pods:
+        alone = Trainer(pods[0])
+        alone.save(7, _snapshot(CONTENT, cut=True), replicated=False, pieces=True)
+        three = [Trainer(pod, rank, 3) for rank, pod in enumerate(pods)]
+        assert [_held(reply) for reply in _restore(three, 2, _boxes(3))] == _parts(3)
 
 
 def test_what_goes_to_storage_is_what_this_world_goes_on_from(tmp_path):
