@@ -8,10 +8,12 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 BURST_SECONDS = 0.05
 """So much may come at once after a pause."""
+_LOOK_SECONDS = 0.2
+"""How long a writer waits until it asks whether it shall go on."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,13 +78,22 @@ class Cap:
             if not self._lifters:
                 self._lifted.clear()
 
-    def wait(self, count: int) -> float:
-        """Wait until so many bytes may be passed on; blocks. Seconds that it took."""
-        pause = self.spend(count)
-        if not pause:
-            return 0.0
+    def wait(self, count: int, go_on: Callable[[], None] = lambda: None) -> float:
+        """Wait until so many bytes may be passed on; blocks.
+
+        Args:
+            count: bytes.
+            go_on: called now and then; what it raises ends the wait.
+
+        Returns:
+            Seconds that it took.
+        """
         begun = time.monotonic()
-        self._lifted.wait(pause)
+        until = begun + self.spend(count)
+        while (left := until - time.monotonic()) > 0 and not self._lifted.wait(
+            min(left, _LOOK_SECONDS)
+        ):
+            go_on()
         return time.monotonic() - begun
 
     def spend(self, count: int) -> float:
@@ -106,10 +117,11 @@ class Waits:
 
     Args:
         cap: on its bytes.
+        go_on: called before each piece, and while it waits; what it raises ends the writing.
     """
 
-    def __init__(self, cap: Cap) -> None:
-        self._cap = cap
+    def __init__(self, cap: Cap, go_on: Callable[[], None] = lambda: None) -> None:
+        self._cap, self._go_on = cap, go_on
         self.seconds = 0.0
         """So far."""
 
@@ -121,4 +133,5 @@ class Waits:
 
     def wait(self, count: int) -> None:
         """Wait until so many bytes may be passed on; blocks."""
-        self.seconds += self._cap.wait(count)
+        self._go_on()
+        self.seconds += self._cap.wait(count, self._go_on)

@@ -29,7 +29,7 @@ class CappedWriter:
 
     def write_slot(self, folder: Folder, rank: int, content: SlotContent) -> tuple[RankFile, float]:
         """Write a rank's file, safe when it returns."""
-        begun, waits = time.monotonic(), Waits(self._cap)
+        begun, waits = time.monotonic(), Waits(self._cap, content.go_on)
         paced = waits.paced(content.pieces())
         file = self._writer.write_rank(folder, rank, paced, content.length)
         return file, max(time.monotonic() - begun - waits.seconds, 0.0)

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from rover_kf.api import shared_files
@@ -29,6 +29,8 @@ class SlotContent:
     ranges: tuple[tuple[int, int], ...]
     """Of the slot: first byte, and the one behind the last."""
     header: bytes = b""
+    go_on: Callable[[], None] = lambda: None
+    """Called again and again; raises where nobody wants the file any more."""
 
     @property
     def length(self) -> int:

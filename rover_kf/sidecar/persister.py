@@ -180,10 +180,13 @@ class Persister:
 
     async def _persist_named(self, local_rank: int, step: int, round_: int) -> None:
         pause = 0.0
+        known = self._slots.assignments.get(local_rank)
         seals = self._slots.arena(local_rank).sealed()
         seal = next((seal for seal in seals if seal.step == step), None)
         if seal is None:
             reason = f"newer steps replaced it: {[seal.step for seal in seals]}"
+        elif known is not None and known.round > round_:
+            reason = f"round {round_} is over"
         else:
             try:
                 reason = await self._persist(local_rank, seal)
@@ -232,7 +235,7 @@ class Persister:
         except errors.StorageFailed as error:
             if assignment == (self._slots.assignments.get(local_rank) or assignment):
                 raise
-            # The new round's retention has removed the old one's unfinished folder.
+            # Or the new round's retention has removed the old one's unfinished folder.
             _log.info("given up with round %d: %s", assignment.round, error)
             return None
         durable = dataclasses.replace(

@@ -34,17 +34,24 @@ def write(
 
     Raises:
         TornSnapshot: the slot no longer holds that step.
-        StorageFailed: the storage refused, or took other bytes than were sealed.
+        StorageFailed: the storage refused, or took other bytes than were sealed, or the local rank
+            was taken into another round meanwhile: the file is for nobody then, and the slot that
+            it is written from may be what the restore has to fill.
     """
+
+    def go_on() -> None:
+        if slots.assignments.get(local_rank) not in (None, assignment):
+            raise errors.StorageFailed(f"round {assignment.round} is over")
+
     folder = storage.folder(seal.step, assignment.round)
     arena = slots.arena(local_rank)
     with arena.pin(seal) as pin:
         head, path, common = read_head(pin.descriptor, seal.length), arena.slot_path(seal.slot), 0
-        content = SlotContent(path, seal.length, ((0, seal.length),))
+        content = SlotContent(path, seal.length, ((0, seal.length),), go_on=go_on)
         if assignment.world_size > 1:
             part = share(head, assignment.rank, assignment.world_size)
             common = part.common
-            content = SlotContent(path, seal.length, tuple(part.ranges), bytes(part.header))
+            content = SlotContent(path, seal.length, tuple(part.ranges), bytes(part.header), go_on)
         file, seconds = storage.write_slot(folder, assignment.rank, content)
     if assignment.world_size == 1:
         _compare(file.checksum, slots.checksum(local_rank, seal), seal)

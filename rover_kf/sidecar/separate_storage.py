@@ -67,7 +67,7 @@ class SeparateStorage:
             "ranges": content.ranges,
             **_words("write_rank", folder),
         }
-        children, waits = self._children, Waits(self._cap)
+        children, waits = self._children, Waits(self._cap, content.go_on)
         with children.one() as child:
             begun, patience = time.monotonic(), self._patience[1]
             found, _ = children.ask(child, words, content.header, patience, waits.wait)

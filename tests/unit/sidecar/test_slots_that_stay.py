@@ -35,6 +35,7 @@ from rover_kf.api.checkpoints import (
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.arena import Arena, Filling
 from rover_kf.sidecar.peers import SidecarPeers
+from rover_kf.sidecar.places_file import PlacesFile
 from rover_kf.sidecar.slots import Slots
 
 ROWS = 12 * 1020
@@ -141,6 +142,22 @@ def test_a_shrink_that_broke_off_is_made_again(tmp_path):
             assert ranks.submit(asyncio.run, chosen()).result().step == 5
             assert first.result().step == 5
         _world(pods, 2, 3)
+
+
+def test_a_new_world_does_not_wait_for_what_the_old_one_persists(tmp_path):
+    """Storage takes a quarter of an hour for a step; a newer one is saved meanwhile, and a pod
+    leaves: who goes on puts its new pieces together in the slot that is still being written."""
+    rate = len(_form(4).bytes_of(4, 1, 0)) // 900
+    given = {"storage": tmp_path / "pvc", "checkpoint_bandwidth": rate}
+    with checkpoint_pod.pods(tmp_path, 4, **given) as pods:
+        _saved(pods, 4)
+        begun = lambda: {path.name for path in (tmp_path / "pvc").rglob("*.part")}  # noqa: E731
+        eventually(lambda: len(begun()) == len(pods), what="every pod writes its file")
+        _saved(pods, 5)
+        kept = PlacesFile(pods[0].settings.home, pods[0].settings.pod_uid)
+        newest = lambda: [holding.step for holding in (kept.read() or [()])[-1]]  # noqa: E731
+        eventually(lambda: newest() == [5] * 4, what="the coordinator knows of the newer step")
+        _world(pods, 3, 2)
 
 
 def test_a_copy_counts_in_its_own_round_only(tmp_path):
