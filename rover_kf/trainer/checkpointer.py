@@ -33,7 +33,7 @@ from rover_kf.trainer import followers
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.anticipation import Anticipation
 from rover_kf.trainer.collection import without_collection
-from rover_kf.trainer.counted import Count, counted
+from rover_kf.trainer.counted import count_of, counted
 from rover_kf.trainer.drain import Drain
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.outside import Outside
@@ -102,7 +102,7 @@ class Checkpointer:
         self._drain = Drain(home, known.resting, known.local_rank) if home else None
         self._last_step_at = time.monotonic()
         self._save_seconds = 0.0
-        self._count = Count()
+        self._count, self._own = count_of(self._settings), object()
         self._outside = Outside()
         self._open = True
         self.restored_from = "none"
@@ -126,12 +126,13 @@ class Checkpointer:
 
         Raises:
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
-            CheckpointError: there is a state that this one cannot take, or steps were saved since
-                the process asked first.
+            CheckpointError: there is a state that this one cannot take, steps were saved since the
+                process asked first, or another Checkpointer of the process has restored.
         """
         if self._recovery is None:
             self._outside.say()
             return 0
+        self._count.restore_by(self._own)
         self._begin()
         self._phase.attend(state)
         self._places.attend(state)
@@ -365,6 +366,7 @@ class Checkpointer:
             return
         self._saver.turn.check()
         self._open = False
+        self._count.closed()
         self._phase.end()
         atexit.unregister(self.close)
         try:
@@ -389,6 +391,11 @@ class Checkpointer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a training of this process is over already; it can have one alone."""
+        return self._count.over
 
     def _begin(self) -> None:
         """A restore is asked for: training follows.

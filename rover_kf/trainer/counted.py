@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import operator
+import os
 from typing import Any
 
 from rover_kf import errors
+from rover_kf.trainer.settings import TrainerSettings
 
 
 class Count:
@@ -19,6 +21,27 @@ class Count:
         self.told = 0
         """Step that the script told last, or that was restored; 0: none."""
         self._asked = self._saved_since = False
+        self._restored_by: object = None
+        self.over = False
+        """A training that has asked what there is to restore is closed."""
+
+    def restore_by(self, who: object) -> None:
+        """The process is about to go on from what it restores.
+
+        Args:
+            who: restores; nobody else may in this process.
+
+        Raises:
+            CheckpointError: another one has.
+        """
+        if self._restored_by not in (None, who):
+            raise errors.CheckpointError(
+                "another Checkpointer of this process has restored already: a process goes on with "
+                "one state, and a second training would take the first one's. Use one Checkpointer "
+                "for all, with what they need in one state (as the number of a fold) and steps "
+                "that count on; or make each training a job of its own"
+            )
+        self._restored_by = who
 
     def begin(self) -> None:
         """A restore is asked for.
@@ -38,6 +61,10 @@ class Count:
         """The step is what the process goes on from; None: there was nothing."""
         self.last = self.told = step or 0
 
+    def closed(self) -> None:
+        """A Checkpointer of this process is."""
+        self.over = self.over or self._asked
+
     def saved(self, number: int) -> None:
         """The step was saved."""
         self.last, self._saved_since = number, self._asked
@@ -45,6 +72,17 @@ class Count:
     def is_due(self, step: int, every: int) -> bool:
         """Whether the step is a multiple of ``every``, or the first that was told past one."""
         return step % every == 0 or step // every > self.told // every
+
+
+_OF_THIS_PROCESS: dict[object, Count] = {}
+
+
+def count_of(settings: TrainerSettings) -> Count:
+    """What the process has saved and restored, whichever object asks."""
+    if settings.home is None:
+        return Count()
+    place = (os.getpid(), settings.home, settings.local_rank, settings.round)
+    return _OF_THIS_PROCESS.setdefault(place, Count())
 
 
 def counted(step: Any, last: int) -> int:

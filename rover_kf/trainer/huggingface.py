@@ -106,6 +106,7 @@ class FlashCallback(transformers.TrainerCallback):
         Raises:
             CheckpointError: the state was saved by another kind of script.
         """
+        self._over = self._over or self.checkpointer.is_late  # of another Trainer
         if self._over:
             _log.warning("rover-kf: a second train() in one process begins anew and is not saved")
             return None

@@ -69,6 +69,7 @@ class FlashCheckpoint(Callback):
         if stage != "fit":
             return
         fit_state.check(trainer, pl_module)
+        self._over = self._over or self.checkpointer.is_late  # of another Trainer
         if self._over:
             _log.warning("rover-kf: a second fit() in one process begins anew and is not saved")
             return
@@ -116,7 +117,7 @@ class FlashCheckpoint(Callback):
             self._measured = (trainer.global_step, measured.numbers(found))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the last step, which no batch follows, and report what is left."""
+        """Save the last step, which no batch follows."""
         del pl_module
         if self._over:
             return
@@ -124,6 +125,10 @@ class FlashCheckpoint(Callback):
         del loop.reset, loop.on_run_start, loop.advance
         self._order.end()
         self._finished(trainer)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report what is left, also where all was trained already and ``fit()`` only restored."""
+        del trainer, pl_module
         self._over = True
         self.checkpointer.close()
 

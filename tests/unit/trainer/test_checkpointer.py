@@ -320,6 +320,26 @@ def _is_saved(
     return step in {seal.step for seal in Arena(pod.settings.home / "arena" / "0").sealed()}
 
 
+def test_a_second_training_in_a_process_is_refused(tmp_path):
+    """As of a cross-validation: its folds would take each other's states after a restart."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        with _checkpointer(pod) as fold:
+            assert fold.restore(_fresh(1)) == 0
+            fold.save(3, _fresh(1))
+        with _checkpointer(pod) as fold:
+            with pytest.raises(errors.CheckpointError, match="another Checkpointer"):
+                fold.restore(_fresh(2))
+            with pytest.raises(errors.InputError, match="step 1 after step 3"):
+                fold.save(1, _fresh(2))
+        with _checkpointer(pod, round_=2) as fold:  # has nothing to do any more
+            assert fold.restore(_fresh(1)) == 3
+        with (
+            _checkpointer(pod, round_=2) as fold,
+            pytest.raises(errors.CheckpointError, match="another Checkpointer"),
+        ):
+            fold.restore(_fresh(2))
+
+
 def test_sharded_step_is_committed_when_every_rank_is_durable(tmp_path):
     """The coordinator names one step; both pods persist it; the manifest has both files."""
     storage = tmp_path / "pvc"
