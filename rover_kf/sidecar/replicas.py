@@ -117,10 +117,13 @@ class Replicas:
         arena = await asyncio.to_thread(
             self._slots.allocate_replica, holding.rank, holding.snapshot_bytes
         )
+        source = PeerSource(self._peers, holding)
+        if arena.sealed():
+            async for _ in source.part(range(1)):
+                pass  # it is served: else the copy that is here, perhaps the last one, went in vain
         take = functools.partial(arena.fill, only=0)
         with await handed(take, Filling.close) as filling:
-            source = CappedSource(PeerSource(self._peers, holding), self._cap)
-            await copy_into(source, filling.descriptor)
+            await copy_into(CappedSource(source, self._cap), filling.descriptor)
             seal = filling.seal(
                 step=holding.step,
                 length=holding.snapshot_bytes,

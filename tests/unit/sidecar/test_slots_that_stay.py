@@ -29,9 +29,11 @@ from rover_kf.api.checkpoints import (
     ResolveRequest,
     RestoreReply,
     RestoreRequest,
+    Sealed,
     WaitRequest,
     Wanted,
 )
+from rover_kf.api.replica_checks import SealTaken
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.arena import Arena, Filling
 from rover_kf.sidecar.peers import SidecarPeers
@@ -175,6 +177,34 @@ def test_a_copy_counts_in_its_own_round_only(tmp_path):
         for rank, trainer in enumerate(trainers):
             trainer.save(6, form.bytes_of(6, 2, rank), replicated=False, pieces=True)
         assert _is_kept(trainers[0], 6, 50)
+
+
+def test_a_copy_stays_where_the_next_one_cannot_be_had(tmp_path):
+    """A pod was lost when it had sealed its slot, and before another one had begun to copy it."""
+    with checkpoint_pod.pods(tmp_path, 2) as pods:
+        trainers, settings = _saved(pods), pods[1].settings
+        assert _is_kept(trainers[0], 5, 50)
+        pods[1].kill()
+        content = _form(2).bytes_of(6, 1, 0)
+        told = Sealed(
+            0, 1, 2, 1, 6, 1, len(content), replicated=False, pieces=True, checksum=7,
+            pod=settings.pod, address=settings.endpoint,
+        )  # fmt: skip
+
+        async def tell() -> None:
+            peers = SidecarPeers(pods[0].settings)
+            await peers.start()
+            try:
+                await peers.ask_coordinator(names.PATH_COMMIT_SEALED, told, SealTaken)
+            finally:
+                await peers.stop()
+
+        asyncio.run(tell())
+        trainers[0].save(6, content, replicated=False, pieces=True)
+        warned = functools.partial(pods[0].told, names.EVENT_CHECKPOINT_WARNING)
+        eventually(warned, what="it is told that no copy can be had")
+        (kept,) = Slots(pods[0].settings).arena("replica-1").sealed()
+        assert kept.step == 5
 
 
 def test_a_pod_that_is_left_alone_keeps_no_others_slots(tmp_path):
