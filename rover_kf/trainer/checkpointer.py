@@ -221,7 +221,8 @@ class Checkpointer:
             wait_seconds: of the step, spent waiting for data by other means than the loaders of
                 rover_kf in the state, which are asked.
             total_steps: that the whole training will take, if known; the last one is copied before
-                this returns, so that the script may load other weights next.
+                this returns, so that the script may load other weights next. Without it the last
+                step is saved where it is due only: call save after it, or what came since is lost.
             metrics: what was measured of this state; as for save, where the step is saved.
 
         Raises:
