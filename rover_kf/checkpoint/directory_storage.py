@@ -14,7 +14,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
-from rover_kf.checkpoint import checksum, manifest, pieces, storage, stored
+from rover_kf.checkpoint import checksum, folder_refusals, manifest, pieces, storage, stored
 from rover_kf.checkpoint.direct_file import DirectFile
 from rover_kf.checkpoint.files import Files
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
@@ -234,4 +234,4 @@ def _refusals(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as cause:
-        raise errors.StorageFailed(f"{what}: {cause.strerror or cause}") from cause
+        raise errors.StorageFailed(f"{what}: {folder_refusals.why(cause)}") from cause
