@@ -35,7 +35,7 @@ from rover_kf.checkpoint.kinds import Kinds
 from rover_kf.checkpoint.snapshot import STATE_KEY, Entry, Snapshot
 from rover_kf.trainer import folder as folders
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.counted import Count, counted
+from rover_kf.trainer.counted import count_of, counted
 from rover_kf.trainer.folder import Folder
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.outside import Outside
@@ -68,7 +68,8 @@ class DirectoryCheckpointer:
         home = self._settings.home
         self._link = Link(home) if home else None
         self._reporter = Reporter(self._settings, self._link) if self._link else None
-        self._outside, self._count = Outside(), Count()
+        self._outside, self._count = Outside(), count_of(self._settings)
+        self._own = object()
         self.restored_from = "none"
         """Where restore found its files: ``memory``, ``peer``, ``storage`` or ``none``."""
         if self._reporter is not None:
@@ -128,8 +129,9 @@ class DirectoryCheckpointer:
         Raises:
             InputError: something is there already, or no path is given.
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
-            CheckpointError: there is a state that this world cannot take, or no folder's; or steps
-                were saved since the process asked first.
+            CheckpointError: there is a state that this world cannot take, or no folder's; steps
+                were saved since the process asked first; or another checkpointer of it has
+                restored.
         """
         root = folders.named(folder).absolute()
         if self._link is None:
@@ -137,6 +139,7 @@ class DirectoryCheckpointer:
             return 0
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise errors.InputError(f"{root} is there already; name a folder that can be made")
+        self._count.restore_by(self._own)
         self._count.begin()
         reply = Recovery(self._settings, self._link).bring(refused=refused)
         self._count.restored(reply.step)

@@ -279,3 +279,17 @@ def test_a_step_that_the_program_refuses_is_gone_back_behind(tmp_path):
             refused += (Refused(step, f"file {step} is gone"),)
         assert reader.restore(tmp_path / "nothing", refused=refused) == 0
         assert not (tmp_path / "nothing").exists()
+
+
+def test_a_second_training_in_a_process_is_refused(tmp_path):
+    """It would go on from the first one's files."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        first, second = _checkpointer(pod), _checkpointer(pod)
+        assert first.restore(tmp_path / "first") == 0
+        first.save(3, _written(tmp_path / "state"))
+        with pytest.raises(errors.CheckpointError, match="another Checkpointer"):
+            second.restore(tmp_path / "second")
+        with pytest.raises(errors.InputError, match="step 1 after step 3"):
+            second.save(1, tmp_path / "state")
+        first.close()
+        second.close()
