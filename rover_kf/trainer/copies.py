@@ -65,6 +65,8 @@ class Copies:
         alike = (target.shape, target.dtype) == (source.shape, source.dtype)
         if not alike or type(target) not in PLAIN or target.is_cuda or not target.is_contiguous():
             return False
+        if target.is_conj() or target.is_neg():  # its bytes are not its values
+            return False
         if target.is_inference():  # can be written in inference mode alone, where no helper is
             return False
         self._live.append((target.detach(), source))

@@ -252,6 +252,9 @@ def test_a_parameter_of_another_type_takes_the_saved_values(live):
         (torch.zeros(1), torch.tensor(0.25)),
         (torch.zeros(0, 2), torch.rand(4, 2)),
         (torch.zeros(1, 1), torch.rand(8, 32)),
+        (torch.ones(2).to(torch.complex64).conj(), torch.tensor([1 + 2j, 3 - 4j]).conj()),
+        (torch.zeros(2), torch.tensor([1 + 2j, 3 - 4j]).conj().imag),
+        (torch._neg_view(torch.ones(2)), torch.tensor([5.0, 6.0])),
     ],
 )
 def test_a_plain_tensor_comes_back_as_the_loop_had_put_it_there(live, saved):
