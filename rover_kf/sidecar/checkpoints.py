@@ -80,8 +80,10 @@ class Checkpoints:
         self._kept = KeptReplicas(self._slots, story)
         self._check = ReplicaCheck(settings, self._slots, peers)
         self._examination = Examination(self._slots)
+        self._server = SlotServer(self._slots)
+        stored = place.stored if place else None
         self._restorer = Restorer(
-            settings, self._examination, place.stored if place else None, peers, story
+            settings, self._examination, stored, peers, story, server=self._server
         )
         self._held = HeldSteps(settings, self._slots, place.stored if place else None, peers)
         self._allocating = asyncio.Lock()
@@ -130,7 +132,7 @@ class Checkpoints:
 
     def peer_routes(self) -> list[web.RouteDef]:
         """For the TCP port."""
-        return [*SlotServer(self._slots).routes(), *self._kept.routes()]
+        return [*self._server.routes(), *self._kept.routes()]
 
     async def _on_arena(self, request: web.Request) -> web.Response:
         wanted = await read(request, ArenaRequest)

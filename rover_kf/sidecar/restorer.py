@@ -40,6 +40,7 @@ from rover_kf.sidecar.examination import Examination
 from rover_kf.sidecar.memory_sources import MemorySources
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.slot_server import SlotServer
 from rover_kf.sidecar.sources import FileSource, Source, copy_into, move
 from rover_kf.sidecar.together import handed
 
@@ -68,6 +69,7 @@ class Restorer:
         store: the job's folder; None: memory only.
         peers: the coordinator and other sidecars.
         story: where restores and damages are told.
+        server: of this pod's slots to others.
     """
 
     def __init__(
@@ -77,10 +79,12 @@ class Restorer:
         store: StoredCheckpoints | None,
         peers: Peers,
         story: Story,
+        *,
+        server: SlotServer,
     ) -> None:
         self._settings, self._storage = settings, store
         self._examination, self._slots = examination, examination.slots
-        self._peers, self._story = peers, story
+        self._server, self._peers, self._story = server, peers, story
         self._memory = MemorySources(settings, self._slots, peers)
 
     async def restore(self, request: RestoreRequest) -> RestoreReply:
@@ -236,6 +240,7 @@ class Restorer:
         wanted = ArenaRequest(request.local_rank, length)
         await asyncio.to_thread(self._slots.allocate, wanted, rebuilding=rebuilding)
         arena = self._slots.arena(request.local_rank)
+        self._server.end_others(request.local_rank, state.step, state.round)
         with await handed(arena.fill, Filling.close) as filling:
             if made is None:
                 await copy_into(sources[0], filling.descriptor)

@@ -12,6 +12,7 @@ closes it when it has all, and until then the slot stays pinned.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import io
 import logging
@@ -24,6 +25,7 @@ from aiohttp import web
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.checkpoint.arena import Pin
+from rover_kf.checkpoint.control import Seal
 from rover_kf.sidecar.slots import Slots
 from rover_kf.sidecar.sources import head_of
 from rover_kf.sidecar.together import handed
@@ -49,6 +51,20 @@ class SlotServer:
 
     def __init__(self, slots: Slots, *, reader_seconds: float = _READER_SECONDS) -> None:
         self._slots, self._reader_seconds = slots, reader_seconds
+        self._readers: dict[asyncio.Transport, tuple[str, Seal]] = {}
+
+    def end_others(self, local_rank: int, step: int, made_in: int) -> None:
+        """End the reading of a rank's slots with any other state: a restore wants the place.
+
+        Args:
+            local_rank: whose.
+            step: of the state that may be read.
+            made_in: round in which that came to be.
+        """
+        for transport, (place, seal) in self._readers.items():
+            if place == str(local_rank) and (seal.step, seal.round) != (step, made_in):
+                with contextlib.suppress(OSError):  # it is gone already
+                    transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     def routes(self) -> list[web.RouteDef]:
         """For the TCP port."""
@@ -89,6 +105,7 @@ class SlotServer:
             await response.prepare(request)
             if transport is None:
                 raise ConnectionResetError("closed before the answer")
+            self._readers[transport] = request.match_info["place"], pin.seal
             _give_up_after(self._reader_seconds, transport)
             if transport.get_extra_info("sslcontext") is None:
                 await _pass_on(pin, span, transport)
@@ -97,6 +114,9 @@ class SlotServer:
             await self._read_out(transport)
         except OSError as gone:
             _log.info("%s took less than step %d: %s", request.remote, pin.seal.step, gone)
+        finally:
+            if transport is not None:
+                self._readers.pop(transport, None)
 
     async def _read_out(self, transport: asyncio.Transport) -> None:
         """Until the reader has closed the connection, or for as long as it has time for that."""

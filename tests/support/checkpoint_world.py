@@ -32,6 +32,7 @@ from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.examination import Examination
 from rover_kf.sidecar.restorer import Restorer
+from rover_kf.sidecar.slot_server import SlotServer
 from rover_kf.sidecar.slots import Slots
 
 JOB = "demo"
@@ -137,7 +138,14 @@ class World:
         self.commits = here.commits = Commits(settings[0], self.story, here, storage=self.storage)
         self.slots = [Slots(item) for item in settings]
         self._restorers = [
-            Restorer(item, Examination(slots), self.storage, here, self.story)
+            Restorer(
+                item,
+                Examination(slots),
+                self.storage,
+                here,
+                self.story,
+                server=SlotServer(slots),
+            )
             for item, slots in zip(settings, self.slots, strict=True)
         ]
 

@@ -33,6 +33,7 @@ from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.sidecar.examination import Examination
 from rover_kf.sidecar.restorer import Restorer
+from rover_kf.sidecar.slot_server import SlotServer
 from rover_kf.sidecar.slots import Slots
 
 
@@ -369,7 +370,8 @@ def test_what_a_peer_did_not_promise_is_never_sealed(tmp_path, fault):
     for answers in ([fault] * 3, [fault, fault, ("", BODY)]):
         story = checkpoint_pod.Told()
         peers = FaultyPeers(holding, answers)
-        restorer = Restorer(settings, Examination(slots), None, peers, story)
+        given = settings, Examination(slots), None, peers, story
+        restorer = Restorer(*given, server=SlotServer(slots))
         if answers[-1] == fault:
             with pytest.raises((errors.ClusterUnavailable, errors.TornSnapshot)):
                 asyncio.run(restorer.restore(request))

@@ -162,6 +162,24 @@ def test_a_new_world_does_not_wait_for_what_the_old_one_persists(tmp_path):
         _world(pods, 3, 2)
 
 
+def test_a_new_world_does_not_wait_for_copies_of_the_old_one(tmp_path):
+    """A copy of an older slot takes longer than a restore waits for that slot."""
+    two, one = (Form("sharded", world_size=size, all_rows=4 * ROWS) for size in (2, 1))
+    given = {"arena_bytes": 256 << 20, "checkpoint_replica_bandwidth": 128 << 10}
+    with checkpoint_pod.pods(tmp_path, 2, **given) as pods:
+        trainers = [Trainer(pod, rank, 2) for rank, pod in enumerate(pods)]
+        copies = Slots(pods[1].settings).replicas
+        for step in (4, 5):
+            for rank, trainer in enumerate(trainers):
+                trainer.save(step, two.bytes_of(step, 1, rank), replicated=False, pieces=True)
+            eventually(lambda: copies() == ("replica-0",), what="the older step is being copied")
+        kept = PlacesFile(pods[0].settings.home, pods[0].settings.pod_uid)
+        newest = lambda: [holding.step for holding in (kept.read() or [()])[-1]]  # noqa: E731
+        eventually(lambda: newest() == [5, 5], what="the coordinator knows of the newer step")
+        reply = Trainer(pods[0], 0, 1).restore(2, one.wanted(0))
+        assert (reply.step, reply.source) == (5, "peer")
+
+
 def test_a_copy_counts_in_its_own_round_only(tmp_path):
     """The pod that kept it may be another one now, which keeps nothing yet."""
     with checkpoint_pod.pods(tmp_path, 2) as pods:
