@@ -183,6 +183,7 @@ class World:
         slots = self.slots[rank]
         seal = next(seal for seal in slots.arena(0).sealed() if seal.step == step)
         assignment = Assignment(rank, self.form.world_size, round_)
+        slots.assignments.set(0, assignment)  # Its pod knows of no later round.
         return rank_file.write(CappedWriter(self.storage, Cap(0)), slots, 0, seal, assignment)
 
     def report(self, durable: Durable) -> Acknowledged:
