@@ -75,6 +75,7 @@ class Count:
 
 
 _OF_THIS_PROCESS: dict[object, Count] = {}
+"""Global since it is the process's: objects of a script that know nothing of each other ask it."""
 
 
 def count_of(settings: TrainerSettings) -> Count:
