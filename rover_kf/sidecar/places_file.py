@@ -12,8 +12,8 @@ import dataclasses
 import logging
 import pathlib
 
-from rover_kf import errors
 from rover_kf.api import codec, names, shared_files
+from rover_kf.sidecar import pod_file
 from rover_kf.sidecar.slot_places import States
 
 _log = logging.getLogger(__name__)
@@ -51,14 +51,9 @@ class PlacesFile:
 
     def read(self) -> States:
         """What was kept; nothing if there is nothing of this pod's."""
-        try:
-            found = codec.loads(_Kept, shared_files.read(self._path))
-        except FileNotFoundError:
-            return ()
-        except (OSError, errors.MessageError) as error:
-            _log.warning("%s cannot be read, pods that left are not asked: %s", self._path, error)
-            return ()
-        return found.states if found.pod_uid == self._pod_uid else ()
+        otherwise = "pods that left are not asked"
+        found = pod_file.read(self._path, _Kept, self._pod_uid, otherwise=otherwise)
+        return found.states if found is not None else ()
 
     def _forget(self) -> None:
         try:

@@ -13,9 +13,9 @@ import logging
 import pathlib
 from collections.abc import Mapping
 
-from rover_kf import errors
 from rover_kf.api import codec, names, shared_files
 from rover_kf.api.checkpoints import ResolveReply
+from rover_kf.sidecar import pod_file
 
 _log = logging.getLogger(__name__)
 
@@ -62,11 +62,5 @@ class PlanFile:
 
     def read(self) -> KeptPlan | None:
         """What was kept; None if there is nothing of this pod's."""
-        try:
-            found = codec.loads(KeptPlan, shared_files.read(self._path))
-        except FileNotFoundError:
-            return None
-        except (OSError, errors.MessageError) as error:
-            _log.warning("%s cannot be read, ranks have to ask again: %s", self._path, error)
-            return None
-        return found if found.pod_uid == self._pod_uid else None
+        otherwise = "ranks have to ask again"
+        return pod_file.read(self._path, KeptPlan, self._pod_uid, otherwise=otherwise)

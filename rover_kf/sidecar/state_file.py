@@ -8,9 +8,9 @@ import dataclasses
 import logging
 import pathlib
 
-from rover_kf import errors
 from rover_kf.api import codec, names, shared_files
 from rover_kf.api.coordinator_state import STATE_VERSION, CoordinatorState
+from rover_kf.sidecar import pod_file
 
 _log = logging.getLogger(__name__)
 
@@ -49,12 +49,8 @@ class StateFile:
 
     def read(self) -> Kept | None:
         """What was kept; None if there is nothing of this pod's that can be read."""
-        try:
-            found = codec.loads(Kept, shared_files.read(self._path))
-        except FileNotFoundError:
-            return None
-        except (OSError, errors.MessageError) as error:
-            _log.warning("%s cannot be read, it is as if it were lost: %s", self._path, error)
-            return None
-        readable = found.state is None or found.state.version == STATE_VERSION
-        return found if found.pod_uid == self._pod_uid and readable else None
+        otherwise = "it is as if it were lost"
+        found = pod_file.read(self._path, Kept, self._pod_uid, otherwise=otherwise)
+        if found is None or found.state is None or found.state.version == STATE_VERSION:
+            return found
+        return None
