@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 from rover_kf import errors
 from rover_kf.api import codec, termination_log
@@ -47,16 +49,8 @@ def pack(status: CoordinatorStatus) -> str:
     )
     with_data = dataclasses.replace(bare, data=status.data)
     told = with_data if _fits(with_data) else bare
-    for event in reversed(status.events):
-        more = dataclasses.replace(told, events=(event, *told.events))
-        if not _fits(more, _MOST_OF_EVENTS):
-            break
-        told = more
-    for window in reversed(status.windows):
-        more = dataclasses.replace(told, windows=(window, *told.windows))
-        if not _fits(more):
-            break
-        told = more
+    told = _with_newest(told, "events", status.events, _MOST_OF_EVENTS)
+    told = _with_newest(told, "windows", status.windows)
     return codec.dumps(told).decode()
 
 
@@ -74,6 +68,22 @@ def unpack(text: str, source: str) -> CoordinatorStatus | None:
     except errors.MessageError as error:
         _log.warning("%s left a last status that cannot be read: %s", source, error)
         return None
+
+
+def _with_newest(
+    told: CoordinatorStatus,
+    field: str,
+    values: Sequence[Any],
+    most: int = termination_log.MOST_BYTES,
+) -> CoordinatorStatus:
+    """With as many of the last values as fit."""
+    for begin in reversed(range(len(values))):
+        newest: dict[str, Any] = {field: tuple(values[begin:])}
+        more = dataclasses.replace(told, **newest)
+        if not _fits(more, most):
+            break
+        told = more
+    return told
 
 
 def _fits(status: CoordinatorStatus, most: int = termination_log.MOST_BYTES) -> bool:

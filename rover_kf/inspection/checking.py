@@ -50,9 +50,10 @@ def check(storage: Storage, folder: Folder) -> Checked:
         StorageFailed: the storage cannot be read.
     """
     checked = Checked(folder.name, folder.step, folder.generation, ())
+    sizes = storage.sizes(folder)
     try:
-        if not is_gone(storage, folder):
-            return dataclasses.replace(checked, files=tuple(_files(storage, folder)))
+        if manifest.NAME in sizes:
+            return dataclasses.replace(checked, files=tuple(_files(storage, folder, sizes)))
     except errors.StorageFailed:
         if not is_gone(storage, folder):
             raise
@@ -60,8 +61,7 @@ def check(storage: Storage, folder: Folder) -> Checked:
     return dataclasses.replace(checked, files=(file,), unfinished=True)
 
 
-def _files(storage: Storage, folder: Folder) -> Iterator[CheckedFile]:
-    sizes = storage.sizes(folder)
+def _files(storage: Storage, folder: Folder, sizes: Mapping[str, int]) -> Iterator[CheckedFile]:
     try:
         content = storage.read_manifest(folder)
     except errors.TornSnapshot as error:
