@@ -37,7 +37,6 @@ class ObjectStorage:
     """
 
     def __init__(self, url: str, patience: Patience | None = None) -> None:
-        store_variables.strip(os.environ)
         self.url = url.rstrip("/")
         self._patience = patience or Patience()
         self._opened: tuple[Mapping[str, str], Bucket] | None = None
@@ -50,6 +49,7 @@ class ObjectStorage:
         # At the use: a store that cannot be opened is a refusal like any other, and keys change.
         keys, opened = mounted_keys.read(self.url, os.environ), self._opened
         if opened is None or opened[0] != keys:
+            store_variables.strip(os.environ)
             opened = self._opened = keys, Bucket(self.url, self._patience, keys)
         return opened[1]
 
