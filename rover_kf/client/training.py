@@ -16,11 +16,11 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.client import script_files
 from rover_kf.injection import storage
+from rover_kf.injection.policy_sections import OBJECT_NAME
 
 WORKSPACE, CHECKPOINTS = "/workspace", "/checkpoints"
 """Where pods find the script, and a claim for checkpoints."""
 CLAIM = "claim:"
-_CLAIM_NAME = re.compile(r"^[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?$")
 GPU = "nvidia.com/gpu"
 _NAME_LETTERS = 50
 _REPLICAS = re.compile(r"^(\d+)(?::(\d+))?$")
@@ -185,7 +185,7 @@ def _with_claim(container: Mapping[str, Any], path: str) -> tuple[Any, tuple[Any
     mount = {"name": "checkpoints", "mountPath": CHECKPOINTS}
     mounts = [*container.get("volumeMounts", ()), mount]
     name = path.removeprefix(CLAIM)
-    if not _CLAIM_NAME.match(name):
+    if not re.match(OBJECT_NAME, name):
         raise errors.InputError(
             f"checkpoints go to {path!r}; allowed: {CLAIM}NAME of a PersistentVolumeClaim; a "
             f"folder of it is told by the policy checkpoint.path={CHECKPOINTS}/FOLDER"

@@ -17,8 +17,8 @@ from rover_kf.api import failure_kinds, names
 from rover_kf.injection import quantities
 
 Cores = Annotated[float, BeforeValidator(quantities.parse_cores)]
-_OBJECT_NAME = r"^[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?$"
-"""Of a Secret or a ConfigMap."""
+OBJECT_NAME = r"^[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?$"
+"""Of a Secret, a ConfigMap or a claim."""
 Seconds = Annotated[float, BeforeValidator(quantities.parse_seconds)]
 
 
@@ -67,7 +67,7 @@ class CheckpointPolicy(Section):
     """Folder on shared storage or in a bucket; None keeps checkpoints in memory only."""
     secret: str | None = Field(
         default=None,
-        pattern=_OBJECT_NAME,
+        pattern=OBJECT_NAME,
         description="the name of a Secret whose keys are variables, such as AWS_ACCESS_KEY_ID",
     )
     """What the sidecar's container alone gets in its environment."""
@@ -308,13 +308,13 @@ class TlsPolicy(Section):
 
     secret: str | None = Field(
         default=None,
-        pattern=_OBJECT_NAME,
+        pattern=OBJECT_NAME,
         description="the name of a Secret of type kubernetes.io/tls, with ca.crt beside",
     )
     """In the job's namespace, its certificate for ``rover-kf.NAMESPACE.svc``; None: plain HTTP."""
     authorities: str | None = Field(
         default=None,
-        pattern=_OBJECT_NAME,
+        pattern=OBJECT_NAME,
         description="the name of a ConfigMap whose key ca.crt has certificates of authorities",
     )
     """Whose certificates are taken besides those of the Secret's own authority; what changes the
