@@ -85,7 +85,7 @@ class Checkpoints:
         self._restorer = Restorer(
             settings, self._examination, stored, peers, story, server=self._server
         )
-        self._held = HeldSteps(settings, self._slots, place.stored if place else None, peers)
+        self._held = HeldSteps(settings, self._slots, stored, peers)
         self._allocating = asyncio.Lock()
         self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_WAITING)
         self._news = asyncio.Event()

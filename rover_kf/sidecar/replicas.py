@@ -119,8 +119,7 @@ class Replicas:
         )
         source = PeerSource(self._peers, holding)
         if arena.sealed():
-            async for _ in source.part(range(1)):
-                pass  # it is served: else the copy that is here, perhaps the last one, went in vain
+            await source.head()  # it is served: else the copy here, perhaps the last, went in vain
         take = functools.partial(arena.fill, only=0)
         with await handed(take, Filling.close) as filling:
             await copy_into(CappedSource(source, self._cap), filling.descriptor)

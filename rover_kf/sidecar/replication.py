@@ -98,13 +98,12 @@ class Replication:
     def sealed(self, key: Key, holdings: Sequence[Holding]) -> None:
         """Every rank has sealed the step, none of them all of it, or it is one pod's alone."""
         self._ring.sealed(key, holdings)
-        self.restored(holdings)
+        self._keep(holdings)
         self._poll.notify()
 
     def restored(self, holdings: Sequence[Holding]) -> None:
         """Every rank goes on from these slots, of which none has all of the state."""
-        self._places.sealed(holdings)
-        self._kept.write(self._places.states)
+        self._keep(holdings)
 
     def held_by_all(self, step: int) -> None:
         """Every rank has sealed the step, all of them the same, in several pods."""
@@ -134,6 +133,10 @@ class Replication:
             return Acknowledged(done=False, reason=reason)
         reason = f"step {step} has no replicas yet; the newest with them is {self.step}"
         return Acknowledged(done=False, reason=reason)
+
+    def _keep(self, holdings: Sequence[Holding]) -> None:
+        self._places.sealed(holdings)
+        self._kept.write(self._places.states)
 
     async def absent(self, requests: Sequence[ResolveRequest]) -> tuple[Holding, ...]:
         """Slots of the newest states in pods that take no part any more but still answer."""
