@@ -296,29 +296,19 @@ def test_what_was_kept_is_given_up_where_the_next_restore_does_without(tmp_path,
         assert [(reply.step, reply.source) for reply in replies] == [(4, "storage")] * 3
 
 
-def test_copies_stay_where_nothing_else_is_left(tmp_path):
-    """Without storage; when the lost pod's place is taken, it has its slot again."""
+@pytest.mark.parametrize(
+    ("group", "room", "source"),
+    [
+        pytest.param(4, (2 + 1 / 3) * 1.1, "parity", id="parities"),
+        pytest.param(0, 3.2, "peer", id="copies"),
+    ],
+)
+def test_what_was_kept_stays_where_nothing_else_is_left(tmp_path, group, room, source):
+    """A pod of four is lost, without storage; the slots of the three that are left do not fit. When
+    the lost one's place is taken, what it had comes back."""
     four, three = _form(4), _form(3)
-    arena = int(len(four.bytes_of(5, 1, 0)) * 3.2)
-    with checkpoint_pod.pods(tmp_path, 4, arena_bytes=arena) as pods:
-        trainers = _saved(pods)
-        assert _is_kept(trainers[0], 5, 50)
-        pods[3].kill()
-        shutil.rmtree(pods[3].settings.home)
-        left = [Trainer(pod, rank, 3) for rank, pod in enumerate(pods[:3])]
-        with pytest.raises(errors.ArenaTooSmall):
-            _at_once(left, 2, [three.wanted(rank) for rank in range(3)])
-        pods[3].start()
-        replies = _at_once(trainers, 3, [four.wanted(rank) for rank in range(4)])
-        assert [reply.source for reply in replies] == ["memory"] * 3 + ["peer"]
-
-
-def test_parities_stay_where_giving_them_up_makes_no_room(tmp_path):
-    """A pod of four is lost; the slots of the three that are left do not fit. When the lost one's
-    place is taken, what it had comes back from the parities."""
-    four, three = _form(4), _form(3)
-    arena = int(len(four.bytes_of(5, 1, 0)) * (2 + 1 / 3) * 1.1)
-    given = {"arena_bytes": arena, "checkpoint_parity_group": 4}
+    arena = int(len(four.bytes_of(5, 1, 0)) * room)
+    given = {"arena_bytes": arena, "checkpoint_parity_group": group}
     with checkpoint_pod.pods(tmp_path, 4, **given) as pods:
         trainers = _saved(pods)
         assert _is_kept(trainers[0], 5, 50)
@@ -329,7 +319,7 @@ def test_parities_stay_where_giving_them_up_makes_no_room(tmp_path):
             _at_once(left, 2, [three.wanted(rank) for rank in range(3)])
         pods[3].start()
         replies = _at_once(trainers, 3, [four.wanted(rank) for rank in range(4)])
-        assert [reply.source for reply in replies] == ["memory"] * 3 + ["parity"]
+        assert [reply.source for reply in replies] == ["memory"] * 3 + [source]
 
 
 @pytest.fixture
