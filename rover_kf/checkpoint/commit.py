@@ -39,6 +39,8 @@ class Verdict:
     reason: str = ""
     manifest: Manifest | None = None
     """To be written now; the ledger counts it as committed only after ``commit``."""
+    unlike: bool = False
+    """It was refused since ranks hold what does not go together: so are all that follow."""
 
 
 def begin_round(ledger: Ledger, number: int) -> Ledger:
@@ -62,8 +64,7 @@ def report(ledger: Ledger, durable: Durable, *, now: float) -> Verdict:
     key = (durable.round, durable.step)
     known = ledger.pending.get(key, ())
     if known and _shape(known[0]) != _shape(durable):
-        reason = f"rank {durable.rank} has another state than the others at step {durable.step}"
-        return Verdict(ledger, accepted=False, reason=reason)
+        return Verdict(ledger, accepted=False, reason=_difference(known[0], durable), unlike=True)
     # The newest report of a rank counts: its file stands beside the one before.
     reports = (*(item for item in known if item.rank != durable.rank), durable)
     moved = dataclasses.replace(
@@ -134,6 +135,17 @@ def _shape(durable: Durable) -> tuple[int, ...]:
         durable.common,
         durable.course,
     )
+
+
+def _difference(first: Durable, other: Durable) -> str:
+    if first.common != other.common:
+        return (
+            f"parameters or optimizer state of rank {other.rank} are not those of rank "
+            f"{first.rank} in name, type or shape; with DDP all ranks have the same. Give save the "
+            "same objects on every rank, also what rank 0 alone uses (an average of weights), or "
+            "make the Checkpointer with replicated=False"
+        )
+    return f"rank {other.rank} has another state than rank {first.rank} at step {other.step}"
 
 
 def _manifest(reports: tuple[Durable, ...], now: float) -> Manifest:

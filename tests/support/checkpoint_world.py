@@ -93,7 +93,7 @@ class Here:
         assert self.commits is not None
         ask = {
             names.PATH_COMMIT_RESOLVE: self.commits._common.ask,
-            names.PATH_COMMIT_DURABLE: self.commits._take_durable,
+            names.PATH_COMMIT_DURABLE: self.commits._committer.take,
         }
         found = await ask[path](message)
         assert isinstance(found, reply)
@@ -188,7 +188,7 @@ class World:
 
     def report(self, durable: Durable) -> Acknowledged:
         """Give the coordinator a rank's report."""
-        return self._runner.run(self.commits._take_durable(durable))
+        return self._runner.run(self.commits._committer.take(durable))
 
     def persist(self, step: int, round_: int, order: Sequence[int] = (0, 1)) -> None:
         """Make a step durable: files and reports in that order of ranks."""

@@ -520,6 +520,27 @@ def test_ranks_that_have_not_saved_a_step_are_named(tmp_path):
     asyncio.run(scene())
 
 
+def test_ranks_with_other_parameters_are_told_once_a_round(tmp_path):
+    """Rank 0 alone keeps an average of the weights: no step ever comes to storage, and a Warning
+    says why and what to do."""
+
+    async def scene() -> None:
+        async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
+            for step in (1, 2):
+                first = dataclasses.replace(coordinator.durable(step, world=2), common=1)
+                second = dataclasses.replace(first, rank=1, common=2)
+                assert (await coordinator.ask(names.PATH_COMMIT_DURABLE, first)).done
+                reply = await coordinator.ask(names.PATH_COMMIT_DURABLE, second)
+                assert not reply.done
+            ((reason, message, warning),) = coordinator.story.lines
+            assert (reason, warning) == (names.EVENT_CHECKPOINT_WARNING, True)
+            assert message.startswith("step 1 does not come to storage: parameters or optimizer")
+            assert "rank 1 are not those of rank 0" in message
+            assert coordinator.commits.durable_step is None
+
+    asyncio.run(scene())
+
+
 def test_a_rank_that_never_saves_is_told_once(tmp_path):
     """After some saves and seconds of another: a Warning says why nothing comes to storage."""
 

@@ -1,0 +1,203 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is durable: ranks' reports made into a manifest, and what storage then need not keep.
+
+Its memory is a cache: what is committed stands on storage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.checkpoints import Durable, GivenUp
+from rover_kf.api.status import Acknowledged
+from rover_kf.checkpoint import commit
+from rover_kf.checkpoint.commit import Key
+from rover_kf.checkpoint.manifest import Manifest
+from rover_kf.checkpoint.storage import StoredCheckpoints
+from rover_kf.sidecar import first_look
+from rover_kf.sidecar.first_look import FirstLook
+from rover_kf.sidecar.seams import Story
+from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.storage_rate import StorageRate
+from rover_kf.sidecar.unmeasured import Unmeasured
+
+_log = logging.getLogger(__name__)
+
+_TELL_SECONDS = 10.0
+
+
+class Committer:
+    """One a coordinator.
+
+    Args:
+        settings: of the sidecar that plays it.
+        story: where commits and damages are told.
+        storage: of the job; None: checkpoints stay in memory.
+        committed: takes each step that is durable from now on.
+    """
+
+    def __init__(
+        self,
+        settings: SidecarSettings,
+        story: Story,
+        storage: StoredCheckpoints | None,
+        committed: Callable[[Key], None],
+    ) -> None:
+        self._settings, self._story, self._storage = settings, story, storage
+        self._committed = committed
+        self._ledger = commit.Ledger()
+        self._looking: asyncio.Task[None] | None = None
+        self._rate = StorageRate()
+        self._unmeasured = Unmeasured(settings.checkpoint_spare.best, settings.checkpoint_keep)
+        self._writing = asyncio.Lock()
+        self._waiters = 0
+        self._told_at = float("-inf")
+        self._told_unlike = 0
+        self.has_looked = False
+        """Whether it knows what storage had when this coordinator began."""
+
+    @property
+    def step(self) -> int | None:
+        """Newest committed step on storage."""
+        return self._ledger.committed[1] if self._ledger.committed else None
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second that storage took of the slowest pod lately; 0: not measured."""
+        return self._rate.value
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for a step to be durable."""
+        return self._waiters > 0
+
+    @contextlib.contextmanager
+    def waited_for(self) -> Iterator[None]:
+        """Somebody waits for a step to be durable."""
+        self._waiters += 1
+        try:
+            yield
+        finally:
+            self._waiters -= 1
+
+    def is_durable(self, step: int) -> bool:
+        """Whether that step, or a newer one, is on storage."""
+        return self.step is not None and self.step >= step
+
+    def is_committed(self, key: Key) -> bool:
+        """Whether that very step, or a newer one, is: nothing can make it so once more."""
+        return commit.is_committed(self._ledger, key)
+
+    def begin_round(self, number: int) -> None:
+        """A round starts: reports of older ones are stale from now on."""
+        self._ledger = commit.begin_round(self._ledger, number)
+
+    def go_on_from(self, step: int | None) -> None:
+        """The round goes on from that step; what is newer on storage was damaged."""
+        if self.step is not None and step is not None and step < self.step:
+            self._ledger = commit.forget_committed(self._ledger)
+
+    def take_look(self, found: FirstLook, began: Key | None) -> None:
+        """Take what storage has for committed, unless the round went back behind it.
+
+        Args:
+            found: on storage.
+            began: what the running round began with.
+        """
+        self.has_looked = not found.wrong
+        committed = found.committed
+        if committed is None or self.is_committed(committed):
+            return
+        # What the round itself has committed is newer than what it began with.
+        if began is None or committed[0] >= began[0] or committed[1] <= began[1]:
+            self._ledger = dataclasses.replace(self._ledger, committed=committed)
+            self._committed(committed)
+
+    def look_again(self, began: Callable[[], Key | None]) -> None:
+        """Where storage could not be read at first what is committed there is not known."""
+        looks = self._looking is not None and not self._looking.done()
+        if self._storage is not None and not self.has_looked and not looks:
+            self._looking = asyncio.create_task(self._looked_again(self._storage, began))
+
+    async def _looked_again(
+        self, storage: StoredCheckpoints, began: Callable[[], Key | None]
+    ) -> None:
+        found = await first_look.look(storage)
+        self.take_look(found, began())
+
+    async def take(self, durable: Durable) -> Acknowledged:
+        """Take a rank's report; the manifest is written when it was the last one.
+
+        Raises:
+            StorageFailed: the manifest cannot be written.
+        """
+        if self._storage is None:
+            return Acknowledged(done=False, reason="this job has no checkpoint path")
+        async with self._writing:
+            verdict = commit.report(self._ledger, durable, now=time.time())
+            self._ledger = verdict.ledger
+            if verdict.accepted:
+                self._rate.heard(durable)
+            if verdict.unlike and durable.round > self._told_unlike:
+                self._told_unlike = durable.round
+                self._warn(f"step {durable.step} does not come to storage: {verdict.reason}")
+            if verdict.manifest is not None:
+                await self._commit(verdict.manifest, durable.persist_seconds, self._storage)
+            return Acknowledged(done=verdict.accepted, reason=verdict.reason)
+
+    async def give_up(self, told: GivenUp) -> None:
+        """Storage has refused a step: it may be full of what ranks wrote of older ones."""
+        if self._storage is None:
+            return
+        async with self._writing:
+            self._ledger = commit.give_up(self._ledger, told)
+            if commit.have_all_come(self._ledger, told):
+                try:
+                    await self._collect(self._storage, told.round, below=told.step)
+                except errors.StorageFailed as error:
+                    _log.info("no room is made: %s", error)
+
+    async def _commit(
+        self, manifest: Manifest, persist_seconds: float, storage: StoredCheckpoints
+    ) -> None:
+        folder = await asyncio.to_thread(storage.write_manifest, manifest)
+        self._ledger = commit.commit(self._ledger, manifest)
+        size = sum(file.length for file in manifest.files)
+        self._tell(
+            f"step {manifest.step} is durable in {folder.name}: {len(manifest.files)} "
+            f"file(s), {size} bytes, written in {persist_seconds:.2f} s",
+            now=time.monotonic(),
+        )
+        if wrong := self._unmeasured.objection(manifest.step, manifest.metrics):
+            self._warn(wrong)
+        self._committed((manifest.generation, manifest.step))
+        try:
+            await self._collect(storage, manifest.generation)
+        except errors.StorageFailed as error:
+            self._warn(f"old checkpoints stay: {error}")
+
+    async def _collect(
+        self, storage: StoredCheckpoints, generation: int, *, below: int = 0
+    ) -> None:
+        keep, spare = self._settings.checkpoint_keep, self._settings.checkpoint_spare
+        await asyncio.to_thread(
+            storage.collect, keep, generation=generation, spare=spare, below=below
+        )
+
+    def _tell(self, message: str, *, now: float) -> None:
+        # A small state is durable many times a second: the story needs no more than now and then,
+        # and the step that somebody waits for.
+        if self.is_waited_for or now - self._told_at >= _TELL_SECONDS:
+            self._told_at = now
+            self._story.record(names.EVENT_DURABLE, message)
+
+    def _warn(self, message: str) -> None:
+        self._story.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)
