@@ -51,6 +51,9 @@ class Sealed:
     """Not a save: the rank goes on from this slot in the round."""
     made_in: int = 0
     """Round in which what was restored came to be; 0: this one."""
+    ranks: int = 1
+    """Of its pod that start from this slot, as far as all ranks hold the same: the rank alone, or
+    all of them; 0: a light slot, beside that of the pod's first rank."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,6 +91,9 @@ class RestoreRequest:
     refused: tuple[Refused, ...] = ()
     """What it was given in this round and could not take: an older step is wanted. Only of a world
     of one process, which holds but a part of its state itself."""
+    ranks: int = 1
+    """Of its pod that start from this one's slot, as far as all ranks hold the same: itself alone,
+    or all of its pod; 0: it starts from the slot of the pod's first rank."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,6 +108,11 @@ class RestoreReply:
     snapshot_bytes: int = 0
     checksum: int = 0
     """CRC-32C of those bytes, as the sidecar computed it after the seal."""
+    lead: str = ""
+    """Slot file of the pod's first rank, which has what every rank holds alike; empty: the first
+    one has it."""
+    lead_bytes: int = 0
+    """Of the snapshot in it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,6 +162,8 @@ class Holding:
     """A copy of another pod's slot."""
     parity: bool = False
     """No snapshot, but a parity of several pods' slots; the local rank is its lane's number."""
+    ranks: int = 1
+    """As in Sealed; of light slots alone no state is put together."""
 
     @property
     def place(self) -> str:
@@ -248,6 +261,8 @@ class Durable:
     storage_seconds: float = 0.0
     """Of persist_seconds, what the storage took: without waits for the bandwidth cap; 0: the file
     was there already."""
+    ranks: int = 1
+    """Whose shares of the shared tensors are in it: the rank's and so many less one after it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ class Filling:
         round_: int,
         replicated: bool,
         pieces: bool = False,
+        ranks: int = 1,
     ) -> Seal:
         """Say that the slot's first ``length`` bytes are the whole snapshot of ``step``."""
         seal = Seal(
@@ -67,6 +68,7 @@ class Filling:
             round=round_,
             replicated=replicated,
             pieces=pieces,
+            ranks=ranks,
         )
         self._control.write(seal)
         return seal

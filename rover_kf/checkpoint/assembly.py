@@ -19,6 +19,7 @@ from rover_kf.api.checkpoints import Wanted
 from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.kinds import KEY, Box, Kinds, Piece, kinds_of
 from rover_kf.checkpoint.snapshot import Entry, Placed, Snapshot
+from rover_kf.checkpoint.split import common_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,13 +81,16 @@ class _Goal:
     parts: tuple[_Held, ...]
 
 
-def plan(sources: Sequence[Snapshot], own: int, wanted: Sequence[Wanted] = ()) -> Assembly:
+def plan(
+    sources: Sequence[Snapshot], own: int, wanted: Sequence[Wanted] = (), *, ranks: int = 1
+) -> Assembly:
     """Say how to make a rank's snapshot.
 
     Args:
         sources: of one step; of several that hold the same part, ``own`` and then the first wins.
         own: index of the one whose own tensors and plain data the rank takes.
         wanted: which boxes of pieces its training process needs; what is not named comes whole.
+        ranks: of its pod that start from it (checkpoint.kinds); 0: its own tensors are enough.
 
     Raises:
         CheckpointError: no source holds a part that is needed, or the tensor has another shape.
@@ -101,8 +105,14 @@ def plan(sources: Sequence[Snapshot], own: int, wanted: Sequence[Wanted] = ()) -
                 box, shape = kinds[index].box(place.entry), kinds[index].shape(place.entry)
                 held.setdefault(place.entry.name, []).append(_Held(index, place, box, shape))
     goals = {name: _goal(name, parts, wanted) for name, parts in held.items()}
+    common = 0
+    if not ranks:
+        shared = [goal.entry for name, goal in goals.items() if name not in kinds[own].own]
+        common = common_of(snapshot.in_order(shared))
+        goals = {name: goal for name, goal in goals.items() if name in kinds[own].own}
     pieces = {n: Piece(g.shape, g.box.offsets) for n, g in goals.items() if g.box.sizes != g.shape}
-    metadata = {**sources[own].metadata, KEY: Kinds(kinds[own].own, pieces).to_text()}
+    told = Kinds(kinds[own].own, pieces, ranks=1 if pieces else ranks, common=common)
+    metadata = {**sources[own].metadata, KEY: told.to_text()}
     metadata.pop(snapshot.TYPES_KEY, None)  # the header's own; written anew
     layout = snapshot.plan((goal.entry for goal in goals.values()), metadata)
     head = snapshot.header(layout, metadata)

@@ -74,6 +74,13 @@ def report(ledger: Ledger, durable: Durable, *, now: float) -> Verdict:
     )
     if len(reports) < durable.world_size:
         return Verdict(moved, accepted=True)
+    if not _is_whole(reports):
+        # Such as pods that do not agree on whether they keep alike tensors once.
+        shares = {item.rank: item.ranks for item in reports}
+        reason = (
+            f"shares of the tensors that ranks hold alike are lacking, or twice there: {shares}"
+        )
+        return Verdict(moved, accepted=False, reason=reason, unlike=True)
     return Verdict(moved, accepted=True, manifest=_manifest(reports, now))
 
 
@@ -146,6 +153,12 @@ def _difference(first: Durable, other: Durable) -> str:
             "make the Checkpointer with replicated=False"
         )
     return f"rank {other.rank} has another state than rank {first.rank} at step {other.step}"
+
+
+def _is_whole(reports: tuple[Durable, ...]) -> bool:
+    """Whether each rank's share of the shared tensors is in one file."""
+    written = [rank for item in reports for rank in range(item.rank, item.rank + item.ranks)]
+    return sorted(written) == list(range(reports[0].world_size))
 
 
 def _manifest(reports: tuple[Durable, ...], now: float) -> Manifest:

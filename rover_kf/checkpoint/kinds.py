@@ -25,7 +25,7 @@ from rover_kf.checkpoint.snapshot import UNREADABLE, Entry, Snapshot
 
 KEY = "rover.pieces"
 """Metadata: JSON of {"own": [names], "pieces": {name: [shape, offsets, copy]}}, and "alike": false
-where shared tensors need not be bit-equal."""
+where shared tensors need not be bit-equal, "ranks" and "common" where a pod keeps these once."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,6 +71,11 @@ class Kinds:
     pieces: Mapping[str, Piece] = dataclasses.field(default_factory=dict)
     alike: bool = True
     """Shared tensors are bit-equal on every rank; False: any rank's will do (torch's DCP)."""
+    ranks: int = 1
+    """Whose shares of the shared tensors are written from here: this rank's and so many less one
+    after it, of the same pod; 0: a light snapshot, which has none of them."""
+    common: int = 0
+    """Of a light snapshot: CRC-32 of what the shared tensors are (checkpoint.split)."""
 
     def to_text(self) -> str:
         """As it stands in the metadata."""
@@ -78,6 +83,8 @@ class Kinds:
         tree: dict[str, object] = {"own": sorted(self.own), "pieces": pieces}
         if not self.alike:
             tree["alike"] = False
+        if self.ranks != 1:
+            tree |= {"ranks": self.ranks, "common": self.common}
         return json.dumps(tree, separators=(",", ":"))
 
     def box(self, entry: Entry) -> Box:
@@ -108,11 +115,12 @@ def kinds_of(snapshot: Snapshot) -> Kinds:
             for name, (shape, offsets, copy) in parsed["pieces"].items()
         }
         alike = bool(parsed.get("alike", True))
+        ranks, common = int(parsed.get("ranks", 1)), int(parsed.get("common", 0))
     except UNREADABLE as cause:
         raise errors.TornSnapshot(f"a snapshot's pieces cannot be read: {cause!r}") from cause
     for name, piece in pieces.items():
         _check(name, piece, snapshot)
-    return Kinds(own, pieces, alike)
+    return Kinds(own, pieces, alike, ranks, common)
 
 
 def _check(name: str, piece: Piece, snapshot: Snapshot) -> None:

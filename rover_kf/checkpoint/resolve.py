@@ -108,6 +108,8 @@ def _newest(holdings: Sequence[Holding], world_size: int) -> Sequence[Holding]:
     states: dict[tuple[Key, int], list[Holding]] = {}
     for holding in holdings:
         saved = 0 if holding.replicated else holding.world_size
+        if not holding.ranks:
+            continue  # a light slot adds to another one
         if holding.replicated or holding.pieces or saved == world_size:
             states.setdefault(((holding.step, holding.round), saved), []).append(holding)
     whole = [

@@ -121,7 +121,7 @@ def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> Layout:
     Raises:
         UnsupportedState: the header would be too long to be read again.
     """
-    ordered = sorted(entries, key=lambda entry: (entry.nbytes % ALIGNMENT != 0, -entry.width))
+    ordered = in_order(entries)
     begins = list(itertools.accumulate((entry.nbytes for entry in ordered), initial=0))
     # Offsets in the header are relative to the data, so the text does not depend on its own size.
     relative = [Placed(e, b, b + e.nbytes) for e, b in zip(ordered, begins, strict=False)]
@@ -130,6 +130,11 @@ def plan(entries: Iterable[Entry], metadata: Mapping[str, str]) -> Layout:
     data_begin = _data_begin(len(text))
     placed = tuple(Placed(p.entry, p.begin + data_begin, p.end + data_begin) for p in relative)
     return Layout(placed, data_begin, data_begin + begins[-1], listing, types)
+
+
+def in_order(entries: Iterable[Entry]) -> list[Entry]:
+    """Tensors as a file has them."""
+    return sorted(entries, key=lambda entry: (entry.nbytes % ALIGNMENT != 0, -entry.width))
 
 
 def header(

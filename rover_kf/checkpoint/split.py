@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rover_kf.checkpoint import snapshot
 from rover_kf.checkpoint.kinds import KEY, Kinds, Piece, kinds_of
-from rover_kf.checkpoint.snapshot import Placed, Snapshot
+from rover_kf.checkpoint.snapshot import Entry, Placed, Snapshot
 
 SMALL_BYTES = 64 << 10
 """A tensor up to this size is not cut."""
@@ -32,6 +32,8 @@ class Share:
     """Bytes of the file."""
     common: int
     """CRC-32 of what the shared tensors are; the ranks must agree on it."""
+    ranks: int
+    """Whose shares it has: the rank's and so many less one after it; 0: none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def share(whole: Snapshot, rank: int, world_size: int) -> Share:
     kinds = kinds_of(whole)
     places = sorted(whole.tensors.values(), key=_order)
     shared = [p for p in places if p.entry.name not in kinds.own | kinds.pieces.keys()]
-    chosen = list(_cut(shared, rank, world_size))
+    chosen = list(_cut(shared, (rank, rank + kinds.ranks), world_size))
     for place in places:
         piece = kinds.pieces.get(place.entry.name)
         if place.entry.name in kinds.own or (piece is not None and piece.copy == 0):
@@ -68,17 +70,28 @@ def share(whole: Snapshot, rank: int, world_size: int) -> Share:
     places_by_name = {part.place.entry.name: part.place for part in chosen}
     inside = (places_by_name[place.entry.name] for place in layout.placed)
     ranges = _joined((place.begin, place.end) for place in inside)
-    return Share(head, tuple(ranges), layout.length, _common(shared))
+    common = common_of(place.entry for place in shared) if kinds.ranks else kinds.common
+    return Share(head, tuple(ranges), layout.length, common, kinds.ranks)
+
+
+def common_of(shared: Iterable[Entry]) -> int:
+    """CRC-32 of what the shared tensors are.
+
+    Args:
+        shared: in a snapshot's order.
+    """
+    facts = [(entry.name, entry.dtype, entry.shape) for entry in shared]
+    return zlib.crc32(repr(facts).encode())
 
 
 def _order(place: Placed) -> tuple[int, int]:
     return place.begin, place.end  # an empty tensor stands where the next one begins
 
 
-def _cut(shared: Sequence[Placed], rank: int, world_size: int) -> Iterator[_Part]:
+def _cut(shared: Sequence[Placed], ranks: tuple[int, int], world_size: int) -> Iterator[_Part]:
     total = sum(place.entry.nbytes for place in shared)
-    first, last = total * rank // world_size, total * (rank + 1) // world_size
-    if rank == world_size - 1:
+    first, last = (total * rank // world_size for rank in ranks)
+    if ranks[1] == world_size and ranks[0] < ranks[1]:
         last += 1  # empty tensors at the very end
     begin = 0
     for place in shared:
@@ -103,11 +116,6 @@ def _rows(place: Placed, first: int, last: int) -> _Part | None:
     part = entry._replace(shape=(end - begin, *entry.shape[1:]))
     piece = Piece(entry.shape, (begin, *(0 for _ in entry.shape[1:])))
     return _Part(Placed(part, place.begin + begin * width, place.begin + end * width), piece)
-
-
-def _common(shared: Sequence[Placed]) -> int:
-    facts = [(place.entry.name, place.entry.dtype, place.entry.shape) for place in shared]
-    return zlib.crc32(repr(facts).encode())
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -14,14 +14,14 @@ MARGIN = 1.1
 
 def arena(sources: Sources) -> Quantity:
     """Bytes of all snapshots of a pod in memory."""
-    ranks, slots = sources.facts.signature.processes_per_node, sources.slots()
+    ranks, slots = sources.savers(), sources.slots()
     sizes = neighbours.samples(sources.runs, lambda run: run.snapshot_bytes)
     measured = sources.profile.snapshot_bytes if sources.profile is not None else None
     if sizes or measured:
         largest = max([sample.value for sample in sizes] or [float(measured or 0)])
         target = whole_mib(largest * slots * ranks * MARGIN)
         size = f"{largest / MIB:.1f} MiB"
-        why = f"{slots:.3g} slots of {size} for each of {ranks} processes, and 10 %"
+        why = f"{slots:.3g} slots of {size} for each of {ranks} processes, and 10 %{_once(sources)}"
         low = largest * slots * ranks
         if sizes:
             return counted("arena", target, (low, target * 1.25), sizes, why)
@@ -70,6 +70,16 @@ def replica(sources: Sources, arena: Quantity) -> Quantity:
             "annotation checkpoint.arena, lets the part before stay while the next one is made"
         )
     return single("replica", target, (low, high), "history", why, samples=layout.weight)
+
+
+def _once(sources: Sources) -> str:
+    """What is to be said where the processes of a pod hold the same."""
+    layout, ranks = sources.layout(), sources.facts.signature.processes_per_node
+    if ranks == 1 or layout is None or not layout.record.replicated:
+        return ""
+    if sources.facts.copy_per_pod:
+        return f"; the pod's {ranks} processes keep what they hold alike once"
+    return f"; with the annotation checkpoint.copy-per: pod one {ranks}th of it is enough"
 
 
 def _room(sources: Sources) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rover_kf import errors
+from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
 from rover_kf.api.records import JobSignature, ServerSetup
 from rover_kf.injection import adapters, command, quantities, sizing, storage, structure
@@ -35,6 +36,8 @@ class JobFacts:
     """The annotation; None if it is not there."""
     parity_group: int = 0
     """Fewest pods that share a parity of sharded state; 0: each keeps a copy."""
+    copy_per_pod: bool = False
+    """Whether a pod's ranks keep what they hold alike once."""
     persist_seconds: float = 60.0
     """Least time between two persists; at least 1."""
     storage: str = ""
@@ -82,6 +85,7 @@ def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
         states_every="every" in policy.checkpoint.model_fields_set,
         arena_bytes=policy.checkpoint.arena,
         parity_group=policy.checkpoint.parity_group,
+        copy_per_pod=policy.checkpoint.copy_per == names.COPY_PER_POD,
         persist_seconds=max(1.0, policy.checkpoint.persist_seconds),
         storage=storage.identity(
             policy.checkpoint.path, trainer, leader.spec["template"]["spec"], signature.namespace

@@ -68,6 +68,13 @@ class Sources:
         layout = self.layout()
         return SLOTS + (0.0 if layout is None or layout.record.replicated else self.kept())
 
+    def savers(self) -> int:
+        """Processes of a pod that keep a whole snapshot each."""
+        layout, alike = self.layout(), self.facts.copy_per_pod
+        if alike and (layout is None or layout.record.replicated):
+            return 1
+        return self.facts.signature.processes_per_node
+
     @property
     def world(self) -> int:
         """Processes that the manifest asks for."""

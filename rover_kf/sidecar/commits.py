@@ -150,13 +150,14 @@ class Commits:
                 self._naming.sealed(key)
             holdings = self._seals.holdings(key)
             # A rank whose slot was overwritten before it was read would be left without a copy.
-            whole = sealed.replicated or len(holdings) == sealed.world_size
+            alike = self._seals.is_alike(key)
+            whole = alike or len(holdings) == sealed.world_size
             # A restored slot keeps the round that it was sealed in, its replica would have another.
-            if (self._keeper or not sealed.replicated) and whole and not sealed.restored:
+            if (self._keeper or not alike) and whole and not sealed.restored:
                 self._replication.sealed(key, holdings)
-            elif whole and not sealed.replicated:
+            elif whole and not alike:
                 self._replication.restored(holdings)
-            elif sealed.replicated and self._seals.pods(key) > 1:
+            elif alike and self._seals.pods(key) > 1:
                 self._replication.held_by_all(sealed.step)
             if self._keeper is None and self._seals.pods(key) == 1:
                 self._replication.alone(sealed.step)

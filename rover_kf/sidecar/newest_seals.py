@@ -31,7 +31,8 @@ def newest(slots: Slots) -> list[Sealed]:
 
 def _is_of(seal: Seal, now: Assignment) -> bool:
     """Whether a rank goes on from it as it is; a restore that was cut off may have changed none."""
-    return seal.replicated or (seal.rank, seal.world_size) == (now.rank, now.world_size)
+    of_any = seal.replicated or not seal.ranks
+    return of_any or (seal.rank, seal.world_size) == (now.rank, now.world_size)
 
 
 def restored(local_rank: int, seal: Seal, now: Assignment) -> Sealed:

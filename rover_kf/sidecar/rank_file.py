@@ -46,11 +46,12 @@ def write(
     folder = storage.folder(seal.step, assignment.round)
     arena = slots.arena(local_rank)
     with arena.pin(seal) as pin:
-        head, path, common = read_head(pin.descriptor, seal.length), arena.slot_path(seal.slot), 0
+        head, path = read_head(pin.descriptor, seal.length), arena.slot_path(seal.slot)
+        common, ranks = 0, 1
         content = SlotContent(path, seal.length, ((0, seal.length),), go_on=go_on)
         if assignment.world_size > 1:
             part = share(head, assignment.rank, assignment.world_size)
-            common = part.common
+            common, ranks = part.common, part.ranks
             content = SlotContent(path, seal.length, tuple(part.ranges), bytes(part.header), go_on)
         file, seconds = storage.write_slot(folder, assignment.rank, content)
     if assignment.world_size == 1:
@@ -61,7 +62,7 @@ def write(
         world_size=assignment.world_size,
         round=assignment.round,
         step=seal.step,
-        replicated=seal.replicated,
+        replicated=seal.replicated or not ranks,
         file=file.name,
         file_bytes=file.length,
         checksum=file.checksum,
@@ -70,6 +71,7 @@ def write(
         course=seal.round,
         metrics=measured.of(head),
         storage_seconds=seconds,
+        ranks=ranks,
     )
 
 

@@ -63,6 +63,7 @@ class ReplicaCheck:
             world_size=sealed.world_size,
             round=sealed.round,
             step=sealed.step,
+            ranks=sealed.ranks,
         )
         try:
             async with self._one_at_a_time:

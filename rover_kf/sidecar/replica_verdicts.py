@@ -46,6 +46,11 @@ class _Check:
     listings: dict[int, tuple[TensorSum, ...]] = dataclasses.field(default_factory=dict)
 
     @property
+    def ranks(self) -> int:
+        """For which those who have reported stand."""
+        return sum(told.ranks for told in self.digests.values())
+
+    @property
     def wanted(self) -> tuple[int, ...]:
         """Ranks whose listings are needed."""
         return self.division.witnesses if self.division and not self.division.is_one else ()
@@ -81,7 +86,7 @@ class ReplicaVerdicts:
 
         The first save that this coordinator hears of, and every so many after it.
         """
-        alone = sealed.world_size == 1 or not sealed.replicated
+        alone = sealed.world_size == sealed.ranks or not sealed.replicated
         if not self._every or alone or sealed.restored:
             return False
         key = (sealed.round, sealed.step)
@@ -111,7 +116,7 @@ class ReplicaVerdicts:
         check = self._opened(key)
         if check.division is None:
             check.digests[told.rank] = told
-        if len(check.digests) >= told.world_size:
+        if check.ranks >= told.world_size:
             self._divide(key, check)
             self._poll.notify()
         if await self._poll.answer(lambda: check.division, self._patience) is None:
@@ -132,9 +137,10 @@ class ReplicaVerdicts:
         if not check.division.is_one:
             return
         self._open.pop(key, None)
-        if all(len(found) >= told.world_size for told in check.digests.values()):
+        all_told = len(found) == len(check.digests)
+        if all_told and all(check.ranks >= told.world_size for told in check.digests.values()):
             self._equal_step = key[1]
-            _log.info("step %d: %d ranks hold the same", key[1], len(found))
+            _log.info("step %d: %d ranks hold the same", key[1], check.ranks)
 
     def _take_listing(self, key: Key, told: ReplicaDigest) -> None:
         check = self._open.get(key)

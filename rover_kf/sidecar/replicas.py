@@ -131,6 +131,7 @@ class Replicas:
                 round_=holding.round,
                 replicated=holding.replicated,
                 pieces=holding.pieces,
+                ranks=holding.ranks,
             )
             arena.control.write_checksum(seal, holding.checksum)
 

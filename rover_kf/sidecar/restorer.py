@@ -14,13 +14,10 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import mmap
-from collections.abc import Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import (
-    ArenaRequest,
     Holding,
     Parity,
     ResolveReply,
@@ -28,36 +25,24 @@ from rover_kf.api.checkpoints import (
     RestoreReply,
     RestoreRequest,
 )
-from rover_kf.checkpoint import assembly, manifest
-from rover_kf.checkpoint.arena import Filling
-from rover_kf.checkpoint.assembly import Assembly
+from rover_kf.checkpoint import manifest
 from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.manifest import Folder
 from rover_kf.checkpoint.storage import StoredCheckpoints
 from rover_kf.sidecar import parity_slot
 from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.examination import Examination
+from rover_kf.sidecar.leads import Lead, Leads
 from rover_kf.sidecar.memory_sources import MemorySources
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.slot_filler import SlotFiller, State
 from rover_kf.sidecar.slot_server import SlotServer
-from rover_kf.sidecar.sources import FileSource, Source, copy_into, move
-from rover_kf.sidecar.together import handed
+from rover_kf.sidecar.sources import FileSource, SlotSource
 
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _State:
-    """Which state a slot is filled with."""
-
-    step: int
-    round: int
-    """In which it came to be."""
-    replicated: bool
-    pieces: bool
 
 
 class Restorer:
@@ -84,7 +69,8 @@ class Restorer:
     ) -> None:
         self._settings, self._storage = settings, store
         self._examination, self._slots = examination, examination.slots
-        self._server, self._peers, self._story = server, peers, story
+        self._peers, self._story = peers, story
+        self._filler, self._leads = SlotFiller(self._slots, server), Leads(self._slots)
         self._memory = MemorySources(settings, self._slots, peers)
 
     async def restore(self, request: RestoreRequest) -> RestoreReply:
@@ -96,6 +82,12 @@ class Restorer:
             StorageFailed: the storage cannot be read.
             ClusterUnavailable: coordinator or peer cannot be reached.
         """
+        if request.local_rank:
+            return await self._restore(request)
+        with self._leads.asked(request):
+            return await self._restore(request)
+
+    async def _restore(self, request: RestoreRequest) -> RestoreReply:
         local_rank = request.local_rank
         assignment = Assignment(request.rank, request.world_size, request.round)
         await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
@@ -116,7 +108,9 @@ class Restorer:
         )
         if choice.step is None:
             return RestoreReply(None, "none")
-        seal = await self._bring(request, choice)
+        lead = None if request.ranks else await self._leads.find(request, choice)
+        source = lead.source if lead else choice.source
+        seal = await (self._beside(request, choice, lead) if lead else self._bring(request, choice))
         # The folder for it may have been made only now.
         await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
         await asyncio.to_thread(self._leave_course, local_rank, seal)
@@ -124,10 +118,16 @@ class Restorer:
         self._story.record(
             names.EVENT_RESTORED,
             f"rank {request.rank} of {request.world_size} resumes at step {seal.step} "
-            f"from {choice.source} in round {request.round}; CRC-32C {found:08x}",
+            f"from {source} in round {request.round}; CRC-32C {found:08x}",
         )
         path = self._slots.arena(local_rank).slot_path(seal.slot)
-        return RestoreReply(seal.step, choice.source, str(path), seal.length, found)
+        reply = RestoreReply(seal.step, source, str(path), seal.length, found)
+        if lead is not None:
+            beside = str(self._slots.arena(0).slot_path(lead.seal.slot))
+            return dataclasses.replace(reply, lead=beside, lead_bytes=lead.seal.length)
+        if not local_rank:
+            self._leads.tell(request, reply, seal)
+        return reply
 
     async def _bring(self, request: RestoreRequest, choice: ResolveReply) -> Seal:
         if choice.source == "storage" and self._storage is not None:
@@ -139,7 +139,8 @@ class Restorer:
             # Saved whole, or by a world of one, which has all boxes of all tensors.
             whole = not first.pieces or first.world_size != request.world_size
             cut = sharded and whole
-            if here and len(choice.holdings) == 1 and not cut:
+            alike = first.ranks == request.ranks
+            if here and len(choice.holdings) == 1 and not cut and alike:
                 return await asyncio.to_thread(self._own_verified, first)
             return await self._again(request, choice)
         raise errors.CheckpointError(
@@ -199,11 +200,8 @@ class Restorer:
         first = choice.holdings[0]
         with contextlib.ExitStack() as pins:
             sources = await self._memory.open(choice, pins)
-            made = await self._made(sources, request)
-            state = _State(
-                first.step, first.round, replicated=first.replicated, pieces=first.pieces
-            )
-            return await self._fill(request, sources, made, state, rebuilding=choice.rebuilding)
+            state = State(first.step, first.round, first.replicated, first.pieces, first.ranks)
+            return await self._filler.fill(request, sources, state, rebuilding=choice.rebuilding)
 
     async def _from_storage(
         self, request: RestoreRequest, choice: ResolveReply, store: StoredCheckpoints
@@ -213,51 +211,27 @@ class Restorer:
         own = request.rank % found.world_size
         ordered = sorted(found.files, key=lambda file: (file.rank != own, file.rank))
         sources = [FileSource(store, folder, file) for file in ordered]
-        made = await self._made(sources, request)
-        state = _State(
-            found.step, found.generation, replicated=found.replicated, pieces=found.pieces
-        )
-        return await self._fill(request, sources, made, state)
+        state = State(found.step, found.generation, found.replicated, found.pieces)
+        return await self._filler.fill(request, sources, state)
 
-    async def _made(self, sources: Sequence[Source], request: RestoreRequest) -> Assembly | None:
-        """How the snapshot is put together; None: the one source is taken as it is."""
-        if len(sources) == 1 and not request.wanted:
-            return None
-        heads = [await source.head() for source in sources]
-        return await asyncio.to_thread(assembly.plan, heads, 0, request.wanted)
-
-    async def _fill(
-        self,
-        request: RestoreRequest,
-        sources: Sequence[Source],
-        made: Assembly | None,
-        state: _State,
-        *,
-        rebuilding: bool = False,
-    ) -> Seal:
-        length = made.length if made else sources[0].length
-        in_pieces = state.pieces or (made is not None and made.in_pieces)
-        wanted = ArenaRequest(request.local_rank, length)
-        await asyncio.to_thread(self._slots.allocate, wanted, rebuilding=rebuilding)
-        arena = self._slots.arena(request.local_rank)
-        self._server.end_others(request.local_rank, state.step, state.round)
-        with await handed(arena.fill, Filling.close) as filling:
-            if made is None:
-                await copy_into(sources[0], filling.descriptor)
-            else:
-                await _assemble(made, sources, filling.descriptor)
-            seal = filling.seal(
-                step=state.step,
-                length=length,
-                rank=request.rank,
-                world_size=request.world_size,
-                round_=state.round,
-                replicated=state.replicated and not in_pieces,
-                pieces=in_pieces,
-            )
-        if made is None:
-            arena.control.write_checksum(seal, sources[0].checksum)
-        return seal
+    async def _beside(self, request: RestoreRequest, choice: ResolveReply, lead: Lead) -> Seal:
+        """A light slot, with what is the rank's own, of the state that the first rank has."""
+        arena, first = self._slots.arena(request.local_rank), lead.seal
+        for seal in arena.sealed():
+            if not seal.ranks and (seal.step, seal.round) == (first.step, first.round):
+                try:
+                    await asyncio.to_thread(self._slots.verify, request.local_rank, seal)
+                except errors.TornSnapshot as damage:
+                    arena.discard(seal)
+                    self._story.record(names.EVENT_CHECKPOINT_WARNING, str(damage), warning=True)
+                else:
+                    return seal
+        if choice.source == "storage" and self._storage is not None:
+            return await self._from_storage(request, choice, self._storage)
+        with self._slots.arena(0).pin(first) as pin:
+            found = await asyncio.to_thread(self._slots.checksum, 0, first)
+            state = State(first.step, first.round, first.replicated, first.pieces, first.ranks)
+            return await self._filler.fill(request, [SlotSource(pin, found)], state)
 
     def _folder(self, choice: ResolveReply, store: StoredCheckpoints) -> Folder:
         # By name below our own root: the volume may be mounted elsewhere in the coordinator's pod.
@@ -286,11 +260,3 @@ class Restorer:
             source = same and seal.sequence < chosen.sequence
             if seal.slot != chosen.slot and seal.step >= chosen.step and not source:
                 arena.discard(seal)
-
-
-async def _assemble(made: Assembly, sources: Sequence[Source], descriptor: int) -> None:
-    with mmap.mmap(descriptor, made.length) as mapping, memoryview(mapping) as target:
-        target[: len(made.header)] = made.header
-        for source, copies in zip(sources, made.copies, strict=True):
-            if copies:
-                await move(source, copies, target)

@@ -41,8 +41,9 @@ class SealAccount:
         known.ranks[sealed.rank] = sealed
         self.seconds += max(sealed.copy_seconds - known.seconds, 0.0)
         known.seconds = max(known.seconds, sealed.copy_seconds)
-        self.snapshot_bytes = sealed.snapshot_bytes
-        self.replicated = sealed.replicated
+        if sealed.ranks:
+            self.snapshot_bytes = sealed.snapshot_bytes
+            self.replicated = sealed.replicated
         complete = len(known.ranks) >= sealed.world_size
         if sealed.replicated or complete:
             self.step = max(self.step or 0, sealed.step)
@@ -57,6 +58,14 @@ class SealAccount:
         size = max((sealed.world_size for sealed in ranks.values()), default=0)
         return tuple(rank for rank in range(size) if rank not in ranks)
 
+    def is_alike(self, key: tuple[int, int]) -> bool:
+        """Whether each slot of a step, but for light ones, has all that any rank needs.
+
+        Args:
+            key: round and step.
+        """
+        return all(one.replicated for one in self._steps[key].ranks.values() if one.ranks)
+
     def pods(self, key: tuple[int, int]) -> int:
         """How many pods have sealed a step.
 
@@ -66,13 +75,14 @@ class SealAccount:
         return len({sealed.pod for sealed in self._steps[key].ranks.values()})
 
     def holdings(self, key: tuple[int, int]) -> tuple[Holding, ...]:
-        """Where the slots of a step are, in rank order; only those with a checksum.
+        """Where the slots of a step are, in rank order; only those with a checksum, no light ones.
 
         Args:
             key: round and step.
         """
         ranks = self._steps[key].ranks
-        return tuple(_holding(ranks[rank]) for rank in sorted(ranks) if ranks[rank].checksum)
+        ordered = (ranks[rank] for rank in sorted(ranks))
+        return tuple(_holding(one) for one in ordered if one.checksum and one.ranks)
 
     def restart(self, step: int | None) -> None:
         """A round begins at that step: what was sealed beyond it is given up."""
@@ -93,5 +103,6 @@ def _holding(sealed: Sealed) -> Holding:
         checksum=sealed.checksum or 0,
         round=sealed.made_in or sealed.round,
         pieces=sealed.pieces,
+        ranks=sealed.ranks,
         node=sealed.node,
     )

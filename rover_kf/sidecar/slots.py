@@ -225,6 +225,7 @@ class Slots:
             step=seal.step,
             replicated=seal.replicated,
             pieces=seal.pieces,
+            ranks=seal.ranks,
             snapshot_bytes=seal.length,
             checksum=found,
             round=seal.round,
@@ -247,4 +248,5 @@ def describe(seal: Seal) -> dict[str, Any]:
         "snapshot_bytes": seal.length,
         "replicated": seal.replicated,
         "pieces": seal.pieces,
+        "ranks": seal.ranks,
     }

@@ -23,7 +23,7 @@ from rover_kf.checkpoint.snapshot import Snapshot
 from rover_kf.trainer.hands import Hands
 from rover_kf.trainer.load import Loading
 from rover_kf.trainer.memory_advice import DONT_NEED, advise
-from rover_kf.trainer.recovery import Glimpse, glimpse, opened
+from rover_kf.trainer.recovery import Glimpse, glimpse, opened, opened_lead
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.shards import NONE, Shards
 from rover_kf.trainer.views import views
@@ -48,7 +48,7 @@ class Anticipation:
         self._hands = Hands(threads - 1)
         self._seen: Glimpse | None = None
         self._loading: Loading | None = None
-        self._used: mmap.mmap | None = None
+        self._used: list[mmap.mmap] = []
 
     def __enter__(self) -> Anticipation:  # noqa: PYI034 - Self needs Python 3.11
         return self
@@ -57,9 +57,9 @@ class Anticipation:
         if self._loading is not None:
             self._loading.drop()
         self._hands.close()
-        if self._used is not None:
+        if self._used:
             # Takes the kernel tens of milliseconds a gigabyte; nobody need wait for it.
-            kept = (self._used,)
+            kept = tuple(self._used)
             threading.Thread(target=_let_go, args=kept, name="rover-unmapping", daemon=True).start()
 
     @property
@@ -80,7 +80,8 @@ class Anticipation:
         if seen is None:
             return
         try:
-            loading = self._loaded(seen.found, seen.buffer)
+            lead = (seen.lead.found, seen.lead.buffer) if seen.lead else None
+            loading = self._loaded(seen.found, seen.buffer, lead)
             loading.go_ahead(is_over)
         except Exception as reason:  # noqa: BLE001 - told if it is the one: it fails there, too
             _log.debug("step %d was not made ready: %s", seen.seal.step, reason)
@@ -97,25 +98,38 @@ class Anticipation:
             TornSnapshot: the slot no longer holds that step.
             CheckpointError: the snapshot lacks something that the state has.
         """
-        with opened(reply, self._seen) as (found, buffer):
+        seen = self._seen
+        with opened(reply, seen) as (found, buffer), opened_lead(reply, seen) as lead:
             loading, self._loading = self._loading, None
-            if loading is not None and (self._seen is None or buffer is not self._seen.buffer):
+            if loading is not None and not _is(seen, buffer, lead):
                 loading.drop()  # its memory is given back first
                 loading = None
             if loading is None:
-                loading = self._loaded(found, buffer)
+                loading = self._loaded(found, buffer, lead)
             loading.finish()
-        self._used = buffer
+        self._used = [buffer, *([lead[1]] if lead else [])]
 
-    def _loaded(self, found: Snapshot, buffer: mmap.mmap) -> Loading:
+    def _loaded(
+        self, found: Snapshot, buffer: mmap.mmap, lead: tuple[Snapshot, mmap.mmap] | None = None
+    ) -> Loading:
         tensors = views(buffer, found.tensors)
+        if lead is not None:
+            tensors = {**views(lead[1], lead[0].tensors), **tensors}
         pieces = kinds_of(found).pieces if self._shards is not NONE else {}
         return Loading(
             self._state, found.metadata, tensors, self._shards, pieces, hands=self._hands
         )
 
 
-def _let_go(buffer: mmap.mmap) -> None:
-    """Take a mapping's pages back, which a mapping that is closed does under Python's lock."""
-    address = torch.frombuffer(buffer, dtype=torch.uint8).data_ptr()
-    advise(address, len(buffer), DONT_NEED)
+def _is(seen: Glimpse | None, buffer: mmap.mmap, lead: tuple[Snapshot, mmap.mmap] | None) -> bool:
+    """Whether what was seen before is what the sidecar names."""
+    if seen is None or buffer is not seen.buffer:
+        return False
+    return (lead[1] if lead else None) is (seen.lead.buffer if seen.lead else None)
+
+
+def _let_go(*buffers: mmap.mmap) -> None:
+    """Take mappings' pages back, which a mapping that is closed does under Python's lock."""
+    for buffer in buffers:
+        address = torch.frombuffer(buffer, dtype=torch.uint8).data_ptr()
+        advise(address, len(buffer), DONT_NEED)

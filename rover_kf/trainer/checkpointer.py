@@ -138,7 +138,8 @@ class Checkpointer:
         self._places.attend(state)
         with without_collection():
             reply = self._bring_into(state, self._recovery)
-        self._saver.prepare(state, reply.snapshot_bytes if reply.step is not None else None)
+        known = reply.snapshot_bytes if reply.step is not None else None
+        self._saver.prepare(state, known, light=bool(reply.lead))
         self._last_step_at = time.monotonic()
         self._count.restored(reply.step)
         return self._count.last
@@ -147,7 +148,9 @@ class Checkpointer:
         shards = live_shards(state, replicated=self._replicated)
         threads = cores.share(self._settings.local_world_size)
         with Anticipation(self._settings, state, shards, threads) as anticipation:
-            reply = sidecar.bring(shards.wanted(), anticipation.look)
+            wanted = shards.wanted()
+            ranks = 1 if wanted else self._slot_ranks
+            reply = sidecar.bring(wanted, anticipation.look, ranks=ranks)
             if reply.step is not None:
                 anticipation.finish(reply)
                 self.restored_from = reply.source
@@ -168,7 +171,7 @@ class Checkpointer:
             self._outside.say()
             return None
         self._begin()
-        found: dict[str, object] | None = self._recovery.look()
+        found: dict[str, object] | None = self._recovery.look(self._slot_ranks)
         return found
 
     def bring(self, wanted: tuple[Wanted, ...] = ()) -> RestoreReply:
@@ -392,6 +395,10 @@ class Checkpointer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def _slot_ranks(self) -> int:
+        return self._settings.slot_ranks if self._replicated else 1
 
     @property
     def is_late(self) -> bool:

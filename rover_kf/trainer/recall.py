@@ -41,10 +41,11 @@ class Recall:
 
     Args:
         replicated: as for take_apart.
+        ranks: likewise.
     """
 
-    def __init__(self, *, replicated: bool = True) -> None:
-        self._replicated = replicated
+    def __init__(self, *, replicated: bool = True, ranks: int = 1) -> None:
+        self._replicated, self._ranks = replicated, ranks
         self._known: list[Section] = []
         self._metadata: Mapping[str, str] = {}
         self._written: Mapping[str, str] = {}
@@ -52,6 +53,7 @@ class Recall:
         self._between_escaped: Sequence[str] = ()
         self._located: list[Addresses | None] = []
         self._shards = NONE
+        self._kept = (ranks, frozenset[str]())
         self.era = 0
         """Grows with every start; in one era names, shapes and types stay."""
 
@@ -70,7 +72,7 @@ class Recall:
             located = [locate(section.tensors) if trusting else None for section in seen]
         except (Unplain, Unlocated):
             self.era += 1
-            return states.take_apart(state, replicated=self._replicated)
+            return self._apart(state)
         then, self._located = self._located, []
         pairs = itertools.zip_longest(located, then)
         assumed = [now is not None and now == before for now, before in pairs]
@@ -89,8 +91,15 @@ class Recall:
         tensors = [*itertools.chain.from_iterable(section.tensors for section in seen)]
         at = joined(located) if trusting else None
         named = Named([known.names for known in renewed], tensors, at)
+        ranks, left = self._kept
         return Parts(
-            named, self._metadata, self._shards, written=self._written, assumed=any(assumed)
+            named,
+            self._metadata,
+            self._shards,
+            written=self._written,
+            assumed=any(assumed),
+            ranks=ranks,
+            left=left,
         )
 
     def forget(self) -> None:
@@ -124,8 +133,11 @@ class Recall:
             renewed.append(again)
         return renewed
 
+    def _apart(self, state: Mapping[str, object]) -> Parts:
+        return states.take_apart(state, replicated=self._replicated, ranks=self._ranks)
+
     def _start(self, state: Mapping[str, object], seen: list[Section]) -> Parts:
-        parts = states.take_apart(state, replicated=self._replicated)
+        parts = self._apart(state)
         tree = json.loads(parts.metadata[STATE_KEY])
         known = [_found(section, tree) for section in seen]
         between = _between(known)
@@ -145,6 +157,7 @@ class Recall:
         self._between = between
         self._between_escaped = [inside(text) for text in between]
         self._metadata, self._shards = parts.metadata, parts.shards
+        self._kept = parts.ranks, parts.left
         self._written = {key: compact(text) for key, text in parts.metadata.items()}
         self.era += 1
         return parts

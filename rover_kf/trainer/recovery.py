@@ -44,13 +44,16 @@ class Recovery:
 
     def __init__(self, settings: TrainerSettings, link: Link) -> None:
         self._settings, self._link = settings, link
-        self._looked_at: RestoreReply | None = None
+        self._looked_at: tuple[RestoreReply, int] | None = None
+        """What ``look`` was answered, and the ranks that it asked for."""
 
     def bring(
         self,
         wanted: tuple[Wanted, ...] = (),
         meanwhile: Meanwhile | None = None,
         refused: tuple[Refused, ...] = (),
+        *,
+        ranks: int = 1,
     ) -> RestoreReply:
         """Have a slot filled with the step that all ranks have in common.
 
@@ -59,24 +62,30 @@ class Recovery:
             meanwhile: what to do while the sidecar looks for it.
             refused: steps that were brought in this round and could not be taken, the newest
                 refusal last; only in a world of one process.
+            ranks: of the pod that start from the slot (rover_kf.checkpoint.kinds); 0: it has what
+                is this rank's own, and ``lead`` of the reply names that which has the rest.
 
         Raises:
             SidecarUnavailable: it does not answer.
             CheckpointError: a rank does not ask, or nothing fits this world.
         """
         known, self._looked_at = self._looked_at, None
-        if known is not None and not wanted and not refused:
-            return known
-        return self._ask(wanted, meanwhile, refused)
+        if known is not None and known[1] == ranks and not wanted and not refused:
+            return known[0]
+        return self._ask(wanted, meanwhile, refused, ranks)
 
-    def look(self) -> Any:
+    def look(self, ranks: int = 1) -> Any:
         """The plain values of what ``bring`` brings, its tensors as None; None: there is nothing.
+
+        Args:
+            ranks: as ``bring`` will be given.
 
         Raises:
             SidecarUnavailable: it does not answer.
             CheckpointError: a rank does not ask, or nothing fits this world.
         """
-        reply = self._looked_at = self._ask(())
+        reply = self._ask((), ranks=ranks)
+        self._looked_at = reply, ranks
         if reply.step is None:
             return None
         with opened(reply) as (found, _):
@@ -87,6 +96,7 @@ class Recovery:
         wanted: tuple[Wanted, ...],
         meanwhile: Meanwhile | None = None,
         refused: tuple[Refused, ...] = (),
+        ranks: int = 1,
     ) -> RestoreReply:
         settings = self._settings
         return self._link.ask(
@@ -98,6 +108,7 @@ class Recovery:
                 settings.round,
                 wanted,
                 refused,
+                ranks,
             ),
             RestoreReply,
             timeout=_RESTORE_SECONDS,
@@ -115,22 +126,56 @@ class Glimpse:
     found: Snapshot
     buffer: mmap.mmap
     """Its bytes; they are the snapshot's as long as the seal stands."""
+    lead: Glimpse | None = None
+    """Of the pod's first rank, where that has what all ranks hold alike."""
 
 
 def glimpse(settings: TrainerSettings) -> Glimpse | None:
     """The newest step in this rank's own memory, which most often is the one to go on from."""
     if settings.home is None:
         return None
-    arena = Arena(settings.home / names.ARENA_DIR / str(settings.local_rank))
+    arenas = settings.home / names.ARENA_DIR
+    arena = Arena(arenas / str(settings.local_rank))
     try:
         for seal in arena.sealed():
-            path = arena.slot_path(seal.slot)
-            with path.open("rb") as file:
-                found, buffer = _read(file.fileno(), seal.length)
-            return Glimpse(path, seal, found, buffer)
+            seen = _glimpse(arena, seal)
+            if seal.ranks:
+                return seen
+            first = Arena(arenas / "0")
+            for other in first.sealed():
+                if other.ranks and (other.step, other.round) == (seal.step, seal.round):
+                    return dataclasses.replace(seen, lead=_glimpse(first, other))
+            return None
     except (OSError, ValueError, errors.TornSnapshot) as reason:
         _log.debug("nothing to see in %s: %s", arena.directory, reason)
     return None
+
+
+def _glimpse(arena: Arena, seal: Seal) -> Glimpse:
+    path = arena.slot_path(seal.slot)
+    with path.open("rb") as file:
+        return Glimpse(path, seal, *_read(file.fileno(), seal.length))
+
+
+@contextlib.contextmanager
+def opened_lead(
+    reply: RestoreReply, seen: Glimpse | None = None
+) -> Iterator[tuple[Snapshot, mmap.mmap] | None]:
+    """The slot of the pod's first rank, where that has the rest; pinned meanwhile.
+
+    Args:
+        reply: the sidecar's.
+        seen: as for ``opened``.
+
+    Raises:
+        TornSnapshot: the slot no longer holds that step.
+    """
+    if not reply.lead:
+        yield None
+        return
+    first = dataclasses.replace(reply, path=reply.lead, snapshot_bytes=reply.lead_bytes)
+    with opened(first, seen.lead if seen else None) as found:
+        yield found
 
 
 @contextlib.contextmanager

@@ -87,6 +87,7 @@ class Reporter:
             snapshot_bytes=seal.length,
             replicated=seal.replicated,
             pieces=seal.pieces,
+            ranks=seal.ranks,
             copy_seconds=copy_seconds,
         )
         self._seals.append(message)

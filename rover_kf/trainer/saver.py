@@ -44,6 +44,14 @@ Told = Callable[[Seal, float], None]
 """Takes a seal and the seconds that its copy took, in whatever thread ended it."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a snapshot's seal says of its tensors, as the record has it."""
+
+    pieces: bool
+    ranks: int
+
+
 class Saver:
     """One a training process.
 
@@ -67,7 +75,7 @@ class Saver:
         self._settings, self._told, self._replicated = settings, told, replicated
         self.way = Way(settings, asked=overlap)
         self._slots, self._streams = Slots(ask_arena), Streams()
-        self._recall = Recall(replicated=replicated)
+        self._recall = Recall(replicated=replicated, ranks=settings.slot_ranks)
         self.turn = Turn()
         """Of the calls that wait for a copy."""
         self._overlap, self._owned = Overlap(self.turn), Owned()
@@ -81,12 +89,15 @@ class Saver:
         self.unsaved: int | None = None
         """Such a step, until the next save."""
 
-    def prepare(self, state: Mapping[str, object], known_bytes: int | None = None) -> None:
+    def prepare(
+        self, state: Mapping[str, object], known_bytes: int | None = None, *, light: bool = False
+    ) -> None:
         """Get slots in the background, with room for what optimizers have yet to make.
 
         Args:
             state: as it will be saved.
             known_bytes: of its snapshot, if one was restored: nothing has to be taken apart then.
+            light: whether that one has the rank's own tensors alone.
 
         Raises:
             UnsupportedState: a value cannot be stored; the message has its path.
@@ -94,7 +105,9 @@ class Saver:
         if known_bytes is None:
             parts = self._recall.take_apart(state)
             known_bytes = snapshot.plan(parts.entries(), parts.metadata).length
-        self._slots.prepare(known_bytes + foresight.bytes_to_come(state))
+            light = not parts.ranks
+        to_come = 0 if light else foresight.bytes_to_come(state)
+        self._slots.prepare(known_bytes + to_come)
 
     def save(
         self, step: int, state: Mapping[str, object], measured: Mapping[str, str] | None = None
@@ -160,7 +173,8 @@ class Saver:
         plan, head = self._plans.fit(self._recall.era, parts, late)
         room = Room(self._slots, pinned=on_device)
         begun = time.perf_counter()
-        seal = functools.partial(self._seal, room, plan.layout.length, parts.in_pieces, begun)
+        kind = _Kind(parts.in_pieces, parts.ranks)
+        seal = functools.partial(self._seal, room, plan.layout.length, kind, begun)
         source = Source(step, listed(parts.tensors), at, on_device=on_device)
         try:
             rest = self._copy(plan, room, source, functools.partial(_head, room, head), seal)
@@ -248,7 +262,7 @@ class Saver:
         self,
         room: Room,
         length: int,
-        pieces: bool,  # noqa: FBT001 - bound by position
+        kind: _Kind,
         begun: float,
         watched: Watch,
         error: BaseException | None,
@@ -263,8 +277,9 @@ class Saver:
                 rank=self._settings.rank,
                 world_size=self._settings.world_size,
                 round_=self._settings.round,
-                replicated=self._replicated and not pieces,
-                pieces=pieces,
+                replicated=self._replicated and not kind.pieces and kind.ranks > 0,
+                pieces=kind.pieces,
+                ranks=kind.ranks,
             )
         self.sealed += 1
         self._told(seal, time.perf_counter() - begun)

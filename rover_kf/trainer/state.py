@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from rover_kf import errors
-from rover_kf.checkpoint import kinds, plain
+from rover_kf.checkpoint import kinds, plain, snapshot
 from rover_kf.checkpoint.snapshot import STATE_KEY, Entry
+from rover_kf.checkpoint.split import common_of
 from rover_kf.trainer import module_versions, shards
 from rover_kf.trainer.module_versions import Versions
 from rover_kf.trainer.shards import Shard, Shards
@@ -70,6 +71,10 @@ class Parts:
     """Texts of the metadata as JSON, of those that are known from the last time."""
     assumed: bool = False
     """Shapes and types were not looked at: the tensors are where they were the last time."""
+    ranks: int = 1
+    """Of the pod that start from them (rover_kf.checkpoint.kinds)."""
+    left: frozenset[str] = frozenset()
+    """Names of those that the pod's first rank saves."""
 
     @property
     def in_pieces(self) -> bool:
@@ -78,10 +83,14 @@ class Parts:
 
     def entries(self) -> tuple[Entry, ...]:
         """What a layout is planned from, in the tensors' order."""
-        return tuple(
-            Entry(name, dtype_name(t.dtype), tuple(t.shape), t.element_size())
-            for name, t in self.tensors.items()
-        )
+        return tuple(_entries(self.tensors, self.tensors.keys() - self.left))
+
+
+def _entries(tensors: Mapping[str, torch.Tensor], names: Container[str]) -> Iterator[Entry]:
+    for name, tensor in tensors.items():
+        if name in names:
+            shape, width = tuple(tensor.shape), tensor.element_size()
+            yield Entry(name, dtype_name(tensor.dtype), shape, width)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -114,24 +123,25 @@ def unwrap(value: object) -> object:
     return value.module if isinstance(value, wrappers) else value
 
 
-def take_apart(state: Mapping[str, object], *, replicated: bool = True) -> Parts:
+def take_apart(state: Mapping[str, object], *, replicated: bool = True, ranks: int = 1) -> Parts:
     """Name every tensor and encode the rest.
 
     Args:
         state: of one rank.
         replicated: whether parameters and optimizer state are the same on every rank (DDP).
+        ranks: of the pod that start from it, where they are (rover_kf.checkpoint.kinds).
 
     Raises:
         UnsupportedState: a value cannot be stored; the message has its path.
     """
-    return _Apart(replicated).take(state)
+    return _Apart(replicated, ranks).take(state)
 
 
 class _Apart:
     """One state on its way apart."""
 
-    def __init__(self, replicated: bool) -> None:  # noqa: FBT001 - its only argument
-        self._replicated = replicated
+    def __init__(self, replicated: bool, ranks: int) -> None:  # noqa: FBT001 - of one caller
+        self._replicated, self._ranks = replicated, ranks
         self._tensors: dict[str, torch.Tensor] = {}
         self._own: set[str] = set()
         self._exact: dict[str, Shard] = {}
@@ -142,13 +152,18 @@ class _Apart:
         """All of it."""
         tree = plain.encode(dict(state), self._leaf)
         pieces = {name: shard.piece for name, shard in self._exact.items()}
+        ranks = self._ranks if self._replicated and not pieces else 1
+        left = frozenset[str]() if ranks else frozenset(self._tensors.keys() - self._own)
+        common = common_of(snapshot.in_order(_entries(self._tensors, left))) if not ranks else 0
+        told = kinds.Kinds(frozenset(self._own), pieces, ranks=ranks, common=common)
         metadata = {
             STATE_KEY: json.dumps(tree, separators=(",", ":")),
-            kinds.KEY: kinds.Kinds(frozenset(self._own), pieces).to_text(),
+            kinds.KEY: told.to_text(),
         }
         if self._versions:
             metadata[module_versions.KEY] = module_versions.to_text(self._versions)
-        return Parts(self._tensors, metadata, Shards(self._exact, self._parameters))
+        layouts = Shards(self._exact, self._parameters)
+        return Parts(self._tensors, metadata, layouts, ranks=ranks, left=left)
 
     def _leaf(self, path: str, value: object) -> Any:
         value = unwrap(value)

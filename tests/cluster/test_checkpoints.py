@@ -35,11 +35,15 @@ _ONE_A_NODE = {
 @pytest.fixture
 def start(cluster, namespace, with_trainer, shared_claim):
     """Starts FSDP2 training by two pods on two nodes, others than the one to avoid if possible; or
-    by three that keep a parity."""
+    by three that keep a parity; or DDP by two ranks in each of two pods."""
     shared_claim(jobs.CLAIM)
 
     def begin(
-        avoided: str = "", *, parity: bool = False, policy: Mapping[str, str] | None = None
+        avoided: str = "",
+        *,
+        parity: bool = False,
+        ddp: bool = False,
+        policy: Mapping[str, str] | None = None,
     ) -> RunningJob:
         manifest = jobs.digits(namespace)
         manifest["metadata"]["annotations"] |= policy or {}
@@ -51,7 +55,8 @@ def start(cluster, namespace, with_trainer, shared_claim):
             manifest["metadata"]["annotations"]["rover-kf.io/checkpoint.parity-group"] = "3"
             manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 3
         pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-        pod["containers"][0]["command"] = ["torchrun", "/tools/sharded.py"]
+        pod["containers"][0]["command"] = ["torchrun", "/tools/sharded.py", *["ddp"] * ddp]
+        manifest["spec"]["nprocPerNode"] = "2" if ddp else "1"
         pod["affinity"] = {"podAntiAffinity": _ONE_A_NODE, "nodeAffinity": _rather_not(avoided)}
         apply(cluster, [with_trainer(manifest, scripts=jobs.SAMPLES, tools=jobs.TOOLS)])
         return RunningJob(cluster, namespace, manifest["metadata"]["name"])
@@ -194,6 +199,37 @@ def test_a_lost_nodes_pieces_come_back(cluster, controller, start, hurry, node_f
         assert _restored(job, victim, before) == (SAFE, digests[victim], "peer")
         assert job.pods()[victim]["spec"]["nodeName"] not in nodes.values()
         _ends_well(job, "peer", hurry)
+
+
+def test_a_lost_pods_ranks_come_back_from_one_copy(faults, start, hurry):
+    """DDP by two ranks a pod that keep what they hold alike once: the pod that takes a lost one's
+    place gets one copy of the other pod's, and both of its ranks have the very bits."""
+    job = start(ddp=True, policy={"rover-kf.io/checkpoint.copy-per": "pod"})
+    digests = _safe(job)
+    assert len(set(digests.values())) == 1
+    assert [_slots_of(job, pod) for pod in sorted(job.pods())] == [(2, 0)] * 2
+    lost = f"{job.name}-worker-1"
+    before = job.pods()[lost]["metadata"]["uid"]
+    faults.kill(job.namespace, lost, container="pytorch", number=signal.SIGSTOP)
+    _delete_at_once(job, [lost])
+    assert _restored(job, lost, before) == (SAFE, digests[lost], "peer")
+    both = eventually(
+        lambda: len(found := job.traces(lost, "restored")) == 2 and found, within=60, every=0.5
+    )
+    assert both == [(SAFE, digests[lost], "peer")] * 2
+    assert _slots_of(job, lost) == (2, 0)
+    _ends_well(job, "peer", hurry)
+
+
+def _slots_of(job: RunningJob, pod: str) -> tuple[int, ...]:
+    """For how many of the pod's ranks each one's newest slot stands."""
+    code = (
+        "import pathlib; from rover_kf.checkpoint.arena import Arena; "
+        "print([Arena(pathlib.Path(f'/rover/arena/{r}')).sealed()[0].ranks for r in (0, 1)])"
+    )
+    look = ("exec", pod, "-c", "pytorch", "--", "env", "PYTHONPATH=/rover/runtime", "python", "-c")
+    found = job.cluster.kubectl("-n", job.namespace, *look, code)
+    return tuple(map(int, re.findall(r"\d+", found)))
 
 
 def _delete_at_once(job: RunningJob, pods: list[str]) -> None:

@@ -24,10 +24,14 @@ EXAMPLES = settings(deadline=None, max_examples=400, derandomize="CI" in os.envi
 shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
 
 
+def type_of(array: np.ndarray) -> str:
+    """Its type's name in a file."""
+    return {np.dtype(kind): name for name, kind in DTYPES.items()}[array.dtype]
+
+
 def make_file(arrays: dict[str, np.ndarray], kinds: Kinds) -> bytes:
     """A snapshot's bytes."""
-    names = {np.dtype(kind): name for name, kind in DTYPES.items()}
-    entries = [Entry(n, names[a.dtype], a.shape, a.itemsize) for n, a in arrays.items()]
+    entries = [Entry(n, type_of(a), a.shape, a.itemsize) for n, a in arrays.items()]
     metadata = {KEY: kinds.to_text(), "rover.state": "{}"}
     layout = snapshot.plan(entries, metadata)
     head = snapshot.header(layout, metadata)
@@ -52,9 +56,11 @@ def written(data: bytes, rank: int, world_size: int) -> bytes:
     return file
 
 
-def assembled(files: list[bytes], own: int, wanted: tuple[Wanted, ...] = (), block: int = 7):
+def assembled(
+    files: list[bytes], own: int, wanted: tuple[Wanted, ...] = (), block: int = 7, *, ranks: int = 1
+):
     """What a rank gets, moved in blocks of a few bytes."""
-    made = assembly.plan([snapshot.read(file) for file in files], own, wanted)
+    made = assembly.plan([snapshot.read(file) for file in files], own, wanted, ranks=ranks)
     target = bytearray(made.header.ljust(made.length, b"\xee"))
     for file, copies in zip(files, made.copies, strict=True):
         for at in range(0, len(file), block):
@@ -99,6 +105,66 @@ def test_a_shared_state_is_written_once_and_comes_back_whole(state, world_size, 
     for name, array in state.items():
         np.testing.assert_array_equal(found[name], array)
     np.testing.assert_array_equal(found["rng"], own["rng"] + rank)
+
+
+def pod_slots(state: dict[str, np.ndarray], pods: list[tuple[int, bool]]) -> list[bytes]:
+    """Slots of pods of so many ranks, which keep the state once or once a rank; each has a tensor
+    of its own."""
+    shared = [Entry(name, type_of(a), a.shape, a.itemsize) for name, a in state.items()]
+    common = split.common_of(snapshot.in_order(shared))
+    slots: list[bytes] = []
+    for count, once in pods:
+        for local_rank in range(count):
+            ranks = 1 if not once else 0 if local_rank else count
+            kinds = Kinds(frozenset({"rng"}), ranks=ranks, common=0 if ranks else common)
+            own = {"rng": np.arange(5, dtype=np.uint8) + len(slots)}
+            slots.append(make_file((state if ranks else {}) | own, kinds))
+    return slots
+
+
+@EXAMPLES
+@given(
+    states(),
+    st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=3),
+    st.integers(0, 200),
+    st.data(),
+)
+def test_pods_that_keep_a_state_once_write_it_once(state, pods, small, data):
+    """Pods of any numbers of ranks, some with a copy a rank: their files hold each byte once, all
+    agree on what is shared, and any rank gets the whole, or its own alone."""
+    slots = pod_slots(state, pods)
+    world_size = len(slots)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split, "SMALL_BYTES", small)
+        shares = [split.share(snapshot.read(s), r, world_size) for r, s in enumerate(slots)]
+        files = [written(slot, rank, world_size) for rank, slot in enumerate(slots)]
+    assert len({share.common for share in shares}) == 1
+    covered = [rank + n for rank, share in enumerate(shares) for n in range(share.ranks)]
+    assert covered == list(range(world_size))
+    stored = sum(a.nbytes for file in files for n, a in read_file(file).items() if n != "rng")
+    assert stored == sum(array.nbytes for array in state.values())
+    rank = data.draw(st.integers(0, world_size - 1))
+    for ranks in (2, 0):
+        made = assembled(files, rank, block=data.draw(st.integers(1, 999)), ranks=ranks)
+        found, kinds = read_file(made), kinds_of(snapshot.read(made))
+        assert (kinds.ranks, kinds.own) == (ranks, {"rng"})
+        assert found.keys() == (state.keys() if ranks else set()) | {"rng"}
+        assert all(np.array_equal(found[name], state[name]) for name in found.keys() - {"rng"})
+        np.testing.assert_array_equal(found["rng"], np.arange(5, dtype=np.uint8) + rank)
+
+
+def test_a_light_snapshot_made_of_a_whole_one_agrees_with_it():
+    """What it leaves out is what the whole one has, in that one's order."""
+    state = {
+        "a": np.zeros(3, np.float32),
+        "b": np.zeros((2, 64), np.int64),
+        "c": np.zeros(1, np.uint8),
+    }
+    (whole, _) = pod_slots(state, [(2, True)])
+    light = assembled([whole], 0, ranks=0)
+    shares = [split.share(snapshot.read(slot), r, 2) for r, slot in enumerate((whole, light))]
+    assert [share.ranks for share in shares] == [2, 0]
+    assert shares[0].common == shares[1].common
 
 
 def cut(array: np.ndarray, parts: int, axis: int) -> list[tuple[tuple[int, ...], np.ndarray]]:
@@ -199,7 +265,7 @@ def test_all_boxes_of_two_cuts_overlap_in_all_elements(rows, columns, parts):
 
 def test_kinds_survive_their_text():
     """What the trainer writes the sidecar reads."""
-    kinds = Kinds(frozenset({"a"}), {"b": Piece((3, 4), (1, 0), 2)})
+    kinds = Kinds(frozenset({"a"}), {"b": Piece((3, 4), (1, 0), 2)}, ranks=0, common=7)
     data = make_file({"a": np.zeros(1, np.uint8), "b": np.zeros((2, 4), np.uint8)}, kinds)
     assert kinds_of(snapshot.read(data)) == kinds
     assert dataclasses.replace(kinds, own=frozenset()) != kinds

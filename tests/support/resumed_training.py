@@ -3,9 +3,9 @@
 """Ranks that train a sample's model, write down each step's loss, and kill themselves when told to.
 
 Run as a script it forks the ranks of a world for each line of its standard input, JSON: {"ranks":
-[environment, …], "way": "digits" | "char-gpt" | "fsdp", "steps": to train, "dies": step in which
-all ranks are killed, or 0, "journal": folder of what each rank has trained}. The ranks are killed
-on both sides of the step's save: some have told of it, others have not.
+[environment, …], "way": "digits" | "dropout" | "char-gpt" | "fsdp", "steps": to train, "dies": step
+in which all ranks are killed, or 0, "journal": folder of what each rank has trained}. The ranks are
+killed on both sides of the step's save: some have told of it, others have not.
 """
 
 from __future__ import annotations
@@ -31,19 +31,34 @@ import char_gpt
 import digits
 
 BATCH = 24
+
+
+class Random:
+    """Torch's random numbers, which are another on each rank."""
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"torch": torch.get_rng_state()}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        torch.set_rng_state(state["torch"])
+
+
 Loss = Callable[[nn.Module, int], torch.Tensor]
 
 
 def build(way: str, rank: int, world_size: int) -> tuple[nn.Module, Loss]:
     """The model as it is trained, and its mean loss of a step's part of this rank."""
-    if way == "digits":
+    if way in ("digits", "dropout"):
         images, labels = digits.read_digits()
 
         def told(model: nn.Module, step: int) -> torch.Tensor:
             batch = digits.batch_of(step, BATCH, len(images), 0)[rank::world_size]
             return nn.functional.cross_entropy(model(images[batch]), labels[batch])
 
-        return nn.parallel.DistributedDataParallel(digits.build_model()), told
+        inner = digits.build_model()
+        if way == "dropout":
+            inner = nn.Sequential(nn.Dropout(0.2), inner)
+        return nn.parallel.DistributedDataParallel(inner), told
     text = char_gpt.read_text()
     model: nn.Module = char_gpt.Gpt(16, 1, heads=4)
 
@@ -69,6 +84,9 @@ def train(asked: dict) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, asked["steps"])
     state: dict[str, object] = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    if asked["way"] == "dropout":
+        torch.manual_seed(100 + rank)
+        state["random"] = Random()
     checkpointer = Checkpointer()
     begun = checkpointer.restore(state)
     with pathlib.Path(asked["journal"], str(rank)).open("a") as journal:

@@ -4,10 +4,12 @@
 
 It is slow until the file HURRY is there. Its lines:
 ``trace stepped|safe|restored <step> <sha256 of this rank's pieces> [from <source>]``.
+With the argument ``ddp`` every rank holds the same.
 """
 
 import hashlib
 import pathlib
+import sys
 import time
 
 import torch
@@ -18,6 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from rover_kf import Checkpointer
 
 SAFE, LAST = 20, 36
+DDP = sys.argv[1:] == ["ddp"]
 HURRY = pathlib.Path("/checkpoints/hurry")
 
 
@@ -28,7 +31,8 @@ def digest(model, optimizer):
         state = optimizer.state.get(parameter, {})
         for tensor in (parameter, state.get("exp_avg"), state.get("exp_avg_sq")):
             if tensor is not None:
-                found.update(tensor.detach().to_local().numpy().tobytes())
+                part = tensor.detach() if DDP else tensor.detach().to_local()
+                found.update(part.numpy().tobytes())
     return found.hexdigest()
 
 
@@ -39,7 +43,10 @@ def tell(verb, step, *words):
 
 dist.init_process_group("gloo")
 model = torch.nn.Sequential(torch.nn.Linear(64, 257), torch.nn.ReLU(), torch.nn.Linear(257, 3))
-fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+if DDP:
+    model = torch.nn.parallel.DistributedDataParallel(model)
+else:
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
 optimizer = torch.optim.AdamW(model.parameters())
 state = {"model": model, "optimizer": optimizer}
 checkpointer = Checkpointer(every=SAFE)

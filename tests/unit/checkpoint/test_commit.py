@@ -132,3 +132,22 @@ def test_all_have_come_to_a_step_that_they_report_or_give_up():
     assert not commit.have_all_come(commit.give_up(ledger, newer), newer)
     unknown = dataclasses.replace(told, ranks=0)
     assert not commit.have_all_come(commit.give_up(_report(ledger).ledger, unknown), unknown)
+
+
+def _reports(*ranks: int) -> commit.Verdict:
+    """Of a world whose ranks' files have so many ranks' shares each."""
+    verdict = commit.Verdict(Ledger(), accepted=True)
+    for rank, count in enumerate(ranks):
+        verdict = _report(verdict.ledger, rank=rank, world_size=len(ranks), ranks=count)
+    return verdict
+
+
+def test_shares_of_alike_tensors_are_all_there_once():
+    """Pods of several ranks may write them all from their first one's slot, or each its own; where
+    that leaves a hole, or the same twice, nothing is committed."""
+    for whole in ((2, 0), (2, 0, 1, 1), (1, 3, 0, 0), (1, 1)):
+        assert _reports(*whole).manifest is not None
+    for torn in ((1, 0), (2, 1), (2, 0, 0, 1), (3, 0, 0, 2)):
+        verdict = _reports(*torn)
+        assert (verdict.accepted, verdict.manifest) == (False, None)
+        assert "lacking, or twice there" in verdict.reason

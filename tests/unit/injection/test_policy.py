@@ -38,6 +38,7 @@ def test_every_key_is_read():
         "checkpoint.parity-group": "4",
         "checkpoint.peer-copy": "on",
         "checkpoint.shards": "/shards",
+        "checkpoint.copy-per": "pod",
         "checkpoint.every": "20",
         "checkpoint.keep": "1",
         "checkpoint.keep-every": "1000",
@@ -97,6 +98,7 @@ def test_every_key_is_read():
         "persist_seconds": 0.0,
         "persist_steps": 200,
         "check_every": 4,
+        "copy_per": "pod",
         "arena": 2 << 30,
     }
     assert found.scaling.model_dump() == {

@@ -144,3 +144,75 @@ def test_what_cannot_be_read_is_left_alone(slots, left):
 def test_an_empty_memory(slots):
     """A new job, or a replaced pod."""
     assert not slots.look(_state(9.0)).is_ready
+
+
+class _Pod:
+    """Arenas of two ranks, of which the second one's slots have its own tensors alone."""
+
+    def __init__(self, home: pathlib.Path, stack: contextlib.ExitStack) -> None:
+        environment = {"ROVER_HOME": str(home), "LOCAL_RANK": "1"}
+        self.settings = trainer_settings.read(environment)
+        self._stack, self._home = stack, home
+        for rank in (0, 1):
+            allocation.allocate(home / "arena", rank, SLOT_BYTES, most_bytes=8 * SLOT_BYTES)
+
+    def save(self, step: int, *states_of_ranks: dict[str, object]) -> RestoreReply:
+        """Seal what each of the two has; what the sidecar would answer the second one."""
+        paths, lengths = [], []
+        for rank, (state, ranks) in enumerate(zip(states_of_ranks, (2, 0), strict=True)):
+            content = trainer_slot.written(states.take_apart(state, ranks=ranks))
+            with Arena(self._home / "arena" / str(rank)).fill() as filling:
+                os.pwrite(filling.descriptor, content, 0)
+                filling.seal(
+                    step=step, length=len(content), rank=rank, world_size=2, round_=1,
+                    replicated=bool(ranks), ranks=ranks,
+                )  # fmt: skip
+                paths.append(str(filling.path))
+            lengths.append(len(content))
+        assert lengths[1] < lengths[0]
+        return RestoreReply(
+            step, "memory", paths[1], lengths[1], 0, lead=paths[0], lead_bytes=lengths[0]
+        )
+
+    def look(self, live: dict[str, object]) -> Anticipation:
+        """The second rank's."""
+        shards = states.take_apart(live).shards
+        anticipation = self._stack.enter_context(Anticipation(self.settings, live, shards, 2))
+        anticipation.look(lambda: False)
+        return anticipation
+
+
+def _alike(value: float) -> tuple[dict[str, object], dict[str, object]]:
+    """Of two ranks: the same but for a tensor of their own."""
+    both = _state(value)
+    return {**both, "own": torch.zeros(3)}, {**both, "own": torch.full((3,), value)}
+
+
+def test_a_light_slot_is_made_ready_with_the_first_ranks(tmp_path):
+    """Its own tensor, and of the first rank's slot of the same step what all hold alike."""
+    with contextlib.ExitStack() as stack:
+        pod = _Pod(tmp_path, stack)
+        pod.save(1, *_alike(1.0))
+        first, saved = _alike(2.0)
+        reply = pod.save(2, first, saved)
+        live = _state(9.0, own=torch.zeros(3))
+        anticipation = pod.look(live)
+        assert anticipation.is_ready
+        anticipation.finish(reply)
+        assert _equal(live, saved)
+
+
+def test_a_light_slot_beside_another_step_is_not_made_ready(tmp_path):
+    """The first rank was killed before it could seal the step: it is the one before."""
+    with contextlib.ExitStack() as stack:
+        pod = _Pod(tmp_path, stack)
+        first, saved = _alike(1.0)
+        reply = pod.save(1, first, saved)
+        pod.save(2, *_alike(2.0))
+        arena = Arena(tmp_path / "arena" / "0")
+        arena.discard(arena.sealed()[0])
+        live = _state(9.0, own=torch.zeros(3))
+        anticipation = pod.look(live)
+        assert not anticipation.is_ready
+        anticipation.finish(reply)
+        assert _equal(live, saved)

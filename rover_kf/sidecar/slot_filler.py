@@ -1,0 +1,112 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A rank's slot filled with what it is to go on from: a source as it is, or several together."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import mmap
+from collections.abc import Sequence
+
+from rover_kf.api.checkpoints import ArenaRequest, RestoreRequest
+from rover_kf.checkpoint import assembly
+from rover_kf.checkpoint.arena import Filling
+from rover_kf.checkpoint.assembly import Assembly
+from rover_kf.checkpoint.control import Seal
+from rover_kf.sidecar.slot_server import SlotServer
+from rover_kf.sidecar.slots import Slots
+from rover_kf.sidecar.sources import Source, copy_into, move
+from rover_kf.sidecar.together import handed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class State:
+    """Which state a slot is filled with."""
+
+    step: int
+    round: int
+    """In which it came to be."""
+    replicated: bool
+    pieces: bool
+    ranks: int = 1
+    """Of a pod that start from the one source, if there is but one."""
+
+
+class SlotFiller:
+    """One a sidecar.
+
+    Args:
+        slots: this pod's.
+        server: of this pod's slots to others.
+    """
+
+    def __init__(self, slots: Slots, server: SlotServer) -> None:
+        self._slots, self._server = slots, server
+
+    async def fill(
+        self,
+        request: RestoreRequest,
+        sources: Sequence[Source],
+        state: State,
+        *,
+        rebuilding: bool = False,
+    ) -> Seal:
+        """Fill and seal a slot of the rank that asks.
+
+        Args:
+            request: of the rank.
+            sources: the first one has the rank's own tensors.
+            state: that the sources hold.
+            rebuilding: whether replicas or parities are still to be read.
+
+        Raises:
+            TornSnapshot: the bytes that came are not those promised.
+            CheckpointError: the sources do not hold all of it, or it does not fit.
+            StorageFailed: the storage cannot be read.
+            ClusterUnavailable: a peer cannot be reached.
+        """
+        made = await self._made(sources, request, state)
+        length = made.length if made else sources[0].length
+        cut = made is not None and made.in_pieces
+        light = not request.ranks
+        in_pieces = (state.pieces or cut) and not light
+        wanted = ArenaRequest(request.local_rank, length)
+        await asyncio.to_thread(self._slots.allocate, wanted, rebuilding=rebuilding)
+        arena = self._slots.arena(request.local_rank)
+        self._server.end_others(request.local_rank, state.step, state.round)
+        with await handed(arena.fill, Filling.close) as filling:
+            if made is None:
+                await copy_into(sources[0], filling.descriptor)
+            else:
+                await _assemble(made, sources, filling.descriptor)
+            seal = filling.seal(
+                step=state.step,
+                length=length,
+                rank=request.rank,
+                world_size=request.world_size,
+                round_=state.round,
+                replicated=state.replicated and not in_pieces and not light,
+                pieces=in_pieces,
+                ranks=1 if cut else request.ranks,
+            )
+        if made is None:
+            arena.control.write_checksum(seal, sources[0].checksum)
+        return seal
+
+    async def _made(
+        self, sources: Sequence[Source], request: RestoreRequest, state: State
+    ) -> Assembly | None:
+        """How the snapshot is put together; None: the one source is taken as it is."""
+        if len(sources) == 1 and not request.wanted and request.ranks == state.ranks:
+            return None
+        heads = [await source.head() for source in sources]
+        return await asyncio.to_thread(assembly.plan, heads, 0, request.wanted, ranks=request.ranks)
+
+
+async def _assemble(made: Assembly, sources: Sequence[Source], descriptor: int) -> None:
+    with mmap.mmap(descriptor, made.length) as mapping, memoryview(mapping) as target:
+        target[: len(made.header)] = made.header
+        for source, copies in zip(sources, made.copies, strict=True):
+            if copies:
+                await move(source, copies, target)
