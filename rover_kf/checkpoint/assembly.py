@@ -82,7 +82,12 @@ class _Goal:
 
 
 def plan(
-    sources: Sequence[Snapshot], own: int, wanted: Sequence[Wanted] = (), *, ranks: int = 1
+    sources: Sequence[Snapshot],
+    own: int,
+    wanted: Sequence[Wanted] = (),
+    *,
+    ranks: int = 1,
+    same_place: bool = False,
 ) -> Assembly:
     """Say how to make a rank's snapshot.
 
@@ -91,6 +96,8 @@ def plan(
         own: index of the one whose own tensors and plain data the rank takes.
         wanted: which boxes of pieces its training process needs; what is not named comes whole.
         ranks: of its pod that start from it (checkpoint.kinds); 0: its own tensors are enough.
+        same_place: whether the one source is of this rank in a world of this size: what is not
+            named then comes as it lies there.
 
     Raises:
         CheckpointError: no source holds a part that is needed, or the tensor has another shape.
@@ -104,7 +111,9 @@ def plan(
             if index == own or place.entry.name not in kinds[index].own:
                 box, shape = kinds[index].box(place.entry), kinds[index].shape(place.entry)
                 held.setdefault(place.entry.name, []).append(_Held(index, place, box, shape))
-    goals = {name: _goal(name, parts, wanted) for name, parts in held.items()}
+    goals = {
+        name: _goal(name, parts, wanted, same_place=same_place) for name, parts in held.items()
+    }
     common = 0
     if not ranks:
         shared = [goal.entry for name, goal in goals.items() if name not in kinds[own].own]
@@ -125,7 +134,9 @@ def plan(
     return Assembly(head, layout.length, tuple(ordered), bool(pieces))
 
 
-def _goal(name: str, parts: Sequence[_Held], wanted: Sequence[Wanted]) -> _Goal:
+def _goal(
+    name: str, parts: Sequence[_Held], wanted: Sequence[Wanted], *, same_place: bool
+) -> _Goal:
     first = parts[0]
     for other in parts[1:]:
         if (other.shape, other.place.entry.dtype) != (first.shape, first.place.entry.dtype):
@@ -133,7 +144,7 @@ def _goal(name: str, parts: Sequence[_Held], wanted: Sequence[Wanted]) -> _Goal:
                 f"{name} was saved as {first.place.entry.dtype} {first.shape} by one rank and as "
                 f"{other.place.entry.dtype} {other.shape} by another"
             )
-    box = Box((0,) * len(first.shape), first.shape)
+    box = first.box if same_place else Box((0,) * len(first.shape), first.shape)
     for wish in wanted:
         named = name.startswith(wish.name) if wish.prefix else name == wish.name
         if named and wish.shape == first.shape:

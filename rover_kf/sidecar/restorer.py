@@ -201,7 +201,10 @@ class Restorer:
         with contextlib.ExitStack() as pins:
             sources = await self._memory.open(choice, pins)
             state = State(first.step, first.round, first.replicated, first.pieces, first.ranks)
-            return await self._filler.fill(request, sources, state, rebuilding=choice.rebuilding)
+            same = len(sources) == 1 and first.world_size == request.world_size
+            return await self._filler.fill(
+                request, sources, state, rebuilding=choice.rebuilding, same_place=same
+            )
 
     async def _from_storage(
         self, request: RestoreRequest, choice: ResolveReply, store: StoredCheckpoints

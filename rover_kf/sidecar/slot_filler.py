@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import mmap
 from collections.abc import Sequence
 
@@ -51,6 +52,7 @@ class SlotFiller:
         state: State,
         *,
         rebuilding: bool = False,
+        same_place: bool = False,
     ) -> Seal:
         """Fill and seal a slot of the rank that asks.
 
@@ -59,6 +61,7 @@ class SlotFiller:
             sources: the first one has the rank's own tensors.
             state: that the sources hold.
             rebuilding: whether replicas or parities are still to be read.
+            same_place: whether the one source is of this rank in a world of this size.
 
         Raises:
             TornSnapshot: the bytes that came are not those promised.
@@ -66,7 +69,7 @@ class SlotFiller:
             StorageFailed: the storage cannot be read.
             ClusterUnavailable: a peer cannot be reached.
         """
-        made = await self._made(sources, request, state)
+        made = await self._made(sources, request, state, same_place=same_place)
         length = made.length if made else sources[0].length
         cut = made is not None and made.in_pieces
         light = not request.ranks
@@ -95,13 +98,19 @@ class SlotFiller:
         return seal
 
     async def _made(
-        self, sources: Sequence[Source], request: RestoreRequest, state: State
+        self,
+        sources: Sequence[Source],
+        request: RestoreRequest,
+        state: State,
+        *,
+        same_place: bool,
     ) -> Assembly | None:
         """How the snapshot is put together; None: the one source is taken as it is."""
         if len(sources) == 1 and not request.wanted and request.ranks == state.ranks:
             return None
         heads = [await source.head() for source in sources]
-        return await asyncio.to_thread(assembly.plan, heads, 0, request.wanted, ranks=request.ranks)
+        plan = functools.partial(assembly.plan, ranks=request.ranks, same_place=same_place)
+        return await asyncio.to_thread(plan, heads, 0, request.wanted)
 
 
 async def _assemble(made: Assembly, sources: Sequence[Source], descriptor: int) -> None:

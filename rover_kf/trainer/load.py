@@ -21,10 +21,12 @@ from rover_kf import errors
 from rover_kf.checkpoint import plain
 from rover_kf.checkpoint.kinds import Piece
 from rover_kf.checkpoint.snapshot import STATE_KEY
+from rover_kf.trainer import layouts, module_versions
 from rover_kf.trainer.copies import Copies
 from rover_kf.trainer.forms import check_lacking, check_replaceable, check_shape, converts, fitting
 from rover_kf.trainer.hands import Hands
-from rover_kf.trainer.module_versions import Versions, read, with_versions
+from rover_kf.trainer.layouts import Layout, laid
+from rover_kf.trainer.module_versions import Versions, with_versions
 from rover_kf.trainer.parameter_numbers import found_sooner
 from rover_kf.trainer.shards import NONE, Shard, Shards
 from rover_kf.trainer.state import copyable, is_stateful, unwrap
@@ -46,29 +48,31 @@ class _Parts:
     """Those that are parts of larger tensors."""
     versions: Mapping[str, Versions]
     """Of modules, by the paths of the objects that have them."""
+    layouts: Mapping[str, Layout]
+    """Of DTensors that the live state may have none of."""
     copies: Copies
 
     def view(self, name: str) -> torch.Tensor:
         """For who copies from it and lets go of it."""
         part = self.tensors[name]
         shard = self._shard(name)
-        return self._joined(shard, name, part) if shard is not None else part
+        return shard.join(name, part, self.pieces.get(name)) if shard is not None else part
 
     def copy(self, name: str) -> torch.Tensor:
         """For who may keep it; its values are there after ``copies.fill``."""
-        part = self.tensors[name]
-        shard = self._shard(name)
+        part, kept = self.tensors[name], self.pieces.get(name)
+        shard, layout = self._shard(name), self.layouts.get(name)
+        if shard is None and layout is not None and self.shards is not NONE:
+            shard, part = laid(name, layout, part, kept, self.shards)
+            kept = kept or shard.piece
         if shard is None:
             return self.copies.of(part)
         if shard.mesh.device_type != "cpu":
-            return self._joined(shard, name, part)  # which copies it to the device
-        return self._joined(shard, name, self.copies.of(part))
+            return shard.join(name, part, kept)  # which copies it to the device
+        return shard.join(name, self.copies.of(part), kept)
 
     def _shard(self, name: str) -> Shard | None:
         return self.shards.of(name, self.tensors[name], self.pieces.get(name))
-
-    def _joined(self, shard: Shard, name: str, part: torch.Tensor) -> torch.Tensor:
-        return shard.join(name, part, self.pieces.get(name))
 
 
 class Loading:
@@ -102,7 +106,8 @@ class Loading:
         except (KeyError, ValueError) as cause:
             raise errors.TornSnapshot(f"a snapshot without a state: {cause!r}") from cause
         self._copies = Copies(hands)
-        parts = _Parts(tensors, shards, pieces, read(metadata), self._copies)
+        versions, found = module_versions.read(metadata), layouts.read(metadata)
+        parts = _Parts(tensors, shards, pieces, versions, found, self._copies)
         try:
             with _for_all_modes():
                 self._place = _dict(state, tree, parts, "")

@@ -35,6 +35,13 @@ class Shard:
     sizes: tuple[int, ...]
     """Of the part that is here."""
 
+    def lies_as(self, other: Shard) -> bool:
+        """Whether the other one's layout is known with this one's."""
+        mine, others = (
+            (shard.mesh, shard.placements, shard.piece.shape) for shard in (self, other)
+        )
+        return mine == others
+
     def join(self, name: str, part: torch.Tensor, kept: Piece | None) -> torch.Tensor:
         """The part as a DTensor of this layout.
 
@@ -55,7 +62,7 @@ class Shard:
                 f"{self.piece.offsets}. Was the mesh changed at the same number of ranks? Restore "
                 "it with the mesh that saved it, or with another number of ranks"
             )
-        return _module().DTensor.from_local(  # type: ignore[no-any-return] # found at run time
+        return torch_module().DTensor.from_local(  # type: ignore[no-any-return] # found at run time
             part.to(self.mesh.device_type),
             self.mesh,
             self.placements,
@@ -118,14 +125,14 @@ def shard_of(value: torch.Tensor, path: str) -> Shard | None:
         UnsupportedState: it holds partial sums, which are no part of a tensor, or what it holds is
             not where its layout says.
     """
-    module = _module()
+    module = torch_module()
     if module is None or not isinstance(value, module.DTensor):
         return None
     placements = tuple(value.placements)
     if any(placement.is_partial() for placement in placements):
         raise errors.UnsupportedState(f"state{path} is a DTensor of partial sums; reduce it first")
     shape, mesh = tuple(value.shape), value.device_mesh
-    sizes, offsets = _place(shape, mesh, placements)
+    sizes, offsets = box_here(shape, mesh, placements)
     held = tuple(part_of(value).shape)
     if held != sizes:
         raise errors.UnsupportedState(
@@ -145,7 +152,7 @@ def shard_of(value: torch.Tensor, path: str) -> Shard | None:
 
 def part_of(value: torch.Tensor) -> torch.Tensor:
     """What this rank holds of a DTensor; any other tensor itself."""
-    module = _module()
+    module = torch_module()
     if module is not None and isinstance(value, module.DTensor):
         local: torch.Tensor = value.to_local()
         return local
@@ -154,7 +161,7 @@ def part_of(value: torch.Tensor) -> torch.Tensor:
 
 def kind() -> type[torch.Tensor] | None:
     """DTensor, if the script has loaded it."""
-    module = _module()
+    module = torch_module()
     return None if module is None else module.DTensor
 
 
@@ -168,18 +175,19 @@ def _wanted(shards: Mapping[str, Shard], *, prefix: bool) -> Iterable[Wanted]:
         yield Wanted(name, shard.piece.shape, shard.piece.offsets, shard.sizes, prefix)
 
 
-def _module() -> Any:
+def torch_module() -> Any:
+    """Of torch, with DTensor, if the script has loaded it."""
     return next((sys.modules[name] for name in _MODULES if name in sys.modules), None)
 
 
-def _place(
+def box_here(
     shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Sizes and offsets of the part that is here; what torch's own checkpoints compute it with."""
     here = mesh.get_coordinate()
     if here is not None and any(map(_is_strided, placements)):
         return _cut(shape, mesh.shape, here, placements)
-    found = importlib.import_module(f"{_module().__name__}._utils")
+    found = importlib.import_module(f"{torch_module().__name__}._utils")
     sizes, offsets = found.compute_local_shape_and_global_offset(shape, mesh, placements)
     # torch puts the offset of an empty part where it likes.
     inside = (min(begin, whole) for begin, whole in zip(offsets, shape, strict=True))

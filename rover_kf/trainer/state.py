@@ -20,7 +20,7 @@ from rover_kf import errors
 from rover_kf.checkpoint import kinds, plain, snapshot
 from rover_kf.checkpoint.snapshot import STATE_KEY, Entry
 from rover_kf.checkpoint.split import common_of
-from rover_kf.trainer import module_versions, shards
+from rover_kf.trainer import layouts, module_versions, shards
 from rover_kf.trainer.module_versions import Versions
 from rover_kf.trainer.shards import Shard, Shards
 
@@ -146,6 +146,8 @@ class _Apart:
         self._own: set[str] = set()
         self._exact: dict[str, Shard] = {}
         self._parameters: dict[str, Shard] = {}
+        self._laid: dict[str, Shard] = {}
+        """DTensors that a new process has none of."""
         self._versions: dict[str, Versions] = {}
 
     def take(self, state: Mapping[str, object]) -> Parts:
@@ -160,10 +162,12 @@ class _Apart:
             STATE_KEY: json.dumps(tree, separators=(",", ":")),
             kinds.KEY: told.to_text(),
         }
+        if self._laid:
+            metadata[layouts.KEY] = layouts.to_text(self._laid)
         if self._versions:
             metadata[module_versions.KEY] = module_versions.to_text(self._versions)
-        layouts = Shards(self._exact, self._parameters)
-        return Parts(self._tensors, metadata, layouts, ranks=ranks, left=left)
+        found = Shards(self._exact, self._parameters)
+        return Parts(self._tensors, metadata, found, ranks=ranks, left=left)
 
     def _leaf(self, path: str, value: object) -> Any:
         value = unwrap(value)
@@ -196,9 +200,19 @@ class _Apart:
         name = _name(checked(shards.part_of(value), path), path, self._tensors)
         if shard is not None:
             self._exact[name] = shard
+            parameter = self._parameter_of(name)
+            if not shared or (parameter is not None and not shard.lies_as(parameter)):
+                self._laid[name] = shard
         elif not (shared and self._replicated):
             self._own.add(name)
         return {"T": name}
+
+    def _parameter_of(self, name: str) -> Shard | None:
+        """The layout of the parameter that an optimizer keeps a tensor of."""
+        begin = name.rpartition(".")[0] if self._parameters else ""
+        while begin and begin + "." not in self._parameters:
+            begin = begin.rpartition(".")[0]
+        return self._parameters.get(begin + ".")
 
     def _know_parameters(self, path: str, optimizer: torch.optim.Optimizer) -> None:
         parameters = (p for group in optimizer.param_groups for p in group["params"])

@@ -216,6 +216,16 @@ def test_a_part_that_nobody_holds_is_said(missing, world_size):
         assembled(files, 0)
 
 
+def test_a_ranks_own_slot_keeps_the_parts_that_are_not_named():
+    """A copy of it from another pod's memory, in a world of the same size: best weights that a loop
+    keeps are no tensors of the live state, and nobody else's slot is read."""
+    array = np.arange(8, dtype=np.float32)
+    slot = snapshot.read(make_file({"w": array[4:]}, Kinds(pieces={"w": Piece((8,), (4,))})))
+    made = assembly.plan([slot], 0, (Wanted("other", (8,), (4,), (4,)),), same_place=True)
+    found = snapshot.read(made.header, made.length)
+    assert kinds_of(found).pieces == {"w": Piece((8,), (4,))}
+
+
 def test_copies_of_a_piece_go_to_storage_once():
     """Hybrid sharding holds a piece on several ranks; the first one writes it."""
     array = np.arange(8, dtype=np.float32)

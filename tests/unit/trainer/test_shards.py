@@ -47,7 +47,7 @@ def test_rows_that_two_ways_have_cut(data, tensor):
         placements = (_StridedShard(0, split_factor=tensor), Shard(0))
         for here in torch.cartesian_prod(torch.arange(data), torch.arange(tensor)).tolist():
             mesh = _Mesh((data, tensor), tuple(here))
-            sizes, offsets = shards._place((rows, 4), mesh, placements)
+            sizes, offsets = shards.box_here((rows, 4), mesh, placements)
             held = _held(rows, (data, tensor), tuple(here))
             assert sizes == (len(held), 4)
             assert not len(held) or offsets == (held[0].item(), 0)
@@ -58,7 +58,7 @@ def test_copies_of_such_rows_lie_alike():
     placements = (Replicate(), _StridedShard(0, split_factor=2), Shard(0))
     mesh = _Mesh((2, 3, 2), (1, 2, 0))
     held = _held(7, (3, 2), (2, 0))
-    assert shards._place((7,), mesh, placements)[0] == (len(held),)
+    assert shards.box_here((7,), mesh, placements)[0] == (len(held),)
 
 
 SHARD = shards.Shard(_Mesh((2,), (1,)), (Shard(0),), (3, 1), Piece((4, 3), (2, 0)), (2, 3))
