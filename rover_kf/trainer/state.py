@@ -198,13 +198,13 @@ class _Apart:
     def _tensor(self, path: str, value: torch.Tensor, *, shared: bool) -> Any:
         shard = shards.shard_of(value, path)
         name = _name(checked(shards.part_of(value), path), path, self._tensors)
+        parameter = self._parameter_of(name)
         if shard is not None:
             self._exact[name] = shard
-            parameter = self._parameter_of(name)
             if not shared or (parameter is not None and not shard.lies_as(parameter)):
                 self._laid[name] = shard
-        elif not (shared and self._replicated):
-            self._own.add(name)
+        elif not (shared and self._replicated) or (parameter is not None and value.ndim):
+            self._own.add(name)  # of a parameter in pieces it is about the piece that is here
         return {"T": name}
 
     def _parameter_of(self, name: str) -> Shard | None:

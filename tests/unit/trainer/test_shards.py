@@ -5,14 +5,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 import torch
+from own_mesh import own_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
 
 from rover_kf import errors
+from rover_kf.checkpoint import kinds
 from rover_kf.checkpoint.kinds import Piece
-from rover_kf.trainer import shards
+from rover_kf.trainer import shards, state
 
 pytestmark = pytest.mark.torch
 
@@ -83,3 +87,18 @@ def test_what_an_optimizer_keeps_whole_is_no_part():
     one = torch.zeros(1)
     assert found.of("optimizer.state.0.step", one, None) is None
     assert found.of("optimizer.state.0.exp_avg", one, Piece((2,), (1,))) is bias
+
+
+def test_what_an_optimizer_keeps_of_its_ranks_rows_alone_is_its_own():
+    """Optimizers that work on the local part keep plain tensors of it. Each rank has others, which
+    to storage must not go as shares of one tensor; a count of steps is the same everywhere."""
+    with own_mesh() as mesh:
+        model = fully_shard(torch.nn.Linear(3, 2), mesh=mesh)
+        optimizer = torch.optim.SGD(model.parameters())
+        for parameter in model.parameters():
+            moments = {"rows": torch.ones(2), "blocks": [torch.ones(4)]}
+            optimizer.state[parameter] = {"step": torch.tensor(1.0), **moments}
+        found = state.take_apart({"model": model, "optimizer": optimizer})
+    assert set(json.loads(found.metadata[kinds.KEY])["own"]) == {
+        f"optimizer.state.{index}.{name}" for index in (0, 1) for name in ("rows", "blocks.0")
+    }
