@@ -213,7 +213,9 @@ class Agent:
         until = time.monotonic() + FLUSH_PATIENCE
         while True:
             try:
-                reply = self.errands.ask(names.PATH_FLUSH, {}, Acknowledged, patience=30.0)
+                reply = self.errands.ask(
+                    names.PATH_FLUSH, {}, Acknowledged, patience=30.0, timeout=FLUSH_PATIENCE
+                )
                 done, why = reply.done, reply.reason
             except errors.RoverError as error:
                 done, why = False, str(error)
@@ -233,7 +235,9 @@ class Agent:
         if not self.last_round or left <= 0:
             return
         try:
-            reply = self.errands.ask(names.PATH_FLUSH, {}, Acknowledged, patience=0.0, limit=left)
+            reply = self.errands.ask(
+                names.PATH_FLUSH, {}, Acknowledged, patience=0.0, limit=left, timeout=left
+            )
         except errors.RoverError as error:
             say(f"the newest checkpoint may be in memory only: {error}")
             return

@@ -65,9 +65,14 @@ class Errands:
         """From now on the end is near anyway: signals no longer interrupt."""
         self._heed = False
 
-    def start(self, path: str, message: object, reply: type[T]) -> Call[T]:
-        """Send a request; its outcome comes as a Replied event."""
-        return Call(self.client, path, message, reply=reply, outcomes=self.events).start()
+    def start(
+        self, path: str, message: object, reply: type[T], timeout: float = LONGEST_POLL
+    ) -> Call[T]:
+        """Send a request; its outcome comes as a Replied event, within so many seconds."""
+        outcomes = self.events
+        return Call(
+            self.client, path, message, reply=reply, outcomes=outcomes, timeout=timeout
+        ).start()
 
     def next_event(self, timeout: float | None = None) -> Any:
         """The next event; None after the timeout.
@@ -101,6 +106,7 @@ class Errands:
         *,
         patience: float = 1e9,
         limit: float = 1e9,
+        timeout: float = LONGEST_POLL,
     ) -> T:
         """Ask until answered; retries for ``patience`` seconds while nobody answers.
 
@@ -110,6 +116,7 @@ class Errands:
             reply: what the answer is read as.
             patience: seconds.
             limit: seconds after which even a request that was received is withdrawn.
+            timeout: seconds after which an unanswered request counts as lost.
 
         Raises:
             SidecarUnavailable, ClusterUnavailable: nobody answered for so long.
@@ -118,7 +125,7 @@ class Errands:
         begun, delay = time.monotonic(), RETRY_SECONDS
         until = begun + min(patience, limit)
         while True:
-            call = self.start(path, message, reply)
+            call = self.start(path, message, reply, timeout)
             try:
                 replied = self._wait_for(call, begun + limit)
             except BaseException:

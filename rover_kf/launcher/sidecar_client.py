@@ -91,8 +91,9 @@ class Call(Generic[T]):
         *,
         reply: type[T],
         outcomes: queue.SimpleQueue[Any],
+        timeout: float = LONGEST_POLL,
     ) -> None:
-        self._connection = client.connection(LONGEST_POLL)
+        self._connection = client.connection(timeout)
         self._outcomes = outcomes
         self._request = (path, message, reply)
         self._cancelled = threading.Event()

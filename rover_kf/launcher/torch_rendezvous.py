@@ -39,7 +39,7 @@ from rover_kf.api.status import Acknowledged
 from rover_kf.launcher import drain_file, torch_processes
 from rover_kf.launcher.errands import transient
 from rover_kf.launcher.round_watch import RoundWatch
-from rover_kf.launcher.sidecar_client import SidecarClient
+from rover_kf.launcher.sidecar_client import LONGEST_POLL, SidecarClient
 
 BACKEND = "rover"
 SIDECAR_PATIENCE, END_PATIENCE, LEAVE_PATIENCE = 60.0, 600.0, 2.0
@@ -172,7 +172,9 @@ class RoverRendezvous(torch_api.RendezvousHandler):
                 if reply.action in ("closed", "retry"):
                     break
             while time.monotonic() < until:
-                flushed = self._ask(names.PATH_FLUSH, {}, Acknowledged, SIDECAR_PATIENCE)
+                flushed = self._ask(
+                    names.PATH_FLUSH, {}, Acknowledged, SIDECAR_PATIENCE, timeout=END_PATIENCE
+                )
                 if flushed.done:
                     return
                 _say(f"the newest checkpoint is not durable yet: {flushed.reason}")
@@ -197,11 +199,19 @@ class RoverRendezvous(torch_api.RendezvousHandler):
             self._watch.stop()
             self._watch = None
 
-    def _ask(self, path: str, message: object, reply: type[T], patience: float = 1e9) -> T:
+    def _ask(
+        self,
+        path: str,
+        message: object,
+        reply: type[T],
+        patience: float = 1e9,
+        *,
+        timeout: float = LONGEST_POLL,
+    ) -> T:
         until = time.monotonic() + patience
         while True:
             try:
-                return self._client.ask(path, message, reply)
+                return self._client.ask(path, message, reply, timeout=timeout)
             except errors.RoverError as error:
                 if not transient(error) or time.monotonic() > until:
                     raise

@@ -209,12 +209,16 @@ class Persister:
 
     async def _persist(self, local_rank: int, seal: Seal) -> str:
         """Write the rank's file unless it is there, and report it; why it was refused."""
-        async with self._busy:
-            durable = await self._durable(local_rank, seal)
+        # It goes on where whoever asked hangs up: who asks next takes what comes of it.
+        durable = await asyncio.shield(self._alone(local_rank, seal))
         if durable is None:
             return f"step {seal.step} was overwritten, or its round is over"
         reply = await self._peers.ask_coordinator(names.PATH_COMMIT_DURABLE, durable, Acknowledged)
         return "" if reply.done else reply.reason
+
+    async def _alone(self, local_rank: int, seal: Seal) -> Durable | None:
+        async with self._busy:
+            return await self._durable(local_rank, seal)
 
     async def _durable(self, local_rank: int, seal: Seal) -> Durable | None:
         progress = self._progress.setdefault(local_rank, _Progress())
