@@ -73,9 +73,7 @@ class Checkpoints:
     ) -> None:
         self._settings, self._peers, self._story = settings, peers, story
         self._slots, self._place = Slots(settings), place
-        self._persister = (
-            Persister(settings, self._slots, place.writer, peers, story) if place else None
-        )
+        self._persister = Persister(settings, self._slots, place, peers, story) if place else None
         self._replicas = Replicas(settings, self._slots, peers, story)
         self._kept = KeptReplicas(self._slots, story)
         self._check = ReplicaCheck(settings, self._slots, peers)

@@ -14,15 +14,15 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import Durable, GivenUp, Named, NamedRequest, WaitRequest
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.control import Seal
-from rover_kf.checkpoint.slot_content import SlotWriter
 from rover_kf.sidecar.assignments import Assignment
+from rover_kf.sidecar.place import Place
 from rover_kf.sidecar.rank_file import write
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
@@ -53,7 +53,7 @@ class Persister:
     Args:
         settings: of the sidecar; ``checkpoint_path`` is set.
         slots: this pod's.
-        storage: the job's folder.
+        place: the job's folder.
         peers: to report to the coordinator.
         story: where refusals are told.
     """
@@ -62,11 +62,11 @@ class Persister:
         self,
         settings: SidecarSettings,
         slots: Slots,
-        storage: SlotWriter,
+        place: Place,
         peers: Peers,
         story: Story,
     ) -> None:
-        self._settings, self._slots, self._storage = settings, slots, storage
+        self._settings, self._slots, self._place = settings, slots, place
         self._peers, self._story = peers, story
         self._progress: dict[int, _Progress] = {}
         self._busy = asyncio.Lock()
@@ -129,21 +129,43 @@ class Persister:
         """
         deadline = time.monotonic() + _FLUSH_SECONDS
         while True:
-            newest: int | None = None
-            for local_rank in await asyncio.to_thread(self._slots.local_ranks):
-                seals = self._slots.arena(local_rank).sealed()
-                if not seals:
-                    continue
-                newest = max(newest or 0, seals[0].step)
-                refused = await self._flushed(local_rank, seals[0], deadline)
+            held = await asyncio.to_thread(self._newest)
+            if not held:
+                return Acknowledged(reason="nothing was saved")
+            if await asyncio.to_thread(self._are_stored, held.values()):
+                return Acknowledged()
+            newest = max(seal.step for seal in held.values())
+            for local_rank, seal in held.items():
+                refused = await self._flushed(local_rank, seal, deadline)
                 if refused:
                     return await self._is_durable_anyway(newest, refused)
-            if newest is None:
-                return Acknowledged(reason="nothing was saved")
             # A coordinator that has died meanwhile has forgotten the reports: tell them again.
             reply = await self.wait_durable(newest, _LONG_POLL_SECONDS)
             if reply.done or time.monotonic() >= deadline:
                 return reply
+
+    def _newest(self) -> dict[int, Seal]:
+        """The newest seal of each local rank."""
+        ranks = self._slots.local_ranks()
+        held = {local_rank: self._slots.arena(local_rank).sealed()[:1] for local_rank in ranks}
+        return {local_rank: seals[0] for local_rank, seals in held.items() if seals}
+
+    def _are_stored(self, seals: Collection[Seal]) -> bool:
+        """Whether a checkpoint is there that has these steps or newer ones.
+
+        The coordinator, which wrote it, may have ended since: of a whole job that is told to end,
+        its pod may be the first one that has nothing left to do.
+        """
+        try:
+            whole = self._place.stored.whole()
+            for folder in whole[-1:]:
+                self._place.stored.settle(folder)
+        except errors.StorageFailed:
+            return False
+        there = {(folder.step, folder.generation) for folder in whole}
+        return all(
+            any(step >= seal.step and made >= seal.round for step, made in there) for seal in seals
+        )
 
     async def _flushed(self, local_rank: int, seal: Seal, deadline: float) -> str:
         """Persist it, at the latest by then; why that was refused."""
@@ -231,7 +253,7 @@ class Persister:
         begun = time.monotonic()
         try:
             durable = await asyncio.to_thread(
-                write, self._storage, self._slots, local_rank, seal, assignment
+                write, self._place.writer, self._slots, local_rank, seal, assignment
             )
         except errors.TornSnapshot as error:
             self._tell_torn(local_rank, seal, error)
