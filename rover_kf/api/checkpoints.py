@@ -235,6 +235,8 @@ class ResolveReply:
     """For ``parity``: those of the holdings that nobody has."""
     rebuilding: bool = False
     """Some rank of the round reads replicas or parities, which stay until then."""
+    others: tuple[Holding, ...] = ()
+    """For ``peer``: each as good as the one to take, where that one cannot be had."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ from rover_kf.checkpoint import rebuilding
 Key = tuple[int, int]
 """Step, round."""
 
+_MOST_OTHERS = 2
+"""Holders that a rank may turn to where the first one does not give; of a large world there are
+thousands."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stored:
@@ -131,10 +135,13 @@ def _source(
             return ResolveReply(holding.step, "memory", (holding,))
     holders = [h for h in chosen if h.replicated or h.rank == request.rank]
     # Spread the load of many newcomers over those who hold it.
-    holding = sorted(holders, key=lambda h: h.rank)[request.rank % len(holders)]
+    holders.sort(key=lambda h: h.rank)
+    at = request.rank % len(holders)
+    holding, *others = (*holders[at:], *holders[:at])
     if holding in rebuilds:
         return ResolveReply(holding.step, "parity", (holding,), rebuilds=(rebuilds[holding],))
-    return ResolveReply(holding.step, "peer", (holding,))
+    there = tuple(other for other in others if other not in rebuilds)
+    return ResolveReply(holding.step, "peer", (holding,), others=there[:_MOST_OTHERS])
 
 
 def _all(

@@ -193,6 +193,9 @@ class Restorer:
                 if attempt == _ATTEMPTS:
                     raise
                 _log.warning("fetching step %s again: %s", choice.step, error)
+                if choice.others:
+                    first, *others = *choice.others, *choice.holdings
+                    choice = dataclasses.replace(choice, holdings=(first,), others=tuple(others))
                 await asyncio.sleep(0.2 * attempt)
         raise AssertionError
 

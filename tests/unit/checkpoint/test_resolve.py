@@ -42,6 +42,14 @@ def test_replicated_takes_the_greatest_step_of_any_rank():
     assert resolve(requests, None)[2].holdings == (b,)
 
 
+def test_who_lacks_a_replicated_state_knows_of_others_that_hold_it():
+    """The holder that it is sent to may be out of its reach; two more are named, no thousands."""
+    held = [_held(rank, 30, world=6, replicated=True) for rank in range(5)]
+    requests = _ask(*((one,) for one in held), ())
+    reply = resolve(requests, None)[5]
+    assert (reply.source, reply.holdings, reply.others) == ("peer", (held[0],), tuple(held[1:3]))
+
+
 def test_sharded_takes_the_greatest_step_that_all_hold():
     """A step that one rank lacks is not restored by any."""
     requests = _ask((_held(0, 20), _held(0, 30)), (_held(1, 10), _held(1, 20)))

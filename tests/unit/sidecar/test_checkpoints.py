@@ -386,6 +386,42 @@ def test_what_a_peer_did_not_promise_is_never_sealed(tmp_path, fault):
         assert answers == []
 
 
+class OneAway:
+    """Three peers hold the state; the first, to which the coordinator sends, cannot be reached."""
+
+    def __init__(self, holdings: list[Holding]) -> None:
+        self.holdings, self.asked = holdings, []
+
+    async def ask_coordinator(self, *_):
+        first, *others = self.holdings
+        return ResolveReply(first.step, "peer", (first,), others=tuple(others))
+
+    @contextlib.asynccontextmanager
+    async def get(self, address, *_, **__):
+        self.asked.append(address)
+        if address == self.holdings[0].address:
+            raise errors.ClusterUnavailable(address)
+        yield FaultyStream("", BODY)
+
+
+def test_a_peer_that_cannot_be_reached_is_not_the_only_one(tmp_path):
+    """The same state is had from the next that holds it."""
+    holdings = [
+        Holding(
+            pod=f"pod-{rank}", address=f"peer-{rank}:7411", local_rank=2, rank=rank, world_size=5,
+            step=9, replicated=True, snapshot_bytes=len(BODY), checksum=crc32c.crc32c(BODY),
+        )
+        for rank in range(3)
+    ]  # fmt: skip
+    settings, peers = checkpoint_pod.settings_of(tmp_path), OneAway(holdings)
+    slots = Slots(settings)
+    given = settings, Examination(slots), None, peers, checkpoint_pod.Told()
+    restorer = Restorer(*given, server=SlotServer(slots))
+    request = RestoreRequest(local_rank=0, rank=4, world_size=5, round=4)
+    assert _content(asyncio.run(restorer.restore(request))) == BODY
+    assert peers.asked == ["peer-0:7411", "peer-1:7411"]
+
+
 def test_bad_requests_are_refused_by_name(tmp_path):
     """A body that is no message, an unknown level, a negative size: InputError or MessageError."""
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
