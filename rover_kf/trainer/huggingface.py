@@ -18,8 +18,6 @@ training process that imports more than the standard library and torch.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import logging
 import pathlib
 import tempfile
@@ -32,6 +30,7 @@ from transformers.training_args import TrainingArguments
 
 from rover_kf import errors
 from rover_kf.checkpoint import measured
+from rover_kf.trainer import trainer_text
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.generators import HeldGenerators
 
@@ -64,6 +63,7 @@ class Trainer(transformers.Trainer):
         """
         _check(self)
         position = self.flash.position()
+        self._position = None
         if position is None:
             return super().train(resume_from_checkpoint, *args, **kwargs)
         with tempfile.TemporaryDirectory(prefix="rover-position-") as folder:
@@ -76,6 +76,12 @@ class Trainer(transformers.Trainer):
     ) -> None:
         if resume_from_checkpoint != self._position:  # else FlashCallback loads it
             super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_callback_state(self) -> None:
+        super()._load_callback_state()
+        if self._position is not None and not self.args.restore_callback_states_from_checkpoint:
+            kept: Any = self.state.stateful_callbacks
+            trainer_text.give_back(kept, self.callback_handler.callbacks)
 
     def _load_best_model(self) -> None:
         self.flash.end(self.args, self.state)
@@ -201,7 +207,7 @@ class FlashCallback(transformers.TrainerCallback):
     def _state(self) -> dict[str, object]:
         trainer = self._trainer
         found = {
-            "trainer": _text(trainer),
+            "trainer": trainer_text.of(trainer.state, _exportable(trainer)),
             "model": trainer.model,
             # Accelerate's wrapper has a state of its own class; the optimizer inside has all of it.
             "optimizer": getattr(trainer.optimizer, "optimizer", trainer.optimizer),
@@ -226,16 +232,7 @@ def _check(trainer: Trainer) -> None:
         )
 
 
-def _text(trainer: Trainer) -> str:
-    """The training's state as Trainer writes it into its own checkpoints."""
-    callbacks: dict[str, Any] = {}
-    for found in (*trainer.callback_handler.callbacks, trainer.control):
-        if isinstance(found, ExportableState):
-            name = type(found).__name__
-            known = callbacks.get(name)
-            if known is None:
-                callbacks[name] = found.state()
-            else:
-                callbacks[name] = [*(known if isinstance(known, list) else [known]), found.state()]
-    plain = dataclasses.asdict(trainer.state)
-    return json.dumps({**plain, "stateful_callbacks": callbacks}, sort_keys=True)
+def _exportable(trainer: Trainer) -> list[Any]:
+    """What Trainer's own checkpoints keep besides its state."""
+    found = (*trainer.callback_handler.callbacks, trainer.control)
+    return [one for one in found if isinstance(one, ExportableState)]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -29,12 +30,24 @@ def _run(folder: pathlib.Path, world: list[dict], **options: object) -> dict:
     return {"folder": str(folder), "ranks": ranks, "plain": False, "kill_at": 0, **options}
 
 
+def _all(runs: list[dict]) -> None:
+    subprocess.run(
+        [sys.executable, SCRIPT, json.dumps(runs)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=240,
+    )
+
+
 def _told(folder: pathlib.Path) -> dict:
     return json.loads((folder / "result.json").read_text())
 
 
 def _plan(
-    folder: pathlib.Path, pods: list[checkpoint_pod.Pod], rounds: list[tuple[str, int]]
+    folder: pathlib.Path,
+    pods: list[checkpoint_pod.Pod],
+    rounds: list[tuple[str, int]],
+    **options: object,
 ) -> Iterator[dict]:
     """Rounds of one job, each with the way that its model is held and the step that it is killed
     after, and at last the same by transformers' own Trainer."""
@@ -44,9 +57,19 @@ def _plan(
             pod.environment(rank=rank, world_size=len(pods), round_=round_)
             for rank, pod in enumerate(pods)
         ]
-        held = {"way": way} if way else {}
+        held = {**options, "way": way} if way else options
         yield _run(folder / f"round-{round_}", world, kill_at=kill_at, **held)
     yield _run(folder / "plain", world, plain=True, **held)
+
+
+def _alike(folder: pathlib.Path) -> dict:
+    """What an undisturbed training of transformers' own told, and the killed one as well."""
+    ends = sorted(folder.glob("*/result.json"))
+    plain, resumed = (_told(path.parent) for path in ends)
+    assert resumed.pop("source") == "memory"
+    del plain["source"]
+    assert resumed == plain
+    return plain
 
 
 def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
@@ -76,20 +99,11 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
         runs.append(_run(tmp_path / "by-two", worlds[0], kill_at=3))
         runs.append(_run(tmp_path / "by-one", worlds[1], twice=True))
         runs.append(_run(tmp_path / "refused", worlds[1], refused=True))
-        subprocess.run(
-            [sys.executable, SCRIPT, json.dumps(runs)],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            check=True,
-            timeout=240,
-        )
+        _all(runs)
         step, measured = less[0].measured()
         slots = [Arena(pods[0].settings.home / "arena" / "0").sealed() for pods in (cut, own)]
     for name, steps in (("of-1", 16), ("of-2", 8), ("halves", 8), ("own-halves", 8)):
-        ends = sorted((tmp_path / name).glob("*/result.json"))
-        plain, resumed = (_told(path.parent) for path in ends)
-        assert resumed.pop("source") == "memory"
-        del plain["source"]
-        assert resumed == plain
+        plain = _alike(tmp_path / name)
         assert plain["steps"] == steps == len(set(plain["losses"]))
         print(f"\n{name}: {steps} steps, killed, the same bits")
     assert all(seal.pieces for sealed in slots for seal in sealed)
@@ -99,3 +113,24 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
     assert (step, measured["eval_loss"]) == (16, alone["judged"][-1])
     # Two steps of four an epoch, then nine batches of 23: the third step of eight.
     assert alone["epochs"][:3] == [1 / 4, 2 / 4, 9 / 23]
+
+
+WAYS = {
+    # No evaluation is better by so much than the first: the third one stops it.
+    "stopped": ([3, 5], 6, {"patience": 2, "arguments": {"metric_for_best_model": "eval_loss"}}),
+}
+
+
+def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
+    """As above, by one process. A training that would stop early counts the evaluations of before
+    the kill, too."""
+    runs = []
+    with contextlib.ExitStack() as stack:
+        for name, (kills, _, options) in WAYS.items():
+            folder = tmp_path / f"pods-{name}"
+            pods = stack.enter_context(checkpoint_pod.pods(folder, 1, checkpoint_every=1))
+            rounds = [("", kill_at) for kill_at in (*kills, 0)]
+            runs += _plan(tmp_path / name, pods, rounds, **options)
+        _all(runs)
+    for name, (_, steps, _) in WAYS.items():
+        assert _alike(tmp_path / name)["steps"] == steps, name

@@ -5,8 +5,10 @@
     huggingface_training.py RUNS
 
 RUNS is JSON: [{"ranks": [environment, …], "folder": …, "plain": transformers' own Trainer?,
-"kill_at": step at whose logging every rank is killed by SIGKILL; 0: none, "twice": train again?,
-"refused": only see what is?, "way": "ddp" | "accelerate" | "transformers": whose FSDP2 it is}, …].
+"kill_at": step at whose logging every rank is killed by SIGKILL; 0: none; -1: when all is trained,
+"twice": train again?, "refused": only see what is?, "way": "ddp" | "accelerate" | "transformers":
+whose FSDP2 it is, "stream": has the data no length?, "patience": evaluations without a better one
+until it stops early, "arguments": others of Trainer's}, …].
 Rank 0 of a run that ends leaves ``result.json`` in the folder: digests of all that was trained.
 """
 
@@ -28,8 +30,14 @@ from accelerate import PartialState
 from accelerate.utils import DistributedType
 from sharded_training import whole
 from torch.distributed.tensor import DTensor
-from torch.utils.data import Dataset
-from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
+from torch.utils.data import Dataset, IterableDataset
+from transformers import (
+    EarlyStoppingCallback,
+    LlamaConfig,
+    LlamaForCausalLM,
+    TrainerCallback,
+    TrainingArguments,
+)
 from transformers.distributed import DistributedConfig
 
 import rover_kf.trainer.huggingface
@@ -63,6 +71,13 @@ class Text(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {"input_ids": self._rows[index], "labels": self._rows[index]}
+
+
+class Stream(IterableDataset):
+    """The same without a length."""
+
+    def __iter__(self):
+        yield from map(Text().__getitem__, range(SAMPLES))
 
 
 class Kill(TrainerCallback):
@@ -115,22 +130,23 @@ def build(run: dict) -> LlamaForCausalLM:
 
 def arguments(run: dict) -> TrainingArguments:
     """The same for every way but FSDP's own."""
-    found = TrainingArguments(
-        output_dir=run["folder"],
-        num_train_epochs=EPOCHS,
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=3,
-        learning_rate=1e-2,
-        warmup_steps=2,
-        logging_steps=1,
-        eval_strategy="steps",
-        eval_steps=2,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=True,
-        **(BY_ACCELERATE if run.get("way") == "accelerate" else {}),
-    )
+    usual = {
+        "output_dir": run["folder"],
+        "num_train_epochs": EPOCHS,
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 3,
+        "learning_rate": 1e-2,
+        "warmup_steps": 2,
+        "logging_steps": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    way = BY_ACCELERATE if run.get("way") == "accelerate" else {}
+    found = TrainingArguments(**{**usual, **way, **run.get("arguments", {})})
     if run.get("way") == "accelerate":
         # For processors it forgets that FSDP was asked for: so it is told that these are GPUs.
         PartialState().distributed_type = DistributedType.MULTI_GPU
@@ -139,18 +155,21 @@ def arguments(run: dict) -> TrainingArguments:
 
 def train(run: dict) -> None:
     """One rank's."""
+    stopping = [EarlyStoppingCallback(run["patience"], 0.5)] if "patience" in run else []
     kind = transformers.Trainer if run["plain"] else rover_kf.trainer.huggingface.Trainer
     trainer = kind(
         model=build(run),
         args=arguments(run),
-        train_dataset=Text(),
+        train_dataset=Stream() if run.get("stream") else Text(),
         eval_dataset=Text(),
-        callbacks=[Kill(run["kill_at"])],
+        callbacks=[*stopping, Kill(run["kill_at"])],
     )
     if run.get("refused"):
         refused(trainer)
         return
     trainer.train()
+    if run["kill_at"] == -1:
+        os.kill(os.getpid(), signal.SIGKILL)
     parameters, moments = trainer.model.state_dict(), trainer.optimizer.state_dict()["state"]
     assert isinstance(moments[0]["exp_avg"], DTensor) == ("way" in run)
     told = {

@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The state of transformers' Trainer as the text that Trainer writes into its own checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def of(state: Any, exportable: Iterable[Any]) -> str:
+    """The text.
+
+    Args:
+        state: Trainer's.
+        exportable: callbacks, and what else has ``state()``; those of one class in their order.
+    """
+    kept: dict[str, Any] = {}
+    for found in exportable:
+        name = type(found).__name__
+        known = kept.get(name)
+        if known is None:
+            kept[name] = found.state()
+        else:
+            kept[name] = [*(known if isinstance(known, list) else [known]), found.state()]
+    return json.dumps({**dataclasses.asdict(state), "stateful_callbacks": kept}, sort_keys=True)
+
+
+def give_back(kept: Mapping[str, Any], callbacks: Iterable[Any]) -> None:
+    """Set what callbacks had counted; how they were made is the script's.
+
+    Args:
+        kept: as the text has it, by the name of a class.
+        callbacks: of this process.
+    """
+    by_name: dict[str, list[Any]] = {}
+    for callback in callbacks:
+        by_name.setdefault(type(callback).__name__, []).append(callback)
+    for name, told in kept.items():
+        states = told if isinstance(told, list) else [told]
+        for callback, one in zip(by_name.get(name, ()), states, strict=False):
+            for attribute, value in one.get("attributes", {}).items():
+                setattr(callback, attribute, value)
