@@ -77,6 +77,14 @@ class Trainer(transformers.Trainer):
         if resume_from_checkpoint != self._position:  # else FlashCallback loads it
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
+    def _init_training_state(
+        self, max_steps: int, steps_an_epoch: int, epochs: int, *rest: Any
+    ) -> tuple[int, int]:
+        found = super()._init_training_state(max_steps, steps_an_epoch, epochs, *rest)
+        if self._position is not None and self.state.global_step >= max_steps:
+            return epochs, 0  # Trainer's own resume would train a step more
+        return found
+
     def _load_callback_state(self) -> None:
         super()._load_callback_state()
         if self._position is not None and not self.args.restore_callback_states_from_checkpoint:
@@ -176,6 +184,7 @@ class FlashCallback(transformers.TrainerCallback):
     ) -> None:
         """Save the last step, if nothing before has, and report what is left."""
         del control
+        self._generators.apply()  # if no step has followed the restore
         self.end(args, state)
         self._over = True
         self.checkpointer.close()

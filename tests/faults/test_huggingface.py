@@ -118,12 +118,14 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
 WAYS = {
     # No evaluation is better by so much than the first: the third one stops it.
     "stopped": ([3, 5], 6, {"patience": 2, "arguments": {"metric_for_best_model": "eval_loss"}}),
+    # In the middle of an epoch, and restarted after its end: what followed has failed.
+    "ended": ([3, -1, -1], 11, {"arguments": {"max_steps": 11, "lr_scheduler_type": "constant"}}),
 }
 
 
 def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
     """As above, by one process. A training that would stop early counts the evaluations of before
-    the kill, too."""
+    the kill, too; one that had ended trains no more."""
     runs = []
     with contextlib.ExitStack() as stack:
         for name, (kills, _, options) in WAYS.items():
