@@ -67,5 +67,34 @@ class HeldGenerators(Generators):
             super().load_state_dict(held)
 
 
+class EpochGenerators(HeldGenerators):
+    """These, and where they were when the epoch began: its order is drawn from them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begin: dict[str, Any] = {}
+        self._again: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where all of them are, and were."""
+        return {**super().state_dict(), "epoch": self._begin}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep it for ``begin`` and ``apply``."""
+        self._again = state_dict.get("epoch", {})
+        super().load_state_dict(state_dict)
+
+    def begin(self) -> None:
+        """Before the order of an epoch is drawn; after a restore, as it was drawn before."""
+        again, self._again = self._again, {}
+        if again:
+            Generators().load_state_dict(again)
+        self._begin = Generators().state_dict()
+
+    def end(self) -> None:
+        """An epoch is over; who trains on begins another one."""
+        self._begin = Generators().state_dict()
+
+
 def _numpy() -> Any:
     return sys.modules["numpy"].random

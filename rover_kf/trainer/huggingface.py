@@ -32,7 +32,7 @@ from rover_kf import errors
 from rover_kf.checkpoint import measured
 from rover_kf.trainer import trainer_text
 from rover_kf.trainer.checkpointer import Checkpointer
-from rover_kf.trainer.generators import HeldGenerators
+from rover_kf.trainer.generators import EpochGenerators
 
 _log = logging.getLogger("rover_kf")
 
@@ -81,7 +81,9 @@ class Trainer(transformers.Trainer):
         self, max_steps: int, steps_an_epoch: int, epochs: int, *rest: Any
     ) -> tuple[int, int]:
         found = super()._init_training_state(max_steps, steps_an_epoch, epochs, *rest)
-        if self._position is not None and self.state.global_step >= max_steps:
+        if self._position is None:
+            return found
+        if self.state.global_step >= max_steps:
             return epochs, 0  # Trainer's own resume would train a step more
         return found
 
@@ -109,7 +111,7 @@ class FlashCallback(transformers.TrainerCallback):
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self.checkpointer = Checkpointer()
-        self._generators = HeldGenerators()
+        self._generators = EpochGenerators()
         self._done, self._ahead = 0, 0
         self._measured: tuple[int, dict[str, float]] = (0, {})
         self._resumes = self._over = False
@@ -171,10 +173,18 @@ class FlashCallback(transformers.TrainerCallback):
         known = before if step == state.global_step else {}
         self._measured = (state.global_step, {**known, **measured.numbers(metrics)})
 
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Have the order of an epoch that the job was in drawn as it was."""
+        del args, state, control
+        self._generators.begin()
+
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Save the last step, unless its evaluation follows."""
+        self._generators.end()
         stops = control.should_training_stop or state.global_step >= state.max_steps
         if stops and not control.should_evaluate:
             self.end(args, state)

@@ -120,12 +120,15 @@ WAYS = {
     "stopped": ([3, 5], 6, {"patience": 2, "arguments": {"metric_for_best_model": "eval_loss"}}),
     # In the middle of an epoch, and restarted after its end: what followed has failed.
     "ended": ([3, -1, -1], 11, {"arguments": {"max_steps": 11, "lr_scheduler_type": "constant"}}),
+    # Killed in the second epoch, whose order comes of random numbers that were used since.
+    "lengths": ([8, 11], 16, {"arguments": {"train_sampling_strategy": "group_by_length"}}),
 }
 
 
 def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
     """As above, by one process. A training that would stop early counts the evaluations of before
-    the kill, too; one that had ended trains no more."""
+    the kill, too; one that had ended trains no more. The order of a later
+    epoch that is sampled by length is drawn again."""
     runs = []
     with contextlib.ExitStack() as stack:
         for name, (kills, _, options) in WAYS.items():
