@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
+import sys
 import tempfile
 from typing import Any
 
@@ -48,6 +49,7 @@ class Trainer(transformers.Trainer):
         """Saves and restores; its ``checkpointer`` can be waited for."""
         self.add_callback(self.flash)
         self._position: str | None = None
+        self._stream_place = 0, 0
 
     def train(
         self,
@@ -69,6 +71,8 @@ class Trainer(transformers.Trainer):
         with tempfile.TemporaryDirectory(prefix="rover-position-") as folder:
             (pathlib.Path(folder) / _STATE_FILE).write_text(position)
             self._position = folder
+            accumulated = self.args.gradient_accumulation_steps
+            self._stream_place = trainer_text.stream_place(position, accumulated)
             return super().train(folder, *args, **kwargs)
 
     def _load_from_checkpoint(
@@ -85,6 +89,8 @@ class Trainer(transformers.Trainer):
             return found
         if self.state.global_step >= max_steps:
             return epochs, 0  # Trainer's own resume would train a step more
+        if epochs == sys.maxsize and not self.args.ignore_data_skip:
+            return self._stream_place  # it would look for it in the first pass
         return found
 
     def _load_callback_state(self) -> None:

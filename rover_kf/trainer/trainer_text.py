@@ -28,6 +28,19 @@ def of(state: Any, exportable: Iterable[Any]) -> str:
     return json.dumps({**dataclasses.asdict(state), "stateful_callbacks": kept}, sort_keys=True)
 
 
+def stream_place(text: str, accumulated: int) -> tuple[int, int]:
+    """Where data without a length had got to: whole passes, and batches of the next one.
+
+    Args:
+        text: of before.
+        accumulated: batches a step.
+    """
+    state = json.loads(text)
+    passes = int(state["epoch"])
+    # Trainer takes the whole training for the length of a pass.
+    return passes, round((state["epoch"] - passes) * state["max_steps"] * accumulated)
+
+
 def give_back(kept: Mapping[str, Any], callbacks: Iterable[Any]) -> None:
     """Set what callbacks had counted; how they were made is the script's.
 

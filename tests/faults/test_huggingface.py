@@ -122,13 +122,15 @@ WAYS = {
     "ended": ([3, -1, -1], 11, {"arguments": {"max_steps": 11, "lr_scheduler_type": "constant"}}),
     # Killed in the second epoch, whose order comes of random numbers that were used since.
     "lengths": ([8, 11], 16, {"arguments": {"train_sampling_strategy": "group_by_length"}}),
+    # Seven steps and two batches a pass; killed in the second and the third one.
+    "stream": ([12, 18], 20, {"stream": True, "arguments": {"max_steps": 20}}),
 }
 
 
 def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
     """As above, by one process. A training that would stop early counts the evaluations of before
     the kill, too; one that had ended trains no more. The order of a later
-    epoch that is sampled by length is drawn again."""
+    epoch that is sampled by length is drawn again, and a stream goes on in its later passes."""
     runs = []
     with contextlib.ExitStack() as stack:
         for name, (kills, _, options) in WAYS.items():
