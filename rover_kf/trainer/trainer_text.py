@@ -25,7 +25,14 @@ def of(state: Any, exportable: Iterable[Any]) -> str:
             kept[name] = found.state()
         else:
             kept[name] = [*(known if isinstance(known, list) else [known]), found.state()]
-    return json.dumps({**dataclasses.asdict(state), "stateful_callbacks": kept}, sort_keys=True)
+    plain = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    return json.dumps({**plain, "stateful_callbacks": kept}, sort_keys=True, default=_plain)
+
+
+def _plain(value: object) -> object:
+    """What a script has logged, such as tensors and NumPy's numbers, as far as JSON has it."""
+    tolist = getattr(value, "tolist", None)
+    return tolist() if tolist is not None else str(value)
 
 
 def stream_place(text: str, accumulated: int) -> tuple[int, int]:

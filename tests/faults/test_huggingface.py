@@ -124,13 +124,15 @@ WAYS = {
     "lengths": ([8, 11], 16, {"arguments": {"train_sampling_strategy": "group_by_length"}}),
     # Seven steps and two batches a pass; killed in the second and the third one.
     "stream": ([12, 18], 20, {"stream": True, "arguments": {"max_steps": 20}}),
+    "logged": ([3], 16, {"logs": True}),
 }
 
 
 def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
     """As above, by one process. A training that would stop early counts the evaluations of before
     the kill, too; one that had ended trains no more. The order of a later
-    epoch that is sampled by length is drawn again, and a stream goes on in its later passes."""
+    epoch that is sampled by length is drawn again, and a stream goes on in its later passes.
+    A loss that is logged as a tensor is kept as a number."""
     runs = []
     with contextlib.ExitStack() as stack:
         for name, (kills, _, options) in WAYS.items():

@@ -8,7 +8,7 @@ RUNS is JSON: [{"ranks": [environment, …], "folder": …, "plain": transformer
 "kill_at": step at whose logging every rank is killed by SIGKILL; 0: none; -1: when all is trained,
 "twice": train again?, "refused": only see what is?, "way": "ddp" | "accelerate" | "transformers":
 whose FSDP2 it is, "stream": has the data no length?, "patience": evaluations without a better one
-until it stops early, "arguments": others of Trainer's}, …].
+until it stops early, "logs": does it log tensors?, "arguments": others of Trainer's}, …].
 Rank 0 of a run that ends leaves ``result.json`` in the folder: digests of all that was trained.
 """
 
@@ -80,6 +80,16 @@ class Stream(IterableDataset):
         yield from map(Text().__getitem__, range(SAMPLES))
 
 
+class Logs:
+    """A Trainer that logs more."""
+
+    def compute_loss(self, *given, **named):
+        found = super().compute_loss(*given, **named)
+        if isinstance(found, torch.Tensor):  # evaluations get the outputs with it
+            self.log({"mine": found})
+        return found
+
+
 class Kill(TrainerCallback):
     """The end that nobody announced."""
 
@@ -88,7 +98,7 @@ class Kill(TrainerCallback):
 
     def on_log(self, args, state, control, **_):
         del args, control
-        if state.global_step == self._at:
+        if 0 < state.global_step == self._at:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -157,6 +167,8 @@ def train(run: dict) -> None:
     """One rank's."""
     stopping = [EarlyStoppingCallback(run["patience"], 0.5)] if "patience" in run else []
     kind = transformers.Trainer if run["plain"] else rover_kf.trainer.huggingface.Trainer
+    if run.get("logs"):
+        kind = type("Logging", (Logs, kind), {})
     trainer = kind(
         model=build(run),
         args=arguments(run),
