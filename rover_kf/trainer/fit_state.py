@@ -15,6 +15,7 @@ import torch
 from rover_kf import errors
 
 _TENSORS = "state_dict"
+_METRICS = "callback_metrics"
 _LEFT_OUT = (
     "optimizer_states",  # saved with the optimizers themselves
     *("hyper_parameters", "hparams_name", "hparams_type"),  # the script has them
@@ -42,6 +43,7 @@ class FitState:
         own = set(map(_place, self._parameters().values()))
         made = found.pop(_TENSORS)
         found[_TENSORS] = {name: item for name, item in made.items() if _place(item) not in own}
+        found[_METRICS] = {name: value.item() for name, value in self._metrics().items()}
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -56,8 +58,15 @@ class FitState:
         connector.restore_precision_plugin_state()
         connector.restore_loops()
         connector.restore_lr_schedulers()
+        kept = state_dict.get(_METRICS, {})
+        self._metrics().update({name: torch.tensor(value) for name, value in kept.items()})
         # What ckpt_path has brought must not go over it.
         connector._loaded_checkpoint = {}  # noqa: SLF001
+
+    def _metrics(self) -> dict[str, torch.Tensor]:
+        """What was logged last, as callbacks and schedules see it."""
+        found: dict[str, torch.Tensor] = self._trainer._logger_connector._callback_metrics  # noqa: SLF001 - the property computes anew
+        return found
 
     def _parameters(self) -> dict[str, Any]:
         found: dict[str, Any] = self._trainer.lightning_module.state_dict()

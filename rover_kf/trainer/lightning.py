@@ -90,6 +90,7 @@ class FlashCheckpoint(Callback):
         self.checkpointer.restore(state)
         if self._resumes:
             FitState(trainer).load_state_dict(state["fit"])
+            trainer.num_sanity_val_steps = 0  # it would drop what was measured
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Get in between the loop over batches and its data."""
@@ -129,6 +130,7 @@ class FlashCheckpoint(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report what is left, also where all was trained already and ``fit()`` only restored."""
         del trainer, pl_module
+        self._generators.apply()  # if no batch has followed the restore
         self._over = True
         self.checkpointer.close()
 
@@ -149,6 +151,8 @@ class FlashCheckpoint(Callback):
         self._resumes = False
         on_run_start(fetcher)
         self._order.go_on(trainer, fetcher)
+        # Else no schedule that follows a metric is told of this epoch: metrics are there, too.
+        trainer.fit_loop._restarting = False  # noqa: SLF001 - as the loop does after an epoch
 
     def _advance(self, trainer: Trainer, advance: Callable[[Any], None], fetcher: Any) -> None:
         """One batch; before it is asked for, save the step before, if it is due."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -101,3 +102,20 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
     # By two an epoch of 8 batches and 3 of the next; by one the other 13 of its 16.
     assert (alone["source"], alone["steps"], len(alone["losses"])) == ("memory", 9, 24)
     assert (alone["losses again"], last) == (24 + 16, 9)
+
+
+def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
+    """As above, by one process. A learning rate that an evaluation lowers at
+    an epoch's end; what was measured is there, too, if all was trained before the kill."""
+    runs, ways = Runs(tmp_path), {"plateau": ("kill 3", "kill 9", "kill -1")}
+    with contextlib.ExitStack() as stack:
+        for way, ends in ways.items():
+            folder = tmp_path / f"pods-{way}"
+            pods = stack.enter_context(checkpoint_pod.pods(folder, 1, checkpoint_every=1))
+            runs.add(way, pods, *ends, way=way)
+            runs.add(f"{way}-plain", pods, way=way, plain=True)
+        runs.run()
+    for way, ends in ways.items():
+        plain, resumed = runs.told(f"{way}-plain"), runs.told(way, len(ends) + 1)
+        assert (resumed.pop("source"), plain.pop("source")) == ("memory", ""), way
+        assert resumed == plain, way

@@ -8,9 +8,9 @@ RUNS is JSON: [{"ranks": [environment, …], "folder": …, "end": how it ends, 
 step, "plain": without our callback?, "places": do the data loaders keep their own place?, "manual":
 is the optimization manual?, "averaged": does a callback keep averaged weights?, "twice": train on?,
 "overlap": copy while training goes on?, "older": is fit() given Lightning's file, too?,
-"refused": only see what is?}, …]. A run ends by "kill" (SIGKILL of every rank), by "drain" (the job
-changes its size), or of itself; then rank 0 leaves ``result.json`` in the folder: digests of all
-that was trained.
+"refused": only see what is?, "way": another way to train}, …]. A run ends by "kill" (SIGKILL of
+every rank), by "drain" (the job changes its size), or of itself; then rank 0 leaves ``result.json``
+in the folder: digests of all that was trained.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ from rover_kf.trainer.lightning import FlashCheckpoint
 
 SAMPLES = 50  # no multiple of batch, ranks and accumulation: the last steps of an epoch are smaller
 EPOCHS = 2
+ENDED = -1
+"""Where a run is killed once fit() has returned."""
 
 
 class Rows(Dataset):
@@ -131,6 +133,9 @@ class Network(lightning.LightningModule):
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
         if self.run.get("manual"):
             return optimizer
+        if self.run.get("way") == "plateau":  # asked at each epoch's end
+            plateau = ReduceLROnPlateau(optimizer, patience=0, threshold=0.9)
+            return {"optimizer": optimizer, "lr_scheduler": plateau, "monitor": "judged"}
         # Twice as many: alone, what two have begun takes more steps.
         steps = 2 * int(self.trainer.estimated_stepping_batches)
         cycle = {"scheduler": OneCycleLR(optimizer, 1e-2, steps), "interval": "step"}
@@ -213,6 +218,8 @@ def train(run: dict) -> None:
     trainer = trainer_of(run, judged, stopping, best, *averaged, *ours)
     older = next(pathlib.Path(folder).glob("*.ckpt"), None) if run.get("older") else None
     trainer.fit(model, data, ckpt_path=older)
+    if run["end"] == "kill" and run["at"] == ENDED:
+        os.kill(os.getpid(), signal.SIGKILL)
     if int(os.environ["RANK"]) == 0:
         told = {
             "model": digest_of(model.state_dict()),
@@ -223,6 +230,7 @@ def train(run: dict) -> None:
             "stopping": stopping.wait_count,
             "best": sorted(score.item() for score in best.best_k_models.values()),
             "number": data.number,
+            "measured": {name: value.item() for name, value in trainer.callback_metrics.items()},
             "progress": trainer.fit_loop.state_dict(),
             "steps": trainer.global_step,
             "losses": list(model.losses),
