@@ -16,6 +16,7 @@ from rover_kf import errors
 
 _TENSORS = "state_dict"
 _METRICS = "callback_metrics"
+_STOPS = "should_stop"
 _LEFT_OUT = (
     "optimizer_states",  # saved with the optimizers themselves
     *("hyper_parameters", "hparams_name", "hparams_type"),  # the script has them
@@ -35,7 +36,8 @@ class FitState:
 
     def state_dict(self) -> dict[str, Any]:
         """All of it, as Lightning names it; tensors only where hooks have made them."""
-        found: dict[str, Any] = self._trainer._checkpoint_connector.dump_checkpoint(  # noqa: SLF001 - as ModelCheckpoint reaches it
+        trainer = self._trainer
+        found: dict[str, Any] = trainer._checkpoint_connector.dump_checkpoint(  # noqa: SLF001 - as ModelCheckpoint reaches it
             weights_only=False
         )
         for key in _LEFT_OUT:
@@ -43,6 +45,7 @@ class FitState:
         own = set(map(_place, self._parameters().values()))
         made = found.pop(_TENSORS)
         found[_TENSORS] = {name: item for name, item in made.items() if _place(item) not in own}
+        found[_STOPS] = trainer.should_stop
         found[_METRICS] = {name: value.item() for name, value in self._metrics().items()}
         return found
 
@@ -58,6 +61,7 @@ class FitState:
         connector.restore_precision_plugin_state()
         connector.restore_loops()
         connector.restore_lr_schedulers()
+        trainer.should_stop = state_dict.get(_STOPS, False)
         kept = state_dict.get(_METRICS, {})
         self._metrics().update({name: torch.tensor(value) for name, value in kept.items()})
         # What ckpt_path has brought must not go over it.

@@ -105,9 +105,14 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path):
 
 
 def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
-    """As above, by one process. A learning rate that an evaluation lowers at
-    an epoch's end; what was measured is there, too, if all was trained before the kill."""
-    runs, ways = Runs(tmp_path), {"plateau": ("kill 3", "kill 9", "kill -1")}
+    """As above, by one process. A learning rate that an evaluation lowers at an epoch's end; what
+    was measured is there, too, if all was trained before the kill. What has stopped early trains
+    no more."""
+    ways = {
+        "plateau": ("kill 3", "kill 9", "kill -1"),
+        "stopped": ("kill 2", "kill -1"),
+    }
+    runs = Runs(tmp_path)
     with contextlib.ExitStack() as stack:
         for way, ends in ways.items():
             folder = tmp_path / f"pods-{way}"

@@ -211,7 +211,10 @@ def train(run: dict) -> None:
     model, data, judged = Network(run), Data(run), Judged(run)
     flash = FlashCheckpoint(overlap=run.get("overlap"))
     averaged = [WeightAveraging()] if run.get("averaged") else []
-    stopping = EarlyStopping("judged", patience=50)
+    patience = (
+        {"patience": 2, "min_delta": 1e9} if run.get("way") == "stopped" else {"patience": 50}
+    )
+    stopping = EarlyStopping("judged", **patience)
     folder, _, _ = run["folder"].rpartition("-")  # the same each round, or it begins anew
     best = ModelCheckpoint(folder, monitor="judged", save_top_k=2)
     ours = [] if run["plain"] else [flash]
