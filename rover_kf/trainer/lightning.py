@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import BaseFinetuning
 
 from rover_kf import errors
 from rover_kf.checkpoint import measured
@@ -140,6 +141,8 @@ class FlashCheckpoint(Callback):
             trainer.fit_loop.epoch_loop.restarting = False
         if not (self._resumes and trainer.fit_loop.restarted_mid_epoch):
             reset()
+            return
+        _begin_epoch(trainer)
 
     def _on_run_start(
         self, trainer: Trainer, on_run_start: Callable[[Any], None], fetcher: Any
@@ -184,3 +187,19 @@ class FlashCheckpoint(Callback):
     def _tensors(self, trainer: Trainer, module: LightningModule) -> dict[str, Any]:
         optimizers = {f"optimizer.{i}": found for i, found in enumerate(trainer.optimizers)}
         return {"model": module, **optimizers, "generators": self._generators}
+
+
+def _begin_epoch(trainer: Trainer) -> None:
+    """Call the hooks of an epoch's begin in a process that goes on in its middle.
+
+    They set what no state has: how many batches make a step, an average's own learning rate, lists
+    that the script fills.
+    """
+    module: Any = trainer.lightning_module
+    callbacks: Any = trainer.callbacks  # type: ignore[attr-defined] # every Trainer has them
+    module._current_fx_name = "on_train_epoch_start"  # noqa: SLF001 - what they log is asked for it
+    for callback in callbacks:
+        if not isinstance(callback, BaseFinetuning):  # it would change learning rates again
+            callback.on_train_epoch_start(trainer, module)
+    module.on_train_epoch_start()
+    module._current_fx_name = None  # noqa: SLF001

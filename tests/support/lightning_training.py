@@ -30,7 +30,13 @@ import lightning.pytorch as lightning
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from sharded_training import digest_of
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
@@ -115,8 +121,12 @@ class Network(lightning.LightningModule):
     def _loss(self, batch: torch.Tensor) -> torch.Tensor:
         return (self.last(self.layers(batch)) - batch.sum(1, keepdim=True)).square().mean()
 
+    def on_train_epoch_start(self) -> None:
+        self.used = []
+
     def training_step(self, batch: torch.Tensor) -> torch.Tensor:
         loss = self._loss(batch)
+        self.used.append(len(batch))
         self.losses.append(loss.item())
         self.log("loss", loss)
         if not self.automatic_optimization:
@@ -132,6 +142,8 @@ class Network(lightning.LightningModule):
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
         if self.run.get("manual"):
+            return optimizer
+        if self.run.get("way") in {"hooks", "swa"}:
             return optimizer
         if self.run.get("way") == "plateau":  # asked at each epoch's end
             plateau = ReduceLROnPlateau(optimizer, patience=0, threshold=0.9)
@@ -185,7 +197,7 @@ def trainer_of(run: dict, *callbacks: lightning.Callback, **more: object) -> lig
         devices=1,
         num_nodes=size,
         max_epochs=EPOCHS,
-        accumulate_grad_batches=1 if run.get("manual") else 3,
+        accumulate_grad_batches=1 if run.get("manual") or run.get("way") == "hooks" else 3,
         callbacks=list(callbacks),
         default_root_dir=run["folder"],
         logger=False,
@@ -218,7 +230,11 @@ def train(run: dict) -> None:
     folder, _, _ = run["folder"].rpartition("-")  # the same each round, or it begins anew
     best = ModelCheckpoint(folder, monitor="judged", save_top_k=2)
     ours = [] if run["plain"] else [flash]
-    trainer = trainer_of(run, judged, stopping, best, *averaged, *ours)
+    more = {
+        "hooks": [GradientAccumulationScheduler({0: 1, 1: 3})],
+        "swa": [StochasticWeightAveraging(1e-3, swa_epoch_start=1)],
+    }.get(run.get("way"), [])
+    trainer = trainer_of(run, judged, stopping, best, *averaged, *more, *ours)
     older = next(pathlib.Path(folder).glob("*.ckpt"), None) if run.get("older") else None
     trainer.fit(model, data, ckpt_path=older)
     if run["end"] == "kill" and run["at"] == ENDED:
