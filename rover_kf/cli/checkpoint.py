@@ -23,7 +23,7 @@ from rover_kf.inspection.differences import Difference, differences
 from rover_kf.inspection.export import Format
 from rover_kf.inspection.export import export as write
 from rover_kf.inspection.listing import listing
-from rover_kf.inspection.place import Place, locate
+from rover_kf.inspection.place import Place, absolute, locate
 from rover_kf.inspection.whole_state import WholeState, open_state
 
 PATH = click.argument("path")
@@ -163,7 +163,9 @@ def remove(path: str, steps: tuple[str, ...], force: bool) -> None:  # noqa: FBT
     a job may be writing it.
     """
     place = locate(path)
-    words = (*steps, place.named.name) if place.named else steps
+    words = [absolute(step) if "/" in step else step for step in steps]
+    if place.named:
+        words.append(place.named.name)
     if not words:
         raise errors.InputError("name what to remove: steps such as 100, or names of folders")
     folders = place.storage.folders()

@@ -79,8 +79,7 @@ def locate(path: str) -> Place:
         StorageFailed: the file system does not say what it is.
     """
     _check_url(path)
-    is_url = path.startswith(names.OBJECT_SCHEMES)
-    text = path.rstrip("/") if is_url else str(pathlib.Path(path).resolve())
+    is_url, text = path.startswith(names.OBJECT_SCHEMES), absolute(path)
     if not is_url and not _is_folder(text):
         raise errors.InputError(f"{path} is no folder; allowed: {_ALLOWED}")
     named = manifest.parse_folder(text)
@@ -93,6 +92,13 @@ def locate(path: str) -> Place:
     if not is_url:
         _check_level(place, pathlib.Path(text))
     return place
+
+
+def absolute(path: str) -> str:
+    """A path or a URL as a checkpoint's location is written."""
+    if path.startswith(names.OBJECT_SCHEMES):
+        return path.rstrip("/")
+    return str(pathlib.Path(path).resolve())
 
 
 def _is_folder(path: str) -> bool:

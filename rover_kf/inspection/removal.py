@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from rover_kf import errors
-from rover_kf.checkpoint import manifest
 from rover_kf.checkpoint.manifest import Folder
 from rover_kf.inspection.listing import UNFINISHED, Listed
 
@@ -17,15 +16,15 @@ def chosen(folders: Sequence[Folder], words: Sequence[str]) -> tuple[Folder, ...
 
     Args:
         folders: of the job.
-        words: a step, of whatever generation, or a folder's name.
+        words: a step, of whatever generation, a folder's name, or its location.
 
     Raises:
         InputError: a word names none of them.
     """
     found: dict[Folder, None] = {}
     for word in words:
-        named = manifest.parse_folder(word)
-        same = [f for f in folders if f == named or (word.isdecimal() and f.step == int(word))]
+        step = int(word) if word.isdecimal() else None
+        same = [f for f in folders if word in (f.name, f.location) or f.step == step]
         if not same:
             there = [folder.name for folder in folders]
             raise errors.InputError(f"there is no checkpoint {word!r}; there are {there}")

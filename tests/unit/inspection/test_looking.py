@@ -250,6 +250,18 @@ def test_rm_of_what_is_not_there_removes_nothing(job, call):
     assert (code, "name what to remove" in err) == (2, True)
 
 
+def test_rm_by_path_removes_that_one_alone(job, tmp_path, monkeypatch, call):
+    """As a shell completes them, relative too; one of the same name in another job is no word."""
+    other = tmp_path / "storage" / "other"
+    shutil.copytree(job.path, other)
+    code, _, err = call("rm", job.folder(1), other / SECOND)
+    assert (code, f"there is no checkpoint '{other / SECOND}'" in err) == (2, True)
+    assert (len(job.storage.whole()), len(list(other.iterdir()))) == (3, 3)
+    monkeypatch.chdir(job.path)
+    assert call("rm", ".", f"{FIRST}/", job.folder(2))[0] == 0
+    assert ([path.name for path in job.path.iterdir()], len(list(other.iterdir()))) == ([THIRD], 3)
+
+
 class Stopping(Files):
     """Ends with an error at one of its calls, as if the process had been killed there."""
 
