@@ -16,7 +16,7 @@ from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.checkpoint.manifest import Folder
 from rover_kf.cli import checkpoint_tables as tables
-from rover_kf.cli.output import printer
+from rover_kf.cli import output
 from rover_kf.inspection import removal
 from rover_kf.inspection.checking import Checked, check
 from rover_kf.inspection.differences import Difference, differences
@@ -55,7 +55,7 @@ def list_checkpoints(path: str, as_json: bool) -> None:  # noqa: FBT001 - click 
     if as_json:
         _print_json([{**codec.encode(item), "whole": not item.problem} for item in found])
     else:
-        printer().print(tables.listed(found, time.time()))
+        output.show(tables.listed(found, time.time()))
 
 
 @checkpoint.command()
@@ -69,9 +69,7 @@ def show(path: str, step: int | None, rank: int, as_json: bool) -> None:  # noqa
     if as_json:
         _print_json(tables.described(state))
         return
-    console = printer()
-    for part in tables.shown(state):
-        console.print(part)
+    output.show(*tables.shown(state))
 
 
 @checkpoint.command()

@@ -39,10 +39,8 @@ def listed(found: Iterable[Listed], now: float) -> Table:
         found: oldest first.
         now: Unix seconds.
     """
-    table = Table(box=None)
-    for name in ("step", "generation", "ranks", "state", "files", "bytes", "age", "metrics"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("", overflow="fold")
+    columns = ("step", "generation", "ranks", "state", "files", "bytes", "age", "metrics", "")
+    table = Table(*columns, box=None, collapse_padding=True)
     for item in found:
         table.add_row(
             str(item.step),

@@ -14,7 +14,7 @@ from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.decisions import Recommendation
 from rover_kf.cli import sizes
-from rover_kf.cli.output import printer
+from rover_kf.cli.output import show
 from rover_kf.cli.place import Place
 from rover_kf.client.rehearsing import DryRun
 from rover_kf.injection import quantities
@@ -74,9 +74,7 @@ def _print(found: Recommendation, form: str) -> None:
     elif form == "yaml":
         click.echo(yaml.safe_dump(codec.encode(found), sort_keys=False, width=100), nl=False)
     else:
-        console = printer()
-        for part in sizes.tables(found):
-            console.print(part)
+        show(*sizes.tables(found))
 
 
 def _amount(option: str, value: str | None) -> float | None:

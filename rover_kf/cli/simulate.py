@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 
 from rover_kf import errors
-from rover_kf.cli.output import printer
+from rover_kf.cli.output import show
 from rover_kf.report import charts, comparison, text
 from rover_kf.report.charts import Span, Words
 from rover_kf.report.comparison import Comparison
@@ -76,7 +76,7 @@ def simulate(  # noqa: PLR0917 - click passes them by name
     table = Table(*COLUMNS)
     for row in rows:
         table.add_row(*row)
-    printer().print(table)
+    show(table)
     if output is not None:
         about = (
             f"{len(found.workloads[name])} jobs of {name} on {nodes} nodes of {shape.per_node} "

@@ -5,10 +5,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
+import pty
+import re
 import shutil
+import struct
+import subprocess
+import sys
+import termios
 
 import pytest
 import stored_states
@@ -69,6 +76,38 @@ def test_names_of_metrics_are_shown_as_they_are(tmp_path, call):
     stored_states.store(storage, 1, [state], metrics={"acc[val]": 0.5, "loss[/test]": 2.0})
     code, out, _ = call("ls", tmp_path / "demo")
     assert (code, "acc[val] 0.5, loss[/test] 2" in out) == (0, True)
+
+
+def test_a_terminal_cuts_no_word(tmp_path):
+    """However narrow it is: what is wrong with a checkpoint, its step and its metrics are there."""
+    storage = open_storage(str(tmp_path), "demo")
+    metrics = {"eval_accuracy": 0.75, "perplexity": 1234.5}
+    for step in (100, 123456789):
+        stored_states.store(storage, step, [{"epoch": 1}], 1763000000, metrics=metrics)
+    (rank_file,) = (tmp_path / "demo").glob("step-000000000100-*/rank-*")
+    rank_file.unlink()
+    said = shown_on_terminal(40, "checkpoint", "ls", str(tmp_path / "demo"))
+    words = {"100", "123456789", "1763000000", "eval_accuracy", "perplexity", "whole", "missing;"}
+    assert words <= set(said.split())
+    assert "…" not in said
+
+
+def shown_on_terminal(columns: int, *words: str) -> str:
+    """What the command prints on a terminal of so many columns, without colours."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {key: os.environ[key] for key in os.environ if key not in {"COLUMNS", "LINES"}}
+    command = [sys.executable, "-m", "rover_kf.cli", *words]
+    with subprocess.Popen(command, stdout=theirs, env={**environment, "TERM": "xterm"}) as process:
+        os.close(theirs)
+        said = bytearray()
+        # The end of what is said is an error of the terminal's on Linux.
+        with contextlib.suppress(OSError):
+            while piece := os.read(ours, 4096):
+                said += piece
+        os.close(ours)
+    assert process.returncode == 0
+    return re.sub(r"\x1b\[[0-9;]*m", "", said.decode())
 
 
 def test_ls_of_nothing_says_so(tmp_path, monkeypatch, call):
