@@ -94,7 +94,11 @@ def _check_file(out: pathlib.Path, *, force: bool) -> None:
     _check_parent(out)
     if out.is_dir():
         raise errors.InputError(f"{out} is a folder; this format is one file")
-    if os.path.lexists(out) and not force:
+    if not os.path.lexists(out):
+        return
+    if not out.is_file():
+        raise errors.InputError(f"{out} exists and is no plain file; it stays")
+    if not force:
         raise errors.InputError(f"{out} exists; --force replaces it")
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import resource
 
@@ -139,7 +140,8 @@ def test_nothing_is_overwritten_without_force(three, tmp_path, call, form):
 
 
 def test_what_is_not_an_export_is_never_replaced(three, tmp_path, call):
-    """A folder in a file's place, any other folder or file in a folder's place: --force or not."""
+    """A folder, a pipe or a device (``/dev/null``) in a file's place, any other folder or file in a
+    folder's place: --force or not."""
     folder, file = tmp_path / "folder", tmp_path / "file"
     folder.mkdir()
     (folder / "precious").touch()
@@ -147,6 +149,9 @@ def test_what_is_not_an_export_is_never_replaced(three, tmp_path, call):
     for out, form in ((folder, "dcp"), (file, "dcp"), (folder, "torch"), (folder, "safetensors")):
         assert call("export", three.path, out, "--format", form, "--force")[0] == 2
     assert call("export", three.path, tmp_path / "none" / "x", "--format", "torch")[0] == 2
+    os.mkfifo(tmp_path / "pipe")
+    code, _, err = call("export", three.path, tmp_path / "pipe", "--format", "torch", "--force")
+    assert (code, (tmp_path / "pipe").is_fifo(), "is no plain file" in err) == (2, True, True)
     code, _, err = call("export", three.path, tmp_path / "new", "--format", "folder")
     assert (code, "safetensors, torch or dcp is" in err) == (2, True)
     assert (names_in(folder), file.stat().st_size) == (["precious"], 0)
