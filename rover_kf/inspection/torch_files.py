@@ -104,7 +104,7 @@ def _told(value: Any, versions: Mapping[str, Versions], path: str = "") -> Any:
     """A state whose modules' state dicts have their versions, as torch gives them."""
     if isinstance(value, dict):
         told = {key: _told(item, versions, f"{path}[{key!r}]") for key, item in value.items()}
-        return _versioned(told, versions[path]) if path in versions else told
+        return _versioned(told, versions[path]) if path in versions else type(value)(told)
     if isinstance(value, (list, tuple)):
         return type(value)(
             _told(item, versions, f"{path}[{index}]") for index, item in enumerate(value)

@@ -80,7 +80,7 @@ def _replaced(value: Any, tensor: Callable[[str], object]) -> Any:
     if isinstance(value, Reference):
         return tensor(value.name)
     if isinstance(value, dict):
-        return replaced(value, tensor)
+        return type(value)(replaced(value, tensor))  # a Counter stays one
     if isinstance(value, (list, tuple)):
         return type(value)(_replaced(item, tensor) for item in value)
     return value
