@@ -95,10 +95,10 @@ def shown(state: WholeState) -> Iterator[Table | Text]:
         f"metrics: {_metrics(content.metrics)}"
     )
     yield files
-    tensors = Table("tensor", "type", "shape", "bytes", "whose", box=None)
+    tensors, own = Table("tensor", "type", "shape", "bytes", "whose", box=None), state.own
     for place in sorted(state.content.tensors.values(), key=lambda place: place.entry.name):
         entry = place.entry
-        whose = f"rank {state.rank}'s" if entry.name in state.own else "all ranks'"
+        whose = f"rank {state.rank}'s" if entry.name in own else "all ranks'"
         shape = str(list(entry.shape))
         tensors.add_row(Text(entry.name), entry.dtype, Text(shape), str(entry.nbytes), whose)
     yield tensors
@@ -107,13 +107,14 @@ def shown(state: WholeState) -> Iterator[Table | Text]:
         plain.add_row(Text(value.name), Text(_cut(repr(value.content))))
     yield plain
     yield Text(summary(state))
-    if state.own and content.world_size > 1:
+    if own and content.world_size > 1:
         yield Text(own_note(state))
 
 
 def described(state: WholeState) -> dict[str, Any]:
     """The same for programs; plain values as docs/checkpoint-format.md encodes them."""
     places = sorted(state.content.tensors.values(), key=lambda place: place.entry.name)
+    own = state.own
     return {
         "location": state.folder.location,
         "manifest": codec.encode(state.manifest),
@@ -124,7 +125,7 @@ def described(state: WholeState) -> dict[str, Any]:
                 "dtype": place.entry.dtype,
                 "shape": list(place.entry.shape),
                 "bytes": place.entry.nbytes,
-                "own": place.entry.name in state.own,
+                "own": place.entry.name in own,
             }
             for place in places
         ],

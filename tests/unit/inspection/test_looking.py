@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import termios
+from unittest import mock
 
 import pytest
 import stored_states
@@ -25,7 +26,9 @@ from object_server import object_server, offer
 from rover_kf.checkpoint import manifest
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.files import Files
+from rover_kf.checkpoint.kinds import kinds_of
 from rover_kf.checkpoint.location import open_storage
+from rover_kf.inspection import whole_state
 
 # The S3 server may have to be compiled first: that has a limit of its own.
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300, func_only=True)]
@@ -154,6 +157,15 @@ def test_show_describes_the_whole_state(three, call):
     assert (weight["bytes"], weight["own"]) == (156_000, False)
     assert tensors[3]["model.1.running_mean"]["own"]
     assert tensors[3]["complex"]["dtype"] == "complex128"
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_show_reads_whose_tensors_are_a_few_times(three, call, monkeypatch, words):
+    """Not once for each tensor: of thousands it is a long text."""
+    read = mock.Mock(wraps=kinds_of)
+    monkeypatch.setattr(whole_state, "kinds_of", read)
+    code, out, _ = call("show", three.path, *words)
+    assert (code, out.count("exp_avg_sq"), read.call_count < 9) == (0, 6, True)
 
 
 def test_show_says_whose_values_are_shown(three, call):
