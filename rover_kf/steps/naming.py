@@ -24,10 +24,16 @@ _DIGITS = 8
 
 
 def job_name(manifest: Manifest, run: str) -> str:
-    """Name of the job of a manifest in a run; without a run it keeps its own."""
-    name = str(manifest["metadata"]["name"])
+    """Name of the job of a manifest in a run.
+
+    Without a run it keeps its own; empty: the API server makes it of ``generateName``. In a run
+    that would be another job at each attempt.
+    """
+    metadata = manifest["metadata"]
+    name = str(metadata.get("name") or "")
     if not run:
         return name
+    name = name or str(metadata["generateName"])
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), default=str)
     digest = hashlib.sha256(f"{run}\n{text}".encode()).hexdigest()[:_DIGITS]
     return f"{name[: LONGEST_NAME - _DIGITS - 1].rstrip('-')}-{digest}"
@@ -36,7 +42,8 @@ def job_name(manifest: Manifest, run: str) -> str:
 def launched(manifest: Manifest, step: Step, terms: Terms) -> dict[str, Any]:
     """The manifest as that step launches it; what it states of its lease stands."""
     metadata: dict[str, Any] = dict(manifest["metadata"])
-    metadata["name"] = job_name(manifest, step.run)
+    if name := job_name(manifest, step.run):
+        metadata["name"] = name
     metadata.setdefault("namespace", step.namespace)
     if step.run:
         metadata["annotations"] = {

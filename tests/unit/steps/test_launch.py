@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import re
 import signal
 import threading
 
@@ -342,6 +343,11 @@ def test_names_follow_from_run_and_manifest():
     assert len(made) == 4
     assert max(map(len, made)) == naming.LONGEST_NAME
     assert naming.job_name(manifest(), "") == "digits"
+    unnamed = manifest(name=None, generateName="fit-")
+    assert re.fullmatch("fit-[0-9a-f]{8}", naming.job_name(unnamed, "1"))
+    launched = naming.launched(unnamed, STEP, Terms())
+    assert launched["metadata"]["name"] == naming.job_name(unnamed, "run-1")
+    assert not naming.launched(unnamed, Step(), Terms())["metadata"]["name"]
     assert "launch-renewal" not in str(naming.launched(manifest(), Step(), Terms()))
 
 
