@@ -375,6 +375,20 @@ def test_a_sweep_gives_each_trial_its_job(manifest):
         vary_manifest.python_func(manifest, "--name 'a")
 
 
+@pytest.mark.parametrize("whole", ["python train.py", 'exec python train.py "$@"'])
+def test_arguments_that_a_shell_would_not_pass_on_are_refused(manifest, whole):
+    """What follows a line of a shell's are its own arguments: the trials would all be the same."""
+    job = yaml.safe_load(manifest)
+    (container,) = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    container.update(command=["/bin/bash", "-ec"], args=[whole])
+    if "$@" in whole:
+        container["args"].append("bash")
+        assert "--lr" in vary_manifest.python_func(yaml.safe_dump(job), "--lr 0.1")
+        return
+    with pytest.raises(errors.InputError, match="write the command as a list"):
+        vary_manifest.python_func(yaml.safe_dump(job), "--lr 0.1")
+
+
 @pytest.mark.parametrize("home", COMPONENTS, ids=lambda path: path.name)
 def test_palettes_get_the_older_format(home):
     """palette.yaml is up to date, kfp loads it, every default is a text, and its command gives each
