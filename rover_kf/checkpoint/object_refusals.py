@@ -8,6 +8,7 @@ what is named here leaves this module.
 
 from __future__ import annotations
 
+import html
 import re
 
 from rover_kf.api import names
@@ -20,13 +21,17 @@ _DENIED = re.compile(
     r"|AuthenticationFailed|AuthorizationFailure|UserNotFound|ExpiredToken|InvalidToken"
     r"|status code: 40[13]"
 )
-_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
+_NO_BUCKET = re.compile(r"NoSuchBucket|InvalidBucketName|ContainerNotFound|bucket does not exist")
 _NO_CREDENTIALS = re.compile(
-    r"169\.254\.169\.254|metadata\.google\.internal|credential error|must be specified",
+    r"169\.254\.169\.254|metadata\.google\.internal|credential error|must be specified"
+    r"|Missing (SecretAccessKey|AccessKeyId)",
     re.IGNORECASE,
 )
 _UNTRUSTED = re.compile(r"\bInvalidCertificate\b")
 _NO_HOST = re.compile(r"\bdns error\b")
+_REGION = re.compile(
+    r"AuthorizationHeaderMalformed|PermanentRedirect|redirect without LOCATION", re.IGNORECASE
+)
 _CLOCK = re.compile(r"RequestTimeTooSkewed")
 _SILENT = re.compile(r"timed out|\btimeout|error sending request|connect|request or response body")
 _FULL = re.compile(
@@ -68,7 +73,7 @@ def is_beyond_end(error: Exception) -> bool:
 def _answer(text: str) -> str:
     code, message = _CODE.search(text), _MESSAGE.search(text)
     if code:
-        return f"{code[1]}: {message[1]}" if message else code[1]
+        return f"{code[1]}: {html.unescape(message[1])}" if message else code[1]
     status = _STATUS.search(text)
     if status:
         return f"status {status[1]}"
@@ -85,6 +90,8 @@ def _advice(text: str) -> str:
         return f"make the bucket, or correct {names.PREFIX}checkpoint.path"
     if _NO_CREDENTIALS.search(text):
         return f"no usable credentials: give them in {_SECRET}"
+    if _REGION.search(text):
+        return f"AWS_REGION has to be the bucket's region; correct it in {_SECRET}"
     if _CLOCK.search(text):
         return "set the clock of the pod's node, or of the store"
     if _DENIED.search(text):

@@ -123,6 +123,22 @@ def test_denied_access_names_the_secret_but_nothing_of_it(server, monkeypatch, w
         assert hidden not in told
 
 
+@pytest.mark.usefixtures("server")
+def test_a_wrong_region_is_told_as_that(monkeypatch):
+    """The server's own sentence, without its escapes, and which variable it is about."""
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    told = _refusal(ObjectStorage(URL))
+    assert told.count('the region "eu-west-1" is wrong; expecting "us-east-1"') == 3
+    assert told.count("AWS_REGION has to be the bucket's region; correct it in the Secret") == 3
+
+
+@pytest.mark.usefixtures("server")
+def test_half_of_a_key_is_asked_for_whole(monkeypatch):
+    """As where one of the two was forgotten in the Secret."""
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    assert _refusal(ObjectStorage(URL)).count("no usable credentials: give them in the Secret") == 3
+
+
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
 def test_a_newline_after_a_value_is_no_part_of_it(server, monkeypatch, variable):
     """As of a Secret that was made of files, or by echo and base64: also where uploads end."""

@@ -47,6 +47,12 @@ Generic {{ secret: 0123 }}"""
             "no",
             "end",
         ),
+        (
+            "Error performing GET https://b.s3.local/k - Received redirect without LOCATION",
+            "",
+            "AWS_REGION",
+        ),
+        (S3.format(status=400, code="InvalidBucketName", message="No."), "No.", "correct rover-kf"),
         ("Something else at https://h/k?sig=0123&x=AKIA and more", "and more", "stays as it"),
     ],
 )
