@@ -12,7 +12,7 @@ import click
 from rover_kf import errors
 from rover_kf.api.jobs import Manifest
 from rover_kf.cli.place import Place
-from rover_kf.client import RoverClient, manifests
+from rover_kf.client import RoverClient, manifests, text_file
 from rover_kf.client.change import Change
 from rover_kf.client.manifests import Source
 from rover_kf.client.storage_pace import paced
@@ -54,7 +54,7 @@ def patch(place: Place, file: pathlib.Path, output: pathlib.Path | None, diff: b
     if output is None:
         click.echo(text, nl=False)
     else:
-        output.write_text(text, encoding="utf-8")
+        text_file.write(output, text)
 
 
 def tell_difference(rover: RoverClient, file: pathlib.Path) -> None:

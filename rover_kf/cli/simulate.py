@@ -13,6 +13,7 @@ from rich.table import Table
 
 from rover_kf import errors
 from rover_kf.cli.output import show
+from rover_kf.client import text_file
 from rover_kf.report import charts, comparison, text
 from rover_kf.report.charts import Span, Words
 from rover_kf.report.comparison import Comparison
@@ -85,7 +86,7 @@ def simulate(  # noqa: PLR0917 - click passes them by name
         )
         drawings = tuple(_drawing(policy, outcome) for policy, outcome in outcomes.items())
         page = Comparison(f"{name}: policies compared", about, COLUMNS, rows, drawings)
-        output.write_text(comparison.render(page), encoding="utf-8")
+        text_file.write(output, comparison.render(page))
 
 
 def _known(wanted: list[str], allowed: list[str], kind: str) -> list[str]:

@@ -13,7 +13,7 @@ import click
 
 from rover_kf.cli.jobs import NAME, NAMESPACE
 from rover_kf.cli.place import Place
-from rover_kf.client import trace_receiver
+from rover_kf.client import text_file, trace_receiver
 from rover_kf.client.job_name import key_of
 from rover_kf.client.present import Present
 from rover_kf.report import otlp
@@ -46,7 +46,7 @@ def trace(
     traces, spans = otlp.count(found)
     text = json.dumps(found, indent=2) + "\n"
     if output is not None:
-        output.write_text(text, encoding="utf-8")
+        text_file.write(output, text)
     if endpoint and spans and (said := trace_receiver.send(found, endpoint, os.environ)):
         click.echo(f"warning: {said}", err=True)
     if output is None and not endpoint:

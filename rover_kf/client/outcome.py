@@ -11,6 +11,7 @@ from rover_kf import errors
 from rover_kf.api.decisions import Recommendation
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.api.records import RunRecord
+from rover_kf.client import text_file
 from rover_kf.history.protocol import HistoryStore
 from rover_kf.report.page import render
 
@@ -43,12 +44,12 @@ def write_report(
 
     Raises:
         JobNotFound: the history has no run of that job.
+        InputError: the file cannot be written.
     """
     record = newest_run(history, key)
     if record is None:
         raise errors.JobNotFound(f"the history has no run of {key}; rover-kf history list")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(record, recommendation=following), encoding="utf-8")
+    text_file.write(path, render(record, recommendation=following))
     return ReportFile(path)
 
 

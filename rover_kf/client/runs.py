@@ -26,6 +26,7 @@ class Runs(Abode):
 
         Raises:
             JobNotFound: the history has no run of that job.
+            InputError: the file cannot be written.
         """
         wanted, target = key_of(key), pathlib.Path(path)
         try:

@@ -106,6 +106,15 @@ def test_verbs_read_what_a_run_left(call, write):
     assert (code, "there is no PyTorchJob default/nobody" in err) == (1, True)
 
 
+@pytest.mark.parametrize(("inside", "said"), [("file/x", "File exists"), ("", "Is a directory")])
+def test_a_file_that_cannot_be_written_is_told(call, write, tmp_path, inside, said):
+    """Below a plain file, a folder: a sentence, no traceback."""
+    file, out = write(training(tmp_path)), tmp_path / inside
+    (tmp_path / "file").touch()
+    code, _, err = call("patch", file, "-o", out)
+    assert (code, f"error: {out} cannot be written: " in err, said in err) == (2, True, True)
+
+
 def test_patch_prints_yaml_that_patches_to_itself(call, write, tmp_path):
     """``patch`` is pure: YAML on stdout, a diff on demand, its own output unchanged."""
     file = write(training(tmp_path))
