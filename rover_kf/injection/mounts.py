@@ -13,7 +13,7 @@ from rover_kf.api import names
 from rover_kf.injection import storage
 from rover_kf.injection.adapters import Replica
 
-_READ_ONLY_VOLUMES = ("configMap", "secret", "downwardAPI", "projected")
+_READ_ONLY_VOLUMES = ("configMap", "secret", "downwardAPI", "projected", "image")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,9 +65,16 @@ def check(
             place(replica, trainer), where or None, allowed=allowed, source=source
         )
     volume = storage.volume_of(replica.spec["template"]["spec"], mount)
-    if mount.get("readOnly") or any(kind in volume for kind in _READ_ONLY_VOLUMES):
+    if mount.get("readOnly") or _is_read_only(volume):
         allowed = f"a mount that may be written: checkpoints go to {stated}"
         raise errors.ManifestError(
             place(replica, trainer), dict(mount), allowed=allowed, source=source
         )
     return mount
+
+
+def _is_read_only(volume: Mapping[str, Any]) -> bool:
+    sources = (source for source in volume.values() if isinstance(source, Mapping))
+    return any(kind in volume for kind in _READ_ONLY_VOLUMES) or any(
+        source.get("readOnly") for source in sources
+    )

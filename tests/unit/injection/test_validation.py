@@ -152,6 +152,12 @@ def test_an_arena_larger_than_the_pods_memory_is_refused():
         ("/ckpts/x", MOUNT, None, "a mount that holds /ckpts/x"),
         ("/ckpt", {**MOUNT, "readOnly": True}, None, "may be written"),
         ("/ckpt", MOUNT, {"configMap": {"name": "x"}}, "may be written"),
+        (
+            "/ckpt",
+            MOUNT,
+            {"persistentVolumeClaim": {"claimName": "c", "readOnly": True}},
+            "may be written",
+        ),
         ("/ckpt", {**MOUNT, "subPathExpr": "$(POD)"}, None, "subPath"),
     ],
 )
