@@ -28,6 +28,10 @@ _WAYS = {
     ),
     "exceeded quota": "ask for less, or have the ResourceQuota raised; the sidecar counts, too",
     "must specify": "state requests and limits: the namespace's ResourceQuota wants them",
+    "must specify limits.cpu": (
+        "rover-kf states a CPU limit for its own containers only where those of all others equal "
+        "their requests: state them so, or give the namespace a LimitRange with a default CPU limit"
+    ),
     "maximum memory usage": (
         "have the LimitRange raised, or make the arena smaller: annotation "
         f"{names.PREFIX}checkpoint.arena"

@@ -167,6 +167,8 @@ CASES = [
     (_pods('pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot'),
      "pods", "broken", "violates PodSecurity", "securityContext"),
     (_pods("exceeded quota: small"), "pods", "broken", "exceeded quota", "ResourceQuota"),
+    (_pods("failed quota: q: must specify limits.cpu for: rover-runtime,rover-sidecar"),
+     "pods", "broken", "must specify", "a LimitRange with a default CPU limit"),
     (_pods("something else"), "pods", "broken", "something else", "change the job"),
     (_pods(FORBIDDEN), "pods", "unknown", "cannot create", "create pods in team"),
     (_pods(nodes=Listing((sound.node("tiny", memory="100Mi"),))),
