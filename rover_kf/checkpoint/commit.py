@@ -64,7 +64,7 @@ def report(ledger: Ledger, durable: Durable, *, now: float) -> Verdict:
     key = (durable.round, durable.step)
     known = ledger.pending.get(key, ())
     if known and _shape(known[0]) != _shape(durable):
-        return Verdict(ledger, accepted=False, reason=_difference(known[0], durable), unlike=True)
+        return _other(ledger, known[0], durable)
     # The newest report of a rank counts: its file stands beside the one before.
     reports = (*(item for item in known if item.rank != durable.rank), durable)
     moved = dataclasses.replace(
@@ -144,15 +144,18 @@ def _shape(durable: Durable) -> tuple[int, ...]:
     )
 
 
-def _difference(first: Durable, other: Durable) -> str:
-    if first.common != other.common:
-        return (
-            f"parameters or optimizer state of rank {other.rank} are not those of rank "
-            f"{first.rank} in name, type or shape; with DDP all ranks have the same. Give save the "
-            "same objects on every rank, also what rank 0 alone uses (an average of weights), or "
-            "make the Checkpointer with replicated=False"
-        )
-    return f"rank {other.rank} has another state than rank {first.rank} at step {other.step}"
+def _other(ledger: Ledger, first: Durable, durable: Durable) -> Verdict:
+    """The refusal of a report that does not go together with the others."""
+    if (first.world_size, first.course) != (durable.world_size, durable.course):
+        reason = f"rank {durable.rank} has another state than the others at step {durable.step}"
+        return Verdict(ledger, accepted=False, reason=reason)
+    reason = (
+        f"parameters or optimizer state of rank {durable.rank} are not those of rank "
+        f"{first.rank} in name, type or shape; with DDP all ranks have the same. Give save the "
+        "same objects on every rank, also what rank 0 alone uses (an average of weights), or "
+        "make the Checkpointer with replicated=False where each has a model of its own"
+    )
+    return Verdict(ledger, accepted=False, reason=reason, unlike=True)
 
 
 def _is_whole(reports: tuple[Durable, ...]) -> bool:

@@ -215,6 +215,8 @@ class Commits:
         why = f"step {wanted.step} is not durable yet; the newest is {self.durable_step}"
         if lacking := self._seals.lacking(wanted.step):
             why += f"; ranks {list(lacking)} have not saved it: every rank has to"
+        if unlike := self._committer.unlike:
+            why += f"; {unlike}"
         return reply(Acknowledged(done=False, reason=why))
 
     # -- the common step ---------------------------------------------------------------------

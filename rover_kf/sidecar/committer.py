@@ -60,7 +60,8 @@ class Committer:
         self._writing = asyncio.Lock()
         self._waiters = 0
         self._told_at = float("-inf")
-        self._told_unlike = 0
+        self._unlike = (0, "")
+        """The round in which ranks' states did not go together, and how; told once."""
         self.has_looked = False
         """Whether it knows what storage had when this coordinator began."""
 
@@ -78,6 +79,11 @@ class Committer:
     def is_waited_for(self) -> bool:
         """Whether somebody waits for a step to be durable."""
         return self._waiters > 0
+
+    @property
+    def unlike(self) -> str:
+        """Why nothing of the running round comes to storage; empty: nothing is known to keep it."""
+        return self._unlike[1] if self._unlike[0] == self._ledger.generation else ""
 
     @contextlib.contextmanager
     def waited_for(self) -> Iterator[None]:
@@ -146,9 +152,10 @@ class Committer:
             self._ledger = verdict.ledger
             if verdict.accepted:
                 self._rate.heard(durable)
-            if verdict.unlike and durable.round > self._told_unlike:
-                self._told_unlike = durable.round
-                self._warn(f"step {durable.step} does not come to storage: {verdict.reason}")
+            if verdict.unlike and durable.round > self._unlike[0]:
+                told = f"step {durable.step} does not come to storage: {verdict.reason}"
+                self._unlike = durable.round, told
+                self._warn(told)
             if verdict.manifest is not None:
                 await self._commit(verdict.manifest, durable.persist_seconds, self._storage)
             return Acknowledged(done=verdict.accepted, reason=verdict.reason)

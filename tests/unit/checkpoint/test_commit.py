@@ -74,9 +74,11 @@ def test_ranks_of_different_worlds_do_not_mix():
     """A report that names another world size is refused, as is a rank outside its world."""
     ledger = _report(Ledger()).ledger
     assert "another state" in _report(ledger, rank=2, world_size=3).reason
-    for change in ({"course": 9}, {"pieces": True}, {"replicated": True}):
-        assert "another state" in _report(ledger, rank=1, **change).reason
-    assert "the same objects on every rank" in _report(ledger, rank=1, common=9).reason
+    assert "another state" in _report(ledger, rank=1, course=9).reason
+    for change in ({"common": 9}, {"pieces": True}, {"replicated": True}):
+        told = _report(ledger, rank=1, **change)
+        assert told.unlike
+        assert "the same objects on every rank" in told.reason
     assert "not in a world" in _report(ledger, rank=2).reason
 
 

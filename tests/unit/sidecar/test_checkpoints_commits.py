@@ -543,8 +543,8 @@ def test_ranks_that_have_not_saved_a_step_are_named(tmp_path):
 
 
 def test_ranks_with_other_parameters_are_told_once_a_round(tmp_path):
-    """Rank 0 alone keeps an average of the weights: no step ever comes to storage, and a Warning
-    says why and what to do."""
+    """Rank 0 alone keeps an average of the weights: no step ever comes to storage, and a Warning,
+    and the answer to who waits, say why and what to do."""
 
     async def scene() -> None:
         async with Coordinator(tmp_path, checkpoint_path=str(tmp_path / "pvc")) as coordinator:
@@ -558,6 +558,8 @@ def test_ranks_with_other_parameters_are_told_once_a_round(tmp_path):
             assert (reason, warning) == (names.EVENT_CHECKPOINT_WARNING, True)
             assert message.startswith("step 1 does not come to storage: parameters or optimizer")
             assert "rank 1 are not those of rank 0" in message
+            waited = WaitRequest(2, "durable", 0.0)
+            assert message in (await coordinator.ask(names.PATH_COMMIT_WAIT, waited)).reason
             assert coordinator.commits.durable_step is None
 
     asyncio.run(scene())
