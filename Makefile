@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv packages programs demo check test test-fast test-cluster images cluster-up cluster-down \
-  cluster-status test-gpu compat soak fuzz audit bench bench-checkpoint bench-checkpoint-states bench-rendezvous bench-sharding bench-recommendation bench-scaling bench-elastic \
+  cluster-status test-gpu compat soak fuzz audit bench bench-checkpoint bench-checkpoint-states bench-checkpoint-pods bench-rendezvous bench-sharding bench-recommendation bench-scaling bench-elastic \
   bench-controller bench-tfjob docs clean
 
 PYTHON ?= python3
@@ -128,6 +128,9 @@ bench-scaling: venv
 bench-checkpoint-states: venv
 	$(PY) benchmarks/checkpoint_states.py --out build/bench/checkpoint-states.json
 
+bench-checkpoint-pods: venv
+	$(PY) benchmarks/checkpoint_pods.py --out build/bench/checkpoint-pods.json
+
 bench-rendezvous: venv
 	$(PY) benchmarks/rendezvous.py --out build/bench/rendezvous.json
 
@@ -144,7 +147,7 @@ bench-tfjob: packages venv
 	$(PY) benchmarks/tfjob.py --out build/bench/tfjob.json
 
 # All of them; hours. Without TRACES those that need measured tables are left out.
-bench: bench-checkpoint bench-checkpoint-states bench-rendezvous bench-sharding bench-recommendation $(if $(TRACES),bench-scaling) bench-elastic bench-controller bench-tfjob
+bench: bench-checkpoint bench-checkpoint-states bench-checkpoint-pods bench-rendezvous bench-sharding bench-recommendation $(if $(TRACES),bench-scaling) bench-elastic bench-controller bench-tfjob
 
 # The site, in an environment of its own; a broken link or a wrong docstring is an error.
 DOCS_KEY := $(shell cat docs/requirements.txt <($(PYTHON) -V) | sha256sum | cut -c1-16)
