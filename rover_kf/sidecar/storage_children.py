@@ -31,6 +31,8 @@ SPARE_SECONDS = 10.0
 """That a process waits for a call beside another one that does: each has 9 MiB of memory."""
 _LOOK_SECONDS = 0.01
 _MOST_STUCK = 2
+_WRITING = frozenset({"write_rank", "write_manifest"})
+"""Calls that do not return where nothing can be written."""
 
 Answer = tuple[dict[str, Any], bytes]
 
@@ -50,6 +52,8 @@ class StorageChildren:
         self._killed: dict[StorageChild, float] = {}
         """Not gone yet, and the monotonic seconds from which each counts as stuck."""
         self._silent_since: float | None = None
+        self._writes_hang = False
+        """What is silent is a writer: a disk that lets no write return may be read."""
         self._closed = False
 
     @property
@@ -100,10 +104,12 @@ class StorageChildren:
             StorageFailed: the folder hangs, or refused.
             TornSnapshot: the process told so.
         """
+        writes = words.get("call") in _WRITING
         found, content = self._hear(
-            child, lambda: child.ask(words, blob, patience, on_next=on_next)
+            child, lambda: child.ask(words, blob, patience, on_next=on_next), writes=writes
         )
-        self._silent_since = None
+        if writes or not self._writes_hang:
+            self._silent_since, self._writes_hang = None, False
         if "error" in found:
             body = refusals.to_bytes(found["error"], found["message"])
             raise refusals.from_bytes(0, body, unreadable=errors.StorageFailed)
@@ -116,7 +122,7 @@ class StorageChildren:
             message = f"the process that asks {self._root} did not start; see the sidecar's log"
             raise errors.StorageFailed(message) from silent
 
-    def _hear(self, child: StorageChild, ask: Callable[[], Answer]) -> Answer:
+    def _hear(self, child: StorageChild, ask: Callable[[], Answer], *, writes: bool) -> Answer:
         try:
             return ask()
         except Silent as silent:
@@ -126,6 +132,7 @@ class StorageChildren:
                 raise errors.StorageFailed(message) from silent
             with self._lock:
                 self._silent_since = self._silent_since or child.heard_at
+                self._writes_hang |= writes
                 self._end(child, held_seconds=0.0)
             raise self._hangs() from silent
 

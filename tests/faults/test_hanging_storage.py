@@ -14,12 +14,40 @@ from sidecar_pods import SidecarPod, job_folder
 from storage_pod import StoragePod
 from tests_support import eventually
 
+from rover_kf import errors
+from rover_kf.checkpoint.bandwidth import Cap
+from rover_kf.checkpoint.slot_content import SlotContent
+from rover_kf.sidecar.separate_storage import SeparateStorage
+
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
 def _root():
     must_be_root()
+
+
+@pytest.mark.usefixtures("_root")
+def test_who_reads_does_not_end_the_silence_of_who_writes(tmp_path):
+    """A disk that lets no write return can be listed: the metric goes on until a write returns."""
+    slot = tmp_path / "slot"
+    slot.write_bytes(bytes(1 << 20))
+    content = SlotContent(slot, 1 << 20, ((0, 1 << 20),))
+    with disk(tmp_path / "disk") as volume:
+        storage = SeparateStorage(volume.folder / "pvc", Cap(0), patience=(20.0, 1.0))
+        try:
+            storage.write_slot(storage.folder(1, 1), 0, content)
+            volume.freeze()
+            with pytest.raises(errors.StorageFailed, match="hangs: no answer for 1 s"):
+                storage.write_slot(storage.folder(2, 1), 0, content)
+            assert {folder.step for folder in storage.folders()} >= {1}
+            assert storage.silent_seconds > 1
+            volume.thaw()
+            storage.write_slot(storage.folder(3, 1), 0, content)
+            assert storage.silent_seconds == 0
+        finally:
+            volume.thaw()
+            storage.close()
 
 
 @pytest.mark.usefixtures("_root")

@@ -50,7 +50,7 @@ class Coordinator:
         if not self.is_there:
             raise errors.ClusterUnavailable("it has ended")
         if path == names.PATH_COMMIT_DURABLE:
-            return await self._commits._take_durable(message)
+            return await self._commits._committer.take(message)
         assert path == names.PATH_COMMIT_WAIT
         return Acknowledged(done=self._commits.durable_step == message.step)
 
