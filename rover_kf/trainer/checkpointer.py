@@ -91,7 +91,7 @@ class Checkpointer:
         self._link = Link(home) if home else None
         self._phase, self._places = Phase(), Places()
         self._own_time, self._clock = OwnTime(), SteadyClock()
-        self._statistics = RunningStatistics()
+        self._statistics = RunningStatistics(self._settings.round)
         told = (self._phase.now, self._places.now)
         self._reporter = Reporter(self._settings, self._link, *told) if self._link else None
         self._recovery = Recovery(self._settings, self._link) if self._link else None

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
+from rover_kf import errors
 from rover_kf.trainer.shards import part_of
 from rover_kf.trainer.within import within
 
@@ -24,9 +25,14 @@ SOURCE = 0
 
 
 class RunningStatistics:
-    """Of one training process."""
+    """Of one training process.
 
-    def __init__(self) -> None:
+    Args:
+        round_: that runs.
+    """
+
+    def __init__(self, round_: int = 0) -> None:
+        self._round, self._compared = round_, False
         self._seen: list[torch.nn.Module] = []
         """All modules of the state that was looked at last."""
         self._known: tuple[_NormBase, ...] = ()
@@ -36,6 +42,9 @@ class RunningStatistics:
 
         Args:
             state: that is about to be saved.
+
+        Raises:
+            UnsupportedState: rank 0's state has other modules.
         """
         if not dist.is_initialized() or dist.get_world_size() < 2:  # noqa: PLR2004 - nobody differs
             return
@@ -43,12 +52,34 @@ class RunningStatistics:
         seen = _all(tops)
         if seen != self._seen:
             self._seen, self._known = seen, tuple(_differing(tops))
+        if not self._compared:
+            self._compared = True
+            self._compare()
         for same in _alike(self._known):
             flat = torch.cat([each.reshape(-1) for each in same])
             dist.broadcast(flat, SOURCE)
             sizes = [each.numel() for each in same]
             for each, taken in zip(same, torch.split(flat, sizes), strict=True):
                 each.copy_(taken.view_as(each))
+
+    def _compare(self) -> None:
+        # What differs in size ends a process in the middle of it, without a word of Python's.
+        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public way
+        key, mine = f"rover-kf/statistics/{self._round}", _told(self._known)
+        if dist.get_rank() == SOURCE:
+            store.set(key, mine)
+        elif self._known and (others := store.get(key).decode()) != mine:
+            raise errors.UnsupportedState(
+                f"the state of rank {dist.get_rank()} has {mine}, rank {SOURCE}'s has {others}; "
+                "give all ranks the same modules (averaged weights, say, on every rank), or say "
+                "Checkpointer(replicated=False) where each has a model of its own"
+            )
+
+
+def _told(modules: tuple[_NormBase, ...]) -> str:
+    return (
+        f"{len(modules)} normalisations of {[module.num_features for module in modules]} features"
+    )
 
 
 def _all(tops: list[torch.nn.Module]) -> list[torch.nn.Module]:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from rover_kf import errors
 from rover_kf.trainer.running_statistics import RunningStatistics
 
 pytestmark = pytest.mark.torch
@@ -48,3 +50,25 @@ def test_ranks_agree_wherever_the_state_has_the_module(tmp_path):
     mean = [1.0, 1.0]
     for rank in range(2):
         assert (tmp_path / str(rank)).read_text() == str([[mean], [mean, mean], [mean], [mean]])
+
+
+def _averaging(rank: int, folder: str) -> None:
+    store = dist.FileStore(f"{folder}/store", 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    state = {"model": _normed(rank), "average": [_normed(rank)][rank:]}
+    if rank == 0:
+        with contextlib.suppress(RuntimeError):  # rank 1 has gone
+            RunningStatistics().agree(state)
+        return
+    with pytest.raises(errors.UnsupportedState) as refused:
+        RunningStatistics().agree(state)
+    pathlib.Path(folder, "told").write_text(str(refused.value))
+
+
+def test_other_modules_than_rank_0s_are_told(tmp_path):
+    """Averaged weights on rank 0 alone: to send each other unequal numbers ends a process by
+    SIGABRT, or never."""
+    mp.spawn(_averaging, (str(tmp_path),), 2)
+    told = (tmp_path / "told").read_text()
+    assert "rank 1 has 1 normalisations" in told
+    assert "rank 0's has 2 normalisations" in told
