@@ -88,9 +88,9 @@ def _inner(value: object) -> object:
         # Parameters themselves cost less than views.
         return target.state_dict(keep_vars=True) if stock else target.state_dict()
     if isinstance(target, torch.optim.Optimizer):
-        return _packed(target) or target.state_dict()
+        return _packed(target) or states.state_dict_of(target)
     if states.is_stateful(target):
-        return target.state_dict()  # type: ignore[attr-defined] # stateful
+        return states.state_dict_of(target)
     return target
 
 

@@ -189,7 +189,7 @@ class _Apart:
                 return self._tensor(below, item, shared=shared(below))
             return self._leaf(below, item)
 
-        found = value.state_dict()  # type: ignore[attr-defined] # stateful
+        found = state_dict_of(value)
         versions = module_versions.versions_of(found)
         if versions is not None:
             self._versions[path] = versions
@@ -257,6 +257,22 @@ def _text(path: str) -> str:
     text = path.replace("']['", ".").replace("][", ".").strip("[]'").replace("'", "")
     text = text.replace("]", "").replace("[", ".")
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def state_dict_of(value: Any) -> Any:
+    """What an object gives to be saved.
+
+    Raises:
+        UnsupportedState: it is an optimizer of which no rank has the whole state.
+    """
+    if type(value).__name__ == "ZeroRedundancyOptimizer":  # gathers its state on one rank alone
+        raise errors.UnsupportedState(
+            "each rank has a part of a ZeroRedundancyOptimizer's state, and no rank can have all "
+            "of it; shard by FSDP2 (fully_shard), or give the state an object whose state_dict and "
+            "load_state_dict are those of optimizer.optim, with Checkpointer(replicated=False): "
+            "each rank's part then comes back to it in a world of the same size"
+        )
+    return value.state_dict()
 
 
 def is_stateful(value: object) -> bool:

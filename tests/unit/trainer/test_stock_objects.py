@@ -9,11 +9,14 @@ import contextlib
 import pytest
 import torch
 import trainer_slot
+from own_mesh import own_group
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import lr_scheduler
 
+from rover_kf import errors
 from rover_kf.checkpoint import snapshot
 from rover_kf.trainer import hands, load, views
-from rover_kf.trainer.recall import Recall
+from rover_kf.trainer.recall import Recall, live_shards
 
 pytestmark = pytest.mark.torch
 
@@ -120,3 +123,17 @@ def test_an_optimizer_goes_on_where_it_was(name):
         _step(state, name)
         _step(live, name)
     assert torch.equal(state["p"], live["p"])
+
+
+@pytest.mark.parametrize("where", [lambda one: one, lambda one: [one]], ids=["top", "list"])
+def test_an_optimizer_whose_state_no_rank_has_is_refused(where):
+    """Before anything is trained, with what to do in its place; torch's own error says to gather
+    the state on one rank, and the others would wait for it."""
+    with own_group():
+        parameters = [torch.nn.Parameter(torch.ones(2))]
+        optimizer = ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.1)
+        state = {"optimizer": where(optimizer)}
+        with pytest.raises(errors.UnsupportedState, match=r"fully_shard.*optimizer\.optim"):
+            live_shards(state, replicated=True)
+        with pytest.raises(errors.UnsupportedState, match="ZeroRedundancyOptimizer"):
+            Recall().take_apart(state)
