@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rover_kf.checkpoint import plain
-from rover_kf.trainer import shards
+from rover_kf.trainer import scattered, shards
 from rover_kf.trainer import state as states
 from rover_kf.trainer.template import EMPTY, Template, number
 
@@ -88,9 +88,9 @@ def _inner(value: object) -> object:
         # Parameters themselves cost less than views.
         return target.state_dict(keep_vars=True) if stock else target.state_dict()
     if isinstance(target, torch.optim.Optimizer):
-        return _packed(target) or states.state_dict_of(target)
+        return _packed(target) or scattered.state_dict_of(target)
     if states.is_stateful(target):
-        return states.state_dict_of(target)
+        return scattered.state_dict_of(target)
     return target
 
 

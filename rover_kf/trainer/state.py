@@ -20,7 +20,7 @@ from rover_kf import errors
 from rover_kf.checkpoint import kinds, plain, snapshot
 from rover_kf.checkpoint.snapshot import STATE_KEY, Entry
 from rover_kf.checkpoint.split import common_of
-from rover_kf.trainer import layouts, module_versions, shards
+from rover_kf.trainer import layouts, module_versions, scattered, shards
 from rover_kf.trainer.module_versions import Versions
 from rover_kf.trainer.shards import Shard, Shards
 
@@ -189,7 +189,7 @@ class _Apart:
                 return self._tensor(below, item, shared=shared(below))
             return self._leaf(below, item)
 
-        found = state_dict_of(value)
+        found = scattered.state_dict_of(value)
         versions = module_versions.versions_of(found)
         if versions is not None:
             self._versions[path] = versions
@@ -215,7 +215,9 @@ class _Apart:
         return self._parameters.get(begin + ".")
 
     def _know_parameters(self, path: str, optimizer: torch.optim.Optimizer) -> None:
-        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if self._replicated:
+            scattered.check_parameters(path, parameters)
         for index, parameter in enumerate(parameters):
             shard = shards.shard_of(parameter, path)
             if shard is not None:
@@ -257,22 +259,6 @@ def _text(path: str) -> str:
     text = path.replace("']['", ".").replace("][", ".").strip("[]'").replace("'", "")
     text = text.replace("]", "").replace("[", ".")
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-
-
-def state_dict_of(value: Any) -> Any:
-    """What an object gives to be saved.
-
-    Raises:
-        UnsupportedState: it is an optimizer of which no rank has the whole state.
-    """
-    if type(value).__name__ == "ZeroRedundancyOptimizer":  # gathers its state on one rank alone
-        raise errors.UnsupportedState(
-            "each rank has a part of a ZeroRedundancyOptimizer's state, and no rank can have all "
-            "of it; shard by FSDP2 (fully_shard), or give the state an object whose state_dict and "
-            "load_state_dict are those of optimizer.optim, with Checkpointer(replicated=False): "
-            "each rank's part then comes back to it in a world of the same size"
-        )
-    return value.state_dict()
 
 
 def is_stateful(value: object) -> bool:

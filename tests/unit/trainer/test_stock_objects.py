@@ -10,6 +10,7 @@ import pytest
 import torch
 import trainer_slot
 from own_mesh import own_group
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import lr_scheduler
 
@@ -137,3 +138,19 @@ def test_an_optimizer_whose_state_no_rank_has_is_refused(where):
             live_shards(state, replicated=True)
         with pytest.raises(errors.UnsupportedState, match="ZeroRedundancyOptimizer"):
             Recall().take_apart(state)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`")
+@pytest.mark.parametrize("named", [True, False])
+def test_an_optimizer_of_fsdps_version_1_is_refused(named):
+    """Each rank has other rows, and to storage they went as shares of one tensor. Where each rank
+    has a state of its own that is right."""
+    with own_group():
+        model = FullyShardedDataParallel(
+            torch.nn.Linear(2, 2), use_orig_params=named, device_id=torch.device("cpu")
+        )
+        optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+        state = {"optimizer": optimizer}
+        with pytest.raises(errors.UnsupportedState, match=r"'optimizer'.*rover_kf\.trainer\.dcp"):
+            Recall().take_apart(state)
+        Recall(replicated=False).take_apart(state)
