@@ -94,6 +94,8 @@ class RestoreRequest:
     ranks: int = 1
     """Of its pod that start from this one's slot, as far as all ranks hold the same: itself alone,
     or all of its pod; 0: it starts from the slot of the pod's first rank."""
+    look: bool = False
+    """Plain data is wanted and nothing else: no slot is filled."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,6 +115,8 @@ class RestoreReply:
     one has it."""
     lead_bytes: int = 0
     """Of the snapshot in it."""
+    plain: str = ""
+    """JSON of what is no tensor, where that alone was asked for: there is no path then."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -147,7 +147,8 @@ class Checkpoints:
     async def _on_restore(self, request: web.Request) -> web.Response:
         asked = await read(request, RestoreRequest)
         answer = await self._restorer.restore(asked)
-        self._tell_restored(asked, answer)
+        if not asked.look:
+            self._tell_restored(asked, answer)
         return reply(answer)
 
     async def _on_flush(self, _: web.Request) -> web.Response:

@@ -105,14 +105,14 @@ class Leads:
     def _left(self, request: RestoreRequest, choice: ResolveReply) -> Lead | None:
         """What a sidecar before this one gave the first rank in this round."""
         for seal in self._slots.arena(0).sealed():
-            if (seal.step, seal.round) == _state(choice) and seal.ranks > 1:
+            if (seal.step, seal.round) == state_of(choice) and seal.ranks > 1:
                 with contextlib.suppress(errors.TornSnapshot):
                     self._slots.verify(0, seal)
                     return Lead(request.round, seal, "memory")
         return None
 
 
-def _state(choice: ResolveReply) -> tuple[int | None, int]:
+def state_of(choice: ResolveReply) -> tuple[int | None, int]:
     """Step and round of the state that was chosen."""
     if choice.holdings:
         return choice.step, choice.holdings[0].round

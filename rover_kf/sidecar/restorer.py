@@ -13,7 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -27,9 +30,10 @@ from rover_kf.api.checkpoints import (
 )
 from rover_kf.checkpoint import manifest
 from rover_kf.checkpoint.control import Seal
-from rover_kf.checkpoint.manifest import Folder
+from rover_kf.checkpoint.manifest import Folder, Manifest
+from rover_kf.checkpoint.snapshot import STATE_KEY, Snapshot
 from rover_kf.checkpoint.storage import StoredCheckpoints
-from rover_kf.sidecar import parity_slot
+from rover_kf.sidecar import leads, parity_slot
 from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.examination import Examination
 from rover_kf.sidecar.leads import Lead, Leads
@@ -38,7 +42,9 @@ from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.slot_filler import SlotFiller, State
 from rover_kf.sidecar.slot_server import SlotServer
-from rover_kf.sidecar.sources import FileSource, SlotSource
+from rover_kf.sidecar.sources import FileSource, SlotSource, Source
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +98,7 @@ class Restorer:
         assignment = Assignment(request.rank, request.world_size, request.round)
         await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
         await asyncio.to_thread(self._let_go, request)
-        holdings = await self._holdings(local_rank)
+        holdings = await self._holdings(local_rank, look=request.look)
         parities = await asyncio.to_thread(self._parities, local_rank)
         choice = await self._peers.ask_coordinator(
             names.PATH_COMMIT_RESOLVE,
@@ -108,6 +114,8 @@ class Restorer:
         )
         if choice.step is None:
             return RestoreReply(None, "none")
+        if request.look:
+            return await self._again(choice, functools.partial(self._look, request))
         lead = None if request.ranks else await self._leads.find(request, choice)
         source = lead.source if lead else choice.source
         seal = await (self._beside(request, choice, lead) if lead else self._bring(request, choice))
@@ -142,13 +150,30 @@ class Restorer:
             alike = first.ranks == request.ranks
             if here and len(choice.holdings) == 1 and not cut and alike:
                 return await asyncio.to_thread(self._own_verified, first)
-            return await self._again(request, choice)
-        raise errors.CheckpointError(
+            return await self._again(choice, functools.partial(self._from_memory, request))
+        raise self._unreachable(choice)
+
+    async def _look(self, request: RestoreRequest, choice: ResolveReply) -> RestoreReply:
+        """The plain data of what would be brought; a slot might have to hold all ranks' parts."""
+        for seal in self._slots.arena(request.local_rank).sealed():
+            if not seal.ranks and leads.state_of(choice) == (seal.step, seal.round):
+                with self._slots.arena(request.local_rank).pin(seal) as pin:
+                    return _plain(choice, await SlotSource(pin, 0).head())
+        with contextlib.ExitStack() as pins:
+            sources: Sequence[Source] = await self._memory.open(choice, pins)
+            if choice.source == "storage" and self._storage is not None:
+                _, sources = await self._files(request, choice, self._storage)
+            if not sources:
+                raise self._unreachable(choice)
+            return _plain(choice, await sources[0].head())
+
+    def _unreachable(self, choice: ResolveReply) -> errors.CheckpointError:
+        return errors.CheckpointError(
             f"the coordinator chose {choice.source!r}, which this pod cannot reach "
             f"({names.PREFIX}checkpoint.path is {self._settings.checkpoint_path})"
         )
 
-    async def _holdings(self, local_rank: int) -> tuple[Holding, ...]:
+    async def _holdings(self, local_rank: int, *, look: bool) -> tuple[Holding, ...]:
         """What the rank's slots hold; the pod's first rank tells of replicas, too."""
         places: list[int | str] = [local_rank]
         if local_rank == 0:
@@ -158,6 +183,8 @@ class Restorer:
             verified = await self._examination.take(place)
             holdings, damages = await asyncio.to_thread(self._slots.holdings, place, verified)
             found.extend(holdings)
+            if look and holdings:
+                self._examination.keep(place, self._slots.arena(place).sealed()[0])
             for damage in damages:
                 self._story.record(names.EVENT_CHECKPOINT_WARNING, damage, warning=True)
         return tuple(found)
@@ -185,10 +212,12 @@ class Restorer:
         alike = (seal.step, seal.round) == (newest.step, newest.round)
         return arena.renew(seal) if alike else seal
 
-    async def _again(self, request: RestoreRequest, choice: ResolveReply) -> Seal:
+    async def _again(
+        self, choice: ResolveReply, bring: Callable[[ResolveReply], Awaitable[_T]]
+    ) -> _T:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return await self._from_memory(request, choice)
+                return await bring(choice)
             except (errors.ClusterUnavailable, errors.TornSnapshot) as error:  # noqa: PERF203 - a retry
                 if attempt == _ATTEMPTS:
                     raise
@@ -212,13 +241,19 @@ class Restorer:
     async def _from_storage(
         self, request: RestoreRequest, choice: ResolveReply, store: StoredCheckpoints
     ) -> Seal:
+        found, sources = await self._files(request, choice, store)
+        state = State(found.step, found.generation, found.replicated, found.pieces)
+        return await self._filler.fill(request, sources, state)
+
+    async def _files(
+        self, request: RestoreRequest, choice: ResolveReply, store: StoredCheckpoints
+    ) -> tuple[Manifest, list[FileSource]]:
+        """The checkpoint and its files, this rank's first."""
         folder = self._folder(choice, store)
         found = await asyncio.to_thread(store.load, folder)
         own = request.rank % found.world_size
         ordered = sorted(found.files, key=lambda file: (file.rank != own, file.rank))
-        sources = [FileSource(store, folder, file) for file in ordered]
-        state = State(found.step, found.generation, found.replicated, found.pieces)
-        return await self._filler.fill(request, sources, state)
+        return found, [FileSource(store, folder, file) for file in ordered]
 
     async def _beside(self, request: RestoreRequest, choice: ResolveReply, lead: Lead) -> Seal:
         """A light slot, with what is the rank's own, of the state that the first rank has."""
@@ -266,3 +301,9 @@ class Restorer:
             source = same and seal.sequence < chosen.sequence
             if seal.slot != chosen.slot and seal.step >= chosen.step and not source:
                 arena.discard(seal)
+
+
+def _plain(choice: ResolveReply, head: Snapshot) -> RestoreReply:
+    if STATE_KEY not in head.metadata:
+        raise errors.TornSnapshot(f"step {choice.step} has no state in it")
+    return RestoreReply(choice.step, choice.source, plain=head.metadata[STATE_KEY])

@@ -23,7 +23,7 @@ from rover_kf.api.checkpoints import Refused, RestoreReply, RestoreRequest, Want
 from rover_kf.checkpoint import plain, snapshot
 from rover_kf.checkpoint.arena import Arena
 from rover_kf.checkpoint.control import Seal
-from rover_kf.checkpoint.snapshot import STATE_KEY, Snapshot
+from rover_kf.checkpoint.snapshot import Snapshot
 from rover_kf.trainer.link import Link, Meanwhile
 from rover_kf.trainer.settings import TrainerSettings
 
@@ -44,8 +44,6 @@ class Recovery:
 
     def __init__(self, settings: TrainerSettings, link: Link) -> None:
         self._settings, self._link = settings, link
-        self._looked_at: tuple[RestoreReply, int] | None = None
-        """What ``look`` was answered, and the ranks that it asked for."""
 
     def bring(
         self,
@@ -69,9 +67,6 @@ class Recovery:
             SidecarUnavailable: it does not answer.
             CheckpointError: a rank does not ask, or nothing fits this world.
         """
-        known, self._looked_at = self._looked_at, None
-        if known is not None and known[1] == ranks and not wanted and not refused:
-            return known[0]
         return self._ask(wanted, meanwhile, refused, ranks)
 
     def look(self, ranks: int = 1) -> Any:
@@ -84,12 +79,10 @@ class Recovery:
             SidecarUnavailable: it does not answer.
             CheckpointError: a rank does not ask, or nothing fits this world.
         """
-        reply = self._ask((), ranks=ranks)
-        self._looked_at = reply, ranks
+        reply = self._ask((), ranks=ranks, look=True)
         if reply.step is None:
             return None
-        with opened(reply) as (found, _):
-            return plain.decode(json.loads(found.metadata[STATE_KEY]), lambda _: None)
+        return plain.decode(json.loads(reply.plain), lambda _: None)
 
     def _ask(
         self,
@@ -97,6 +90,8 @@ class Recovery:
         meanwhile: Meanwhile | None = None,
         refused: tuple[Refused, ...] = (),
         ranks: int = 1,
+        *,
+        look: bool = False,
     ) -> RestoreReply:
         settings = self._settings
         return self._link.ask(
@@ -109,6 +104,7 @@ class Recovery:
                 wanted,
                 refused,
                 ranks,
+                look,
             ),
             RestoreReply,
             timeout=_RESTORE_SECONDS,

@@ -114,6 +114,23 @@ def test_state_comes_back_bit_equal_from_own_memory(tmp_path):
         assert told.startswith("rank 0 of 1 resumes at step 3 from memory in round 2;")
 
 
+def test_a_look_takes_no_memory(tmp_path):
+    """What a rank's part of sharded state fits into may be too small for the whole, which nobody
+    has named the parts of yet: plain data comes without any slot."""
+    storage = tmp_path / "pvc"
+    pods = checkpoint_pod.pods(tmp_path / "a", 1, storage=storage)
+    with pods as (pod,), _checkpointer(pod) as checkpointer:
+        checkpointer.save(3, {"epoch": 2, "w": torch.ones(1 << 20)})
+        assert checkpointer.wait(3)
+    with checkpoint_pod.pods(tmp_path / "b", 1, storage=storage, arena_bytes=1 << 20) as (pod,):
+        with _checkpointer(pod) as checkpointer:
+            assert checkpointer.peek() == {"epoch": 2, "w": None}
+            assert checkpointer.restored_from == "none"
+            with pytest.raises(errors.ArenaTooSmall):
+                checkpointer.restore({"epoch": 0, "w": torch.zeros(1 << 20)})
+        assert pod.told(names.EVENT_RESTORED) == []
+
+
 @pytest.mark.parametrize("fresh", [True, False])
 def test_what_was_saved_since_a_restore_is_not_taken_back_by_another(tmp_path, fresh):
     """All ranks of a round get one answer; after a save it would be an older state."""
