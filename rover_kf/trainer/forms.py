@@ -88,7 +88,8 @@ def fitting(target: object, path: str) -> Iterator[None]:
             raise
         raise errors.DoesNotFit(
             f"state{path}, {type(target).__name__}, is not what the checkpoint has: {said}; "
-            f"{OTHER_SCRIPT}"
+            "what a script adds while it trains (layers, add_param_group) has to be there before "
+            f"restore, and Checkpointer.peek tells how far the saved state was. Or {OTHER_SCRIPT}"
         ) from cause
 
 
