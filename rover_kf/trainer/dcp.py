@@ -69,6 +69,17 @@ class Writer(StorageWriter):
         self._measured = measured.to_metadata(metrics)
         self._items: tuple[WriteItem, ...] = ()
 
+    def __reduce__(self) -> str:
+        """It stays with the process whose memory it fills.
+
+        Raises:
+            UnsupportedState: always; ``dcp.async_save`` would have another process call it.
+        """
+        raise errors.UnsupportedState(
+            "a Writer cannot go to another process; call dcp.async_save without "
+            "AsyncCheckpointerType.PROCESS: its thread copies into memory, and the sidecar writes"
+        )
+
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Nothing is left of a save before; there is no place to name."""
 

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import checkpoint_pod
 import pytest
 import torch
@@ -105,6 +107,14 @@ def test_what_cannot_be_taken_is_told(tmp_path):
             assert reader.find() == 3
             with pytest.raises(CheckpointException, match="restore brings it back"):
                 dcp.load(wide, storage_reader=reader)
+
+
+def test_a_process_of_its_own_cannot_save_for_this_one():
+    """AsyncCheckpointerType.PROCESS sends the writer to one; a lock of ours was said to be no
+    thing to send."""
+    writer = Writer(Checkpointer(settings=trainer_settings.read({})), 1)
+    with pytest.raises(errors.UnsupportedState, match=r"without AsyncCheckpointerType\.PROCESS"):
+        pickle.dumps(writer)
 
 
 def test_outside_a_job_there_is_nothing_to_load():
