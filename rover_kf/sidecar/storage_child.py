@@ -25,6 +25,8 @@ SYNC_BYTES_PER_SECOND = 10e6
 _START_SECONDS = 120.0
 """For the process itself, on a machine that has no core to spare."""
 _SLICE_SECONDS = 0.5
+_END_SECONDS = 5.0
+"""That a process has to end once it has hung up."""
 
 
 class Silent(Exception):
@@ -44,7 +46,7 @@ class StorageChild:
     def __init__(self, root: pathlib.Path) -> None:
         self.free = False
         """Whether it waits for a request."""
-        self._given_up = False
+        self._given_up, self._hung_up = False, False
         self.heard_at = time.monotonic()
         """When it last said a word, or was asked."""
         ours, theirs = socket.socketpair()
@@ -120,8 +122,13 @@ class StorageChild:
     @property
     def failed(self) -> str:
         """How it ended by itself; empty: it runs, or was given up."""
+        if self._given_up:
+            return ""
+        if self._hung_up:  # a moment before it has ended
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
         code = self._process.poll()
-        return "" if self._given_up or code is None else f"with exit code {code}"
+        return "" if code is None else f"with exit code {code}"
 
     def gone(self) -> bool:
         """Whether the kernel has let go of it."""
@@ -134,6 +141,7 @@ class StorageChild:
         try:
             storage_frames.send(self._channel, words, blob)
         except OSError as gone:
+            self._hung_up = True
             raise Silent from gone
 
     def _word(self, patience: float) -> tuple[dict[str, Any], bytes]:
@@ -143,6 +151,7 @@ class StorageChild:
                 try:
                     found = storage_frames.receive(self._channel)
                 except (EOFError, OSError) as gone:
+                    self._hung_up = True
                     raise Silent from gone
                 self.heard_at = time.monotonic()
                 return found

@@ -173,6 +173,18 @@ def test_its_process_ends_with_the_sidecar(storage, slot):
         storage.write_slot(storage.folder(1, 1), 0, content(slot))
 
 
+def test_a_process_that_is_killed_is_no_hang(storage, slot):
+    """As by the kernel, for memory: the refusal says how it ended, not to look at the volume."""
+    others = _children()
+    assert storage.folders() == ()
+    (child,) = _children() - others
+    killed = dataclasses.replace(content(slot), go_on=lambda: os.kill(child, 9))
+    with pytest.raises(errors.StorageFailed, match=r"has ended with exit code -9"):
+        storage.write_slot(storage.folder(1, 7), 0, killed)
+    assert storage.silent_seconds == 0
+    assert storage.write_slot(storage.folder(1, 7), 0, content(slot))
+
+
 def test_a_writer_whose_sidecar_is_gone_changes_nothing_more(slot, tmp_path, monkeypatch):
     """What it has begun stays as it is: the next sidecar may be writing under the same name."""
     monkeypatch.setattr(storage_process, "_TELL_SECONDS", float("inf"))
