@@ -100,7 +100,12 @@ class Call(Generic[T]):
 
     def start(self) -> Call[T]:
         """Send it; the outcome comes as Replied, unless cancelled before."""
-        threading.Thread(target=self._run, daemon=True, name=f"call {self._request[0]}").start()
+        path = self._request[0]
+        try:
+            threading.Thread(target=self._run, daemon=True, name=f"call {path}").start()
+        except RuntimeError as cause:  # the pod's limit of processes, for now
+            error = errors.SidecarUnavailable(f"{path} cannot be asked: {cause}")
+            self._outcomes.put(Replied(self, None, error))
         return self
 
     def cancel(self) -> None:
