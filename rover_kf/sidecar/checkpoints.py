@@ -36,6 +36,7 @@ from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.examination import Examination
 from rover_kf.sidecar.held_steps import HeldSteps
 from rover_kf.sidecar.kept_replicas import KeptReplicas
+from rover_kf.sidecar.lasting import lasting
 from rover_kf.sidecar.persister import Persister
 from rover_kf.sidecar.place import Place
 from rover_kf.sidecar.replica_check import ReplicaCheck
@@ -94,10 +95,10 @@ class Checkpoints:
         """Begin the background work; finds what an earlier sidecar left."""
         asyncio.get_running_loop().set_default_executor(background.executor())
         self.tell_again()
-        self._tasks.append(asyncio.create_task(self._tell_seals()))
-        self._tasks.append(asyncio.create_task(self._replicas.run()))
+        self._tasks.append(lasting(self._tell_seals))
+        self._tasks.append(lasting(self._replicas.run))
         if self._persister is not None:
-            self._tasks.append(asyncio.create_task(self._persister.run()))
+            self._tasks.append(lasting(self._persister.run))
 
     def tell_again(self) -> None:
         """A coordinator has come that may know nothing of what is in this pod's slots."""

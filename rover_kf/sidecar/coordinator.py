@@ -49,6 +49,7 @@ from rover_kf.sidecar.cluster_time import ClusterTime
 from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.hangs import Hangs
 from rover_kf.sidecar.last_look import LastLook
+from rover_kf.sidecar.lasting import lasting
 from rover_kf.sidecar.leases import Leases
 from rover_kf.sidecar.memory_kills import MemoryKills
 from rover_kf.sidecar.open_requests import OpenRequests
@@ -119,7 +120,7 @@ class Coordinator:
         if closed is not None:
             self._rendezvous.world.close(closed.exit_code, closed.verdict)
         self._succession.begin()
-        self._ticker = asyncio.create_task(self._tick())
+        self._ticker = lasting(self._tick)
 
     async def stop(self) -> None:
         """Wait a little for members that still need us after the job's end, then stop."""

@@ -21,6 +21,7 @@ from rover_kf.api import names, tls
 from rover_kf.api.steady_clock import SteadyClock
 from rover_kf.sidecar import certificate, rotation
 from rover_kf.sidecar.certificate import Certificate
+from rover_kf.sidecar.lasting import lasting
 from rover_kf.sidecar.rotation import Rotation
 from rover_kf.sidecar.settings import SidecarSettings
 
@@ -80,7 +81,7 @@ class Secured:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(stopped.wait(), LOOK_SECONDS)
                 return False
-        self._task = asyncio.create_task(self._follow())
+        self._task = lasting(self._follow)
         return True
 
     async def stop(self) -> None:

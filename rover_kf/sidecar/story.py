@@ -15,6 +15,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Event
 from rover_kf.api.status import Acknowledged
 from rover_kf.api.steady_clock import SteadyClock
+from rover_kf.sidecar.lasting import lasting
 from rover_kf.sidecar.seams import Peers
 
 _log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class Messenger:
 
     async def start(self) -> None:
         """Begin to deliver."""
-        self._task = asyncio.create_task(self._deliver())
+        self._task = lasting(self._deliver)
 
     async def stop(self) -> None:
         """Stop delivering."""

@@ -286,6 +286,24 @@ def test_a_flush_finds_what_the_coordinator_could_not_see_at_first(tmp_path):
         assert trainer.wait(100, "durable").done
 
 
+def test_persists_go_on_after_what_nobody_foresaw(tmp_path):
+    """The system refuses a file for a while, as where descriptors are used up: steps become durable
+    again when it does not."""
+    with checkpoint_pod.pods(tmp_path, 1, storage=tmp_path / "pvc") as (pod,):
+        trainer = Trainer(pod)
+        trainer.save(1, _state(b"x"))
+        assert trainer.wait(1, "durable").done
+        control = trainer.arena.directory / "control"
+        aside = control.rename(control.with_name("aside"))
+        control.symlink_to(aside)
+        log = pod.settings.home / checkpoint_pod.LOG
+        eventually(lambda: "Persister.run failed" in log.read_text(), what="it is told in the log")
+        control.unlink()
+        aside.rename(control)
+        trainer.save(2, _state(b"y"))
+        assert trainer.wait(2, "durable").done
+
+
 def test_a_slot_that_cannot_be_read_is_told(tmp_path):
     """Training goes on and would end with nothing on storage: a Warning says why."""
     with checkpoint_pod.pods(tmp_path, 1, storage=tmp_path / "pvc", persist_seconds=0.0) as (pod,):
