@@ -17,6 +17,7 @@ from rover_kf import errors
 _TENSORS = "state_dict"
 _METRICS = "callback_metrics"
 _STOPS = "should_stop"
+_FROZEN = "frozen"
 _LEFT_OUT = (
     "optimizer_states",  # saved with the optimizers themselves
     *("hyper_parameters", "hparams_name", "hparams_type"),  # the script has them
@@ -45,6 +46,8 @@ class FitState:
         own = set(map(_place, self._parameters().values()))
         made = found.pop(_TENSORS)
         found[_TENSORS] = {name: item for name, item in made.items() if _place(item) not in own}
+        parameters = trainer.lightning_module.named_parameters()
+        found[_FROZEN] = [name for name, one in parameters if not one.requires_grad]
         found[_STOPS] = trainer.should_stop
         found[_METRICS] = {name: value.item() for name, value in self._metrics().items()}
         return found
@@ -61,11 +64,18 @@ class FitState:
         connector.restore_precision_plugin_state()
         connector.restore_loops()
         connector.restore_lr_schedulers()
-        trainer.should_stop = state_dict.get(_STOPS, False)
-        kept = state_dict.get(_METRICS, {})
-        self._metrics().update({name: torch.tensor(value) for name, value in kept.items()})
+        if _METRICS in state_dict:  # versions before this one have saved none of these
+            self._go_on(state_dict)
         # What ckpt_path has brought must not go over it.
         connector._loaded_checkpoint = {}  # noqa: SLF001
+
+    def _go_on(self, kept: dict[str, Any]) -> None:
+        trainer, frozen = self._trainer, frozenset(kept[_FROZEN])
+        for name, parameter in trainer.lightning_module.named_parameters():
+            parameter.requires_grad_(name not in frozen)
+        trainer.should_stop = kept[_STOPS]
+        measured = kept[_METRICS].items()
+        self._metrics().update({name: torch.tensor(value) for name, value in measured})
 
     def _metrics(self) -> dict[str, torch.Tensor]:
         """What was logged last, as callbacks and schedules see it."""

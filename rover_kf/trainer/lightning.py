@@ -59,6 +59,7 @@ class FlashCheckpoint(Callback):
         self._total: int | None = None
         self._measured: tuple[int, dict[str, float]] = (0, {})
         self._resumes = self._over = False
+        self._kept: dict[str, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """See whether there is a state, and set the generators that its data came from.
@@ -81,12 +82,15 @@ class FlashCheckpoint(Callback):
                 "by another script. Start this one as another job"
             )
         self._resumes = found is not None
+        self._kept = found["fit"]["callbacks"] if found is not None else {}
         self._order.begin(found["data"] if found is not None else None)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Bring back what ``setup`` has found, over what ``ckpt_path`` has brought."""
         if self._over:
             return
+        if self._resumes:
+            _unfreeze(trainer, self._kept)
         state = self._tensors(trainer, pl_module)
         self.checkpointer.restore(state)
         if self._resumes:
@@ -187,6 +191,14 @@ class FlashCheckpoint(Callback):
     def _tensors(self, trainer: Trainer, module: LightningModule) -> dict[str, Any]:
         optimizers = {f"optimizer.{i}": found for i, found in enumerate(trainer.optimizers)}
         return {"model": module, **optimizers, "generators": self._generators}
+
+
+def _unfreeze(trainer: Trainer, kept: dict[str, Any]) -> None:
+    """Give optimizers the groups of parameters that fine-tuning callbacks have added."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined] # every Trainer has them
+        if isinstance(callback, BaseFinetuning) and callback.state_key in kept:
+            callback.load_state_dict(kept[callback.state_key])
+            callback.on_fit_start(trainer, trainer.lightning_module)
 
 
 def _begin_epoch(trainer: Trainer) -> None:

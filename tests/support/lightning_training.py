@@ -31,6 +31,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
     EarlyStopping,
     GradientAccumulationScheduler,
     ModelCheckpoint,
@@ -117,6 +118,8 @@ class Network(lightning.LightningModule):
             torch.nn.Linear(7, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.2)
         )
         self.last = torch.nn.Linear(16, 1)
+        if run.get("way") == "tuned":
+            self.backbone = self.layers[0]
 
     def _loss(self, batch: torch.Tensor) -> torch.Tensor:
         return (self.last(self.layers(batch)) - batch.sum(1, keepdim=True)).square().mean()
@@ -145,6 +148,9 @@ class Network(lightning.LightningModule):
             return optimizer
         if self.run.get("way") in {"hooks", "swa"}:
             return optimizer
+        if self.run.get("way") == "tuned":
+            free = [one for one in self.parameters() if one.requires_grad]
+            return torch.optim.AdamW(free, lr=1e-2)
         if self.run.get("way") == "plateau":  # asked at each epoch's end
             plateau = ReduceLROnPlateau(optimizer, patience=0, threshold=0.9)
             return {"optimizer": optimizer, "lr_scheduler": plateau, "monitor": "judged"}
@@ -232,6 +238,7 @@ def train(run: dict) -> None:
     ours = [] if run["plain"] else [flash]
     more = {
         "hooks": [GradientAccumulationScheduler({0: 1, 1: 3})],
+        "tuned": [BackboneFinetuning(1)],
         "swa": [StochasticWeightAveraging(1e-3, swa_epoch_start=1)],
     }.get(run.get("way"), [])
     trainer = trainer_of(run, judged, stopping, best, *averaged, *more, *ours)
