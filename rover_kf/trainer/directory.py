@@ -127,18 +127,17 @@ class DirectoryCheckpointer:
             The step that was saved; 0, and no folder, if there is nothing to restore.
 
         Raises:
-            InputError: something is there already, or no path is given.
+            InputError: something is there already, a volume is mounted there, or no path is given.
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
-            CheckpointError: there is a state that this world cannot take, or no folder's; steps
-                were saved since the process asked first; or another checkpointer of it has
-                restored.
+            CheckpointError: there is a state that this world cannot take, or no folder's; it cannot
+                be written; steps were saved since the process asked first; or another checkpointer
+                of it has restored.
         """
-        root = folders.named(folder).absolute()
+        named = folders.named(folder)
         if self._link is None:
             self._outside.say()
             return 0
-        if root.exists() and (not root.is_dir() or any(root.iterdir())):
-            raise errors.InputError(f"{root} is there already; name a folder that can be made")
+        root = folders.to_make(named)
         self._count.restore_by(self._own)
         self._count.begin()
         reply = Recovery(self._settings, self._link).bring(refused=refused)
@@ -147,13 +146,13 @@ class DirectoryCheckpointer:
             return 0
         with opened(reply) as (found, buffer):
             state = plain.decode(json.loads(found.metadata[STATE_KEY]), lambda _: None)
-            listed = folders.from_plain(state)
-            root.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as aside:
-                made = pathlib.Path(aside) / root.name
-                made.mkdir()
-                put(listed, found, buffer, made)
-                made.rename(root)
+            try:
+                _made(root, folders.from_plain(state), found, buffer)
+            except OSError as cause:
+                raise errors.CheckpointError(
+                    f"step {reply.step} cannot be put into {root}: {cause}; name a folder that can "
+                    f"be made, where {reply.snapshot_bytes} bytes are free"
+                ) from cause
         self.restored_from = reply.source
         return reply.step
 
@@ -220,6 +219,15 @@ class DirectoryCheckpointer:
             patience=PATIENCE_SECONDS,
         )
         return Arena(pathlib.Path(reply.directory))
+
+
+def _made(root: pathlib.Path, listed: Folder, found: Snapshot, buffer: mmap.mmap) -> None:
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as aside:
+        made = pathlib.Path(aside) / root.name
+        made.mkdir()
+        put(listed, found, buffer, made)
+        made.rename(root)
 
 
 def put(listed: Folder, found: Snapshot, buffer: mmap.mmap, root: pathlib.Path) -> None:

@@ -67,6 +67,24 @@ def named(path: str | os.PathLike[str]) -> pathlib.Path:
     return pathlib.Path(path)
 
 
+def to_make(named: pathlib.Path) -> pathlib.Path:
+    """Where a folder is made that a script names; links are followed.
+
+    Raises:
+        InputError: something is there already, or it is the root of a volume, which cannot be put
+            in its place whole.
+    """
+    root = _reached(named)
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise errors.InputError(f"{root} is there already; name a folder that can be made")
+    if root.is_mount():
+        raise errors.InputError(
+            f"a volume is mounted at {root}, which cannot be made whole or not at all; name a "
+            f"folder in it, such as {root / 'begin'}"
+        )
+    return root
+
+
 def look(root: pathlib.Path) -> Folder:
     """List a folder.
 

@@ -250,6 +250,39 @@ def test_no_path_is_not_the_working_directory(tmp_path, monkeypatch):
             call()
 
 
+@pytest.fixture
+def small_volume(tmp_path):
+    """A file system of its own, which has room for little."""
+    if os.geteuid() != 0:
+        assert not os.environ.get("CI"), "a file system of its own is needed: mount"
+        pytest.skip("mounting takes root")
+    folder = tmp_path / "volume"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], check=True)
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_folder_that_cannot_be_made_is_told_so_where_it_is_named(tmp_path, small_volume):
+    """The root of a volume is refused before anything was saved, not after the crash; a link to an
+    empty folder is followed; a volume that is too small is named, and nothing is left in it."""
+    with checkpoint_pod.pods(tmp_path / "pods", 1, checkpoint_every=1) as (pod,):
+        first = _checkpointer(pod)
+        with pytest.raises(errors.InputError, match="name a folder in it"):
+            first.restore(small_volume)
+        assert first.restore(small_volume / "begin") == 0
+        written = _written(tmp_path / "written")
+        first.save(1, written)
+        first.close()
+        with pytest.raises(errors.CheckpointError, match=f"{small_volume}/begin.*bytes are free"):
+            _checkpointer(pod, round_=2).restore(small_volume / "begin")
+        assert list(small_volume.iterdir()) == []
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "link").symlink_to("empty")
+        assert _checkpointer(pod, round_=3).restore(tmp_path / "link") == 1
+    assert _content(tmp_path / "empty") == _content(written)
+
+
 def test_a_state_of_another_script_is_told_apart(tmp_path):
     """What is no folder is not put anywhere."""
     with pytest.raises(errors.CheckpointError, match=r"has \['model'\] and no folder"):
