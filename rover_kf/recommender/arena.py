@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from rover_kf.api.decisions import Quantity
-from rover_kf.recommender import neighbours
 from rover_kf.recommender.sources import GIB, MIB, SLOTS, Sources, counted, single, whole_mib
 
 DEFAULT = GIB
@@ -15,7 +14,7 @@ MARGIN = 1.1
 def arena(sources: Sources) -> Quantity:
     """Bytes of all snapshots of a pod in memory."""
     ranks, slots = sources.savers(), sources.slots()
-    sizes = neighbours.samples(sources.runs, lambda run: run.snapshot_bytes)
+    sizes = sources.snapshots()
     measured = sources.profile.snapshot_bytes if sources.profile is not None else None
     if sizes or measured:
         largest = max([sample.value for sample in sizes] or [float(measured or 0)])

@@ -10,7 +10,7 @@ from rover_kf.api.decisions import Quantity
 from rover_kf.api.records import RunRecord
 from rover_kf.recommender import neighbours
 from rover_kf.recommender.neighbours import Neighbour
-from rover_kf.recommender.sources import MIB, Sources, counted, single
+from rover_kf.recommender.sources import MIB, Sources, counted, parts_of, single
 
 PRIOR_FAILURE_SECONDS = 86400.0
 """One failure a day is assumed beside what was seen."""
@@ -43,17 +43,15 @@ def checkpoint_every(sources: Sources) -> Quantity:
 
 def bandwidth(sources: Sources) -> Quantity | None:
     """Bytes a second that storage has to take; None while the state's size is not known."""
-    sizes = neighbours.samples(sources.runs, lambda run: run.snapshot_bytes)
+    sizes = neighbours.samples(sources.runs, lambda run: run.snapshot_bytes * parts_of(run))
     state = sources.state
     if not sizes and state is None:
         return None
-    own = max([sample.value for sample in sizes] or [float(state.snapshot_bytes if state else 0)])
-    layout = sources.layout()
-    parts = 1 if layout is None or layout.record.replicated else sources.world
+    whole = max([sample.value for sample in sizes] or [float(state.snapshot_bytes if state else 0)])
     pace = sources.facts.persist_seconds
-    need = own * parts / pace
+    need = whole / pace
     why = (
-        f"{own * parts / MIB:.0f} MiB of state every {pace:g} s (checkpoint.persist-seconds), and "
+        f"{whole / MIB:.0f} MiB of state every {pace:g} s (checkpoint.persist-seconds), and "
         "a quarter more so that a slow one does not delay the next"
     )
     bounds = (need, 2 * BANDWIDTH_MARGIN * need)

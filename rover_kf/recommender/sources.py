@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 
 from rover_kf.api.decisions import Quantity
+from rover_kf.api.records import RunRecord
 from rover_kf.recommender import neighbours
 from rover_kf.recommender.facts import JobFacts
 from rover_kf.recommender.neighbours import Neighbour
@@ -75,6 +76,15 @@ class Sources:
             return 1
         return self.facts.signature.processes_per_node
 
+    def snapshots(self) -> tuple[neighbours.Sample, ...]:
+        """Bytes of a rank's snapshot, as runs alike had it: at least at this job's size.
+
+        Of sharded state fewer ranks hold more each.
+        """
+        return neighbours.samples(
+            self.runs, lambda run: run.snapshot_bytes * max(1.0, parts_of(run) / self.world)
+        )
+
     @property
     def world(self) -> int:
         """Processes that the manifest asks for."""
@@ -95,6 +105,14 @@ class Sources:
         """The dry run's largest batch that was really computed: the script's own."""
         real = [trial for trial in self.trials if not trial.faked]
         return real[-1] if real else None
+
+
+def parts_of(run: RunRecord) -> int:
+    """Among how many ranks the state was shared out where a run's snapshots were largest."""
+    if run.replicated is not False:
+        return 1
+    asked = round(run.requested.get("replicas", 1.0)) * run.signature.processes_per_node
+    return max(1, min((window.world_size for window in run.windows), default=asked))
 
 
 def counted(

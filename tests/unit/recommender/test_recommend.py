@@ -103,6 +103,21 @@ def test_a_replica_has_its_line_and_its_room():
         assert "not known" in replica.why
 
 
+def test_fewer_ranks_hold_more_of_sharded_state():
+    """A run of eight had an eighth of the state in each rank: two hold half of it each, twelve are
+    not counted on, and storage takes all of it either way. Of DDP's every rank has the whole."""
+    eight = run(replicated=False, windows=(window(8, 0.3, 100.0),), snapshot_bytes=100 * MIB)
+    for workers, share in ((2, 4), (8, 1), (12, 1)):
+        facts = reading.of(manifest(workers=workers))
+        found = combine(facts, [eight])
+        assert found.get("arena").lower == 3 * share * 100 * MIB
+        assert found.get("storage_bandwidth").target == pytest.approx(1.25 * 800 * MIB / 60)
+        whole = combine(facts, [dataclasses.replace(eight, replicated=True)])
+        assert whole.get("arena").lower == 2 * 100 * MIB
+    untold = dataclasses.replace(eight, windows=(), requested={"replicas": 8.0})
+    assert combine(FACTS, [untold]).get("arena").lower == 12 * 100 * MIB
+
+
 def test_a_parity_takes_a_part_of_a_slot():
     """Of four pods a third, of a job of three a half; as much again at most, for the one before."""
     rule = {"rover-kf.io/checkpoint.parity-group": "4"}
