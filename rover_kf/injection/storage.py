@@ -11,6 +11,7 @@ from typing import Any
 
 from rover_kf.api import names
 
+_OF_A_POD = ("emptyDir", "ephemeral")
 _NAMESPACED = ("persistentVolumeClaim", "ephemeral")
 
 
@@ -63,3 +64,9 @@ def volume_of(pod: Mapping[str, Any], mount: Mapping[str, Any]) -> Mapping[str, 
     """The pod's volume behind a mount; empty if the manifest does not define it."""
     volumes = pod.get("volumes") or ()
     return next((item for item in volumes if item.get("name") == mount.get("name")), {})
+
+
+def of_a_pod(pod: Mapping[str, Any], mount: Mapping[str, Any]) -> str:
+    """The type of the volume behind a mount if each pod has its own; empty if pods may share it."""
+    volume = volume_of(pod, mount)
+    return next((kind for kind in _OF_A_POD if kind in volume), "")

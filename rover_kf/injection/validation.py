@@ -81,10 +81,11 @@ def storage_warnings(plans: tuple[ReplicaPlan, ...]) -> tuple[Event, ...]:
     warnings = []
     for item in plans:
         pod = item.replica.spec["template"]["spec"]
-        if item.storage_mount and "emptyDir" in storage.volume_of(pod, item.storage_mount):
+        mount = item.storage_mount
+        if mount is not None and (kind := storage.of_a_pod(pod, mount)):
             message = (
-                f"{item.replica.path}: {item.policy.checkpoint.path} is on an emptyDir, which "
-                "ends with its pod and is not seen by the others; use a shared volume"
+                f"{item.replica.path}: {item.policy.checkpoint.path} is on a volume of type "
+                f"{kind}, which ends with its pod and is not seen by the others; use a shared one"
             )
             warnings.append(Event(names.EVENT_CHECKPOINT_WARNING, message, warning=True))
     return tuple(warnings)
@@ -214,8 +215,8 @@ def _check_shards(
     wanted = mounts.Wanted("checkpoint.shards", stated)
     mount = mounts.check(replica, trainer, wanted, source, allow_unmounted=allow_unmounted)
     pod = replica.spec["template"]["spec"]
-    if mount is not None and "emptyDir" in storage.volume_of(pod, mount):
-        allowed = f"a volume that Chief and PS share: each pod has an emptyDir of its own; {stated}"
+    if mount is not None and (kind := storage.of_a_pod(pod, mount)):
+        allowed = f"a volume that Chief and PS share: each pod has an {kind} of its own; {stated}"
         allowed += " is where PS write and the chief has to see it"
         path = mounts.place(replica, trainer)
         raise errors.ManifestError(path, dict(mount), allowed=allowed, source=source)

@@ -454,11 +454,13 @@ def test_nothing_is_mounted_for_a_bucket_without_a_secret_or_a_folder_with_one()
     assert names.KEY_VOLUME not in json.dumps(injected(done))
 
 
-def test_storage_that_ends_with_its_pod_is_told():
-    """Checkpoints on an emptyDir are allowed with a warning."""
-    job = make_job(mount=CHECKPOINTS, volume={"emptyDir": {}}, policy={"checkpoint.path": "/ckpt"})
+@pytest.mark.parametrize("kind", ["emptyDir", "ephemeral"])
+def test_storage_that_ends_with_its_pod_is_told(kind):
+    """Checkpoints on a volume of the pod's own are allowed with a warning."""
+    job = make_job(mount=CHECKPOINTS, volume={kind: {}}, policy={"checkpoint.path": "/ckpt"})
     (warning,) = inject(job, settings=SETTINGS).warnings
     assert (warning.reason, warning.warning) == (names.EVENT_CHECKPOINT_WARNING, True)
+    assert f"of type {kind}, which ends with its pod" in warning.message
 
 
 def test_the_difference_is_readable():
