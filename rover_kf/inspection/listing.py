@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -90,6 +91,24 @@ def is_gone(storage: Storage, folder: Folder) -> bool:
         StorageFailed: the storage cannot be read.
     """
     return manifest.NAME not in storage.sizes(folder)
+
+
+@contextlib.contextmanager
+def removal_told(storage: Storage, folder: Folder) -> Iterator[None]:
+    """Say of a checkpoint that goes while it is read that it went, not which file lacks.
+
+    Raises:
+        StorageFailed: it was removed.
+    """
+    try:
+        yield
+    except (errors.StorageFailed, errors.TornSnapshot) as cause:
+        if not is_gone(storage, folder):
+            raise
+        raise errors.StorageFailed(
+            f"{folder.location} was removed while it was read, as a running job's retention does: "
+            "take the newest again, or let more of them stay (checkpoint.keep, keep-every)"
+        ) from cause
 
 
 def _problem(folder: Folder, content: Manifest, sizes: Mapping[str, int]) -> str:

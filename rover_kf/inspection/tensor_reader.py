@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rover_kf.checkpoint.assembly import Copy, scatter
 from rover_kf.checkpoint.snapshot import Placed
+from rover_kf.inspection.listing import removal_told
 from rover_kf.inspection.whole_state import WholeState
 
 BATCH_BYTES = 32 << 20
@@ -76,9 +77,10 @@ class TensorReader:
     def _move(self, source: int, copies: Sequence[Copy], target: memoryview) -> None:
         state, at = self._state, copies[0].begin
         length = max(copy.end for copy in copies) - at
-        for piece in state.storage.read_range(state.folder, state.files[source], at, length):
-            scatter(piece, at, copies, target)
-            at += len(piece)
+        with removal_told(state.storage, state.folder):
+            for piece in state.storage.read_range(state.folder, state.files[source], at, length):
+                scatter(piece, at, copies, target)
+                at += len(piece)
 
 
 def _ranges(copies: Iterable[Copy]) -> Iterator[Sequence[Copy]]:

@@ -15,6 +15,7 @@ from rover_kf.checkpoint.kinds import kinds_of
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.snapshot import Snapshot
 from rover_kf.checkpoint.storage import Storage
+from rover_kf.inspection.listing import removal_told
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,7 +94,9 @@ class WholeState:
         target[: len(self.made.header)] = self.made.header
         for file, copies in zip(self.files, self.made.copies, strict=True):
             at = 0
-            if copies:
+            if not copies:
+                continue
+            with removal_told(self.storage, self.folder):
                 for piece in stored.verified(self.storage, self.folder, file):
                     assembly.scatter(piece, at, copies, target)
                     at += len(piece)
@@ -115,7 +118,8 @@ def open_state(storage: Storage, folder: Folder, rank: int = 0) -> WholeState:
     """
     content = storage.load(folder)
     files = _ordered(content, rank)
-    heads = tuple(_head(storage, folder, file) for file in files)
+    with removal_told(storage, folder):
+        heads = tuple(_head(storage, folder, file) for file in files)
     return _put_together(storage, folder, content, files, heads)
 
 

@@ -262,6 +262,27 @@ def test_what_retention_takes_meanwhile_is_no_damage(job, call, monkeypatch, ver
     assert out.count("whole") == 2
 
 
+@pytest.mark.parametrize("verb", ["show", "diff", "export"])
+def test_what_goes_while_it_is_read_is_told_as_that(job, tmp_path, call, monkeypatch, verb):
+    """As by retention beside an export that takes minutes: no file is said to lack."""
+    read, folder = DirectoryStorage.read_range, job.folder(1)
+    # Where it goes: a header is read for show, and tensors after it.
+    left = 0 if verb == "show" else 1
+
+    def read_late(storage, of, file, *where):
+        nonlocal left
+        if of.step == 1 and (left := left - 1) < 0 and folder.exists():
+            job.storage.remove(of)
+        return read(storage, of, file, *where)
+
+    monkeypatch.setattr(DirectoryStorage, "read_range", read_late)
+    words = {"diff": (job.folder(2),), "export": (tmp_path / "out", "--format", "torch")}
+    code, _, err = call(verb, folder, *words.get(verb, ()))
+    assert (code, err.count("\n")) == (1, 1)
+    assert f"{folder} was removed while it was read, as a running job's retention does" in err
+    assert list(tmp_path.glob("*out*")) == []
+
+
 def test_rm_keeps_what_the_job_needs(job, call):
     """Not the newest good one, not what may be being written, not the last resort, but by force."""
     code, _, err = call("rm", job.path, 1, 3)
