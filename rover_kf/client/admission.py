@@ -21,6 +21,8 @@ def check_workers(job: ObservedJob, workers: int) -> None:
     Raises:
         InputError: with those that it may; or its annotations are wrong.
     """
+    if isinstance(workers, bool) or not isinstance(workers, int):
+        raise errors.InputError(f"{job.key}: {workers!r} worker replicas; allowed: a whole number")
     policy = validation.validate(job.manifest, allow_unmounted=True)
     low, high = sizing.worker_bounds(job.manifest, policy, adapter_for(job.manifest))
     sizes = policy.scaling.sizes

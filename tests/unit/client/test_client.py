@@ -60,10 +60,15 @@ def test_watching_ends_with_the_job(rover):
 
 
 def test_scaling_keeps_to_the_jobs_bounds(rover):
-    """Replicas are patched inside the bounds; outside they are refused with the bounds."""
+    """Replicas are patched inside the bounds; outside they are refused with the bounds, and so is
+    what is no whole number.
+    """
     rover.submit(job("sized", worker=replica(FOREVER), **ELASTIC), inject=False)
     assert rover.scale("sized", 3).replicas == {"worker": 3}
     eventually(lambda: len(rover.cluster.list_pods(rover.get("sized").key)) == 3)
+    for wrong in (True, "2", 2.0):
+        with pytest.raises(errors.InputError, match=f"{wrong!r} worker replicas; allowed: a whole"):
+            rover.scale("sized", wrong)
     with pytest.raises(errors.InputError, match="4 worker replicas; allowed: 1 to 3"):
         rover.scale("sized", 4)
 
