@@ -54,7 +54,7 @@ def write_file(state: WholeState, path: pathlib.Path) -> None:
         try:
             torch.save(_told(tree, versions) if named is None else _decoded(named), file)
         except RuntimeError as cause:
-            raise errors.StorageFailed(f"{path} cannot be written: {cause}") from cause
+            raise _refusal(path, cause, cause) from cause
 
 
 def write_folder(state: WholeState, path: pathlib.Path) -> None:
@@ -79,7 +79,19 @@ def write_folder(state: WholeState, path: pathlib.Path) -> None:
             else:
                 save(named, storage_writer=writer, planner=_AlreadyEncoded())
         except CheckpointException as cause:
-            raise errors.StorageFailed(f"{path} cannot be written: {cause}") from cause
+            failures = [failure for failure, _ in cause.failures.values()]
+            raise _refusal(path, cause, *failures) from cause
+
+
+def _refusal(path: pathlib.Path, told: BaseException, *failures: BaseException) -> Exception:
+    """The file system's error behind torch's, which speaks of something else; else torch's end."""
+    for failure in failures:
+        behind: BaseException | None = failure
+        while behind is not None:
+            if isinstance(behind, OSError):
+                return OSError(behind.errno, behind.strerror)
+            behind = behind.__cause__ or behind.__context__
+    return errors.StorageFailed(f"{path} cannot be written: {str(told).splitlines()[-1]}")
 
 
 class _AlreadyEncoded(DefaultSavePlanner):

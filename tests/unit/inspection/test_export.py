@@ -197,6 +197,22 @@ def test_a_file_system_that_refuses_leaves_nothing(three, tmp_path, call, form):
     assert names_in(tmp_path) == []
 
 
+@pytest.mark.parametrize("form", ["torch", "dcp"])
+def test_a_disk_that_fills_up_is_told_in_a_sentence(three, tmp_path, call, form):
+    """The state fits once, and what torch makes of it does not: torch speaks of its own file's
+    positions, or shows a traceback."""
+    once = tmp_path / "once"
+    assert call("export", three.path, once, "--format", "safetensors")[0] == 0
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (once.stat().st_size, limits[1]))
+    try:
+        code, _, err = call("export", three.path, tmp_path / "state", "--format", form)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (code, err) == (1, f"error: {tmp_path / 'state'} cannot be written: File too large\n")
+    assert names_in(tmp_path) == ["once"]
+
+
 def names_in(folder: pathlib.Path) -> list[str]:
     """Hidden ones too."""
     return sorted(path.name for path in folder.iterdir())
