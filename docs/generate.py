@@ -121,7 +121,8 @@ def policy() -> str:
     """Every annotation that a job may carry, from the policy's own fields."""
     lines = [
         f"{NOTE}# Policy annotations\n",
-        "A job's wishes; a wrong key or value is refused at admission with what is allowed.\n",
+        "A job's wishes; a wrong key or value is refused at admission with what is allowed.",
+        "They stand in the job's own `metadata.annotations`, not in those of its pods.\n",
         "| annotation | allowed | default |",
         "|---|---|---|",
     ]

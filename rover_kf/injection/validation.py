@@ -25,7 +25,7 @@ from rover_kf.injection import (
 )
 from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica, adapter_for
 from rover_kf.injection.plan import ReplicaPlan
-from rover_kf.injection.policy import RoverPolicy
+from rover_kf.injection.policy import RoverPolicy, keys
 
 
 def validate(
@@ -58,6 +58,7 @@ def validate(
     policy = RoverPolicy.from_annotations(
         metadata.get("annotations") or {}, defaults=defaults, source=source
     )
+    _check_templates(manifest, adapter, source)
     if adapter is TENSORFLOW:
         tfjob.check(manifest, policy, source)
     else:
@@ -89,6 +90,18 @@ def storage_warnings(plans: tuple[ReplicaPlan, ...]) -> tuple[Event, ...]:
             )
             warnings.append(Event(names.EVENT_CHECKPOINT_WARNING, message, warning=True))
     return tuple(warnings)
+
+
+def _check_templates(manifest: Manifest, adapter: JobAdapter, source: str) -> None:
+    """Refuse a policy that stands where nobody reads it."""
+    read = manifest["metadata"].get("annotations") or {}
+    known = {names.PREFIX + key for key in keys()}
+    for replica in adapter.replicas(manifest):
+        stated = (replica.spec["template"].get("metadata") or {}).get("annotations") or {}
+        for key in sorted(known.intersection(stated) - read.keys()):
+            path = f"{replica.path}.template.metadata.annotations[{key}]"
+            allowed = "metadata.annotations, the job's own: those of pods are not read"
+            raise errors.ManifestError(path, stated[key], allowed=allowed, source=source)
 
 
 def _check_without_servers(policy: RoverPolicy, source: str) -> None:

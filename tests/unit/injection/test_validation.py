@@ -199,3 +199,16 @@ def test_names_and_places_of_ours_are_reserved(reserve):
 def test_what_we_wrote_is_not_reserved_against_us():
     """An injected job is valid."""
     validate(inject(make_job(), settings=InjectionSettings("image")).manifest)
+
+
+def test_a_policy_in_a_pod_template_is_refused():
+    """Nobody reads it there: the job would train without what it asks for. The job's own beside it,
+    as kustomize writes both, and other annotations are fine."""
+    path = "rover-kf.io/checkpoint.path"
+    job = make_job(workers=1, mount=MOUNT)
+    template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    template["metadata"] = {"annotations": {path: "/ckpt", "rover-kf.io/other": "x", "a": "b"}}
+    with pytest.raises(errors.ManifestError, match=r"Worker\.template.*allowed: metadata\.annotat"):
+        validate(job)
+    job["metadata"]["annotations"] = {path: "/ckpt"}
+    assert validate(job).checkpoint.path == "/ckpt"
