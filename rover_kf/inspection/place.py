@@ -78,6 +78,8 @@ def locate(path: str) -> Place:
         InputError: it is no such thing.
         StorageFailed: the file system does not say what it is.
     """
+    if not path:
+        raise errors.InputError(f"the path is empty; allowed: {_ALLOWED}")
     _check_url(path)
     is_url, text = path.startswith(names.OBJECT_SCHEMES), absolute(path)
     if not is_url and not _is_folder(text):

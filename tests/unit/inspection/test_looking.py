@@ -398,6 +398,14 @@ def test_bad_input_ends_with_2(three, call, words, said):
     assert (code, said in err) == (2, True), err
 
 
+def test_an_empty_path_is_not_this_folder(job, call, monkeypatch):
+    """As of a shell's variable that is not set: nothing of the working directory is removed."""
+    monkeypatch.chdir(job.path)
+    for words in (("ls", ""), ("rm", "", 1), ("rm", job.path, "")):
+        code, _, err = call(*words)
+        assert (code, len(job.storage.whole()), "allowed: a job's" in err) == (2, 3, words[1] == "")
+
+
 def test_a_path_that_the_file_system_refuses_is_told(three, tmp_path, call):
     """As a folder that only others may read; here by a name that is too long for it."""
     refused = tmp_path / ("x" * 300) / "demo"
