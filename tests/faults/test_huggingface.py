@@ -136,7 +136,7 @@ def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
     runs = []
     with contextlib.ExitStack() as stack:
         for name, (kills, _, options) in WAYS.items():
-            folder = tmp_path / f"pods-{name}"
+            folder = tmp_path / f"p-{name}"  # short: sockets are below
             pods = stack.enter_context(checkpoint_pod.pods(folder, 1, checkpoint_every=1))
             rounds = [("", kill_at) for kill_at in (*kills, 0)]
             runs += _plan(tmp_path / name, pods, rounds, **options)

@@ -120,7 +120,7 @@ def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
     runs = Runs(tmp_path)
     with contextlib.ExitStack() as stack:
         for way, ends in ways.items():
-            folder = tmp_path / f"pods-{way}"
+            folder = tmp_path / f"p-{way}"  # short: sockets are below
             pods = stack.enter_context(checkpoint_pod.pods(folder, 1, checkpoint_every=1))
             runs.add(way, pods, *ends, way=way)
             runs.add(f"{way}-plain", pods, way=way, plain=True)
