@@ -101,6 +101,11 @@ class Steward:
     def _sentence(self, failure: Failure) -> str:
         world = self.world
         told = f"rank {failure.rank} in {failure.pod}: {failure.kind}: {failure.reason}"
+        finished = [seat for seat in world.members() if seat.state is State.FINISHED]
+        deserted = bool(finished) and not failure.counts
+        if deserted:
+            early = world.name(finished[0])
+            told = f"{early} ended with 0 while others still trained, which lost it: {told}"
         new = self._reported is None or self._reported.round != failure.round
         if failure.counts or new:
             world.tell(names.EVENT_PROCESS_FAILED, told, warning=True)
@@ -115,6 +120,9 @@ class Steward:
             self._fruitless = None
             if not self.penalties.takes(failure):
                 self._spend(failure.round, failure.kind, told)
+        elif deserted:  # nobody was lost: the script does so again, restart after restart
+            self._fruitless = None
+            self._spend(failure.round, failure.kind, told)
         elif world.progress.step is None:
             self._fruitless = failure.kind, told
         return told

@@ -241,6 +241,18 @@ def test_a_cause_that_is_told_of_late():
     assert job.rendezvous.steward.failures == 1
 
 
+def test_a_rank_that_ends_early_costs_the_budget():
+    """It has run out of data and ended with 0; the others fail for want of it, in every round."""
+    job = training(2)
+    first, second = job.launchers[:2]
+    request = FinishRequest(second.pod, second.member.incarnation, 1)
+    job.rendezvous.finish(request, 1000, job.now)
+    lost = {"counts": False, "consequence": True}
+    told = [one for one in report(job, first, "peer_lost", "lost", **lost) if isinstance(one, Tell)]
+    assert told[0].message.startswith(f"{second.pod} (rank 1) ended with 0 while others ")
+    assert job.rendezvous.steward.restarts.budget.spent == {1: "peer_lost"}
+
+
 def test_a_later_cause_explains_nothing():
     """Of two causes the earlier one was told: the other came of what followed."""
     job = training(2)
