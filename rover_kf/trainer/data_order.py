@@ -9,7 +9,7 @@ taken out and dropped: shuffling, and random numbers that a data set draws, are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -62,14 +62,15 @@ class DataOrder:
                 "some data loaders have state_dict and some have not; give it to all or to none"
             )
 
-    def draw(self, start: Callable[[], None]) -> None:
+    def draw(self, trainer: Any, start: Callable[[], None]) -> None:
         """An epoch begins.
 
         Args:
+            trainer: Lightning's.
             start: makes the iterator over its batches, but for the first epoch of a process, whose
                 iterator is there.
         """
-        before = _taken() if self._drawn else None
+        before = _taken(_own(trainer)) if self._drawn else None
         start()
         self._epoch, self._drawn = before, True
 
@@ -85,14 +86,14 @@ class DataOrder:
             return
         fetcher.fetched -= used
         if self._epoch is not None:
-            _set(self._epoch)
+            _set(self._epoch, _own(trainer))
             iter(fetcher)
         for _ in range(used):
             next(fetcher, None)  # with more ranks than before, an epoch may have fewer batches
 
-    def end(self) -> None:
+    def end(self, trainer: Any) -> None:
         """The last epoch is over; who trains on begins another one."""
-        self._epoch = _taken()
+        self._epoch = _taken(_own(trainer))
 
     def samples(self, trainer: Any) -> int:
         """That a rank uses in an optimizer step; 0 if its data loader does not tell."""
@@ -101,13 +102,28 @@ class DataOrder:
         return size * trainer.accumulate_grad_batches if isinstance(size, int) else 0
 
 
-def _taken() -> dict[str, Any]:
+def _own(trainer: Any) -> list[torch.Generator]:
+    """The generators that data loaders were given, in their order."""
+    found = []
+    for loader in trainer.fit_loop._combined_loader.flattened:  # noqa: SLF001 - the loop's own
+        sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+        found += [getattr(holder, "generator", None) for holder in (loader, sampler)]
+    return [generator for generator in found if isinstance(generator, torch.Generator)]
+
+
+def _taken(own: Sequence[torch.Generator] = ()) -> dict[str, Any]:
     """The random generators as plain data, without a device's: no data loader uses those."""
     found = Generators().state_dict()
     found.pop("cuda", None)
-    return {**found, "torch": bytes(found["torch"].tolist())}
+    loaders = [bytes(generator.get_state().tolist()) for generator in own]
+    return {**found, "torch": bytes(found["torch"].tolist()), "loaders": loaders}
 
 
-def _set(taken: dict[str, Any]) -> None:
-    kept = torch.frombuffer(bytearray(taken["torch"]), dtype=torch.uint8)
-    Generators().load_state_dict({**taken, "torch": kept})
+def _set(taken: dict[str, Any], own: Sequence[torch.Generator] = ()) -> None:
+    Generators().load_state_dict({**taken, "torch": _tensor(taken["torch"])})
+    for generator, kept in zip(own, taken.get("loaders", ()), strict=False):
+        generator.set_state(_tensor(kept))
+
+
+def _tensor(kept: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(kept), dtype=torch.uint8)

@@ -129,7 +129,7 @@ class FlashCheckpoint(Callback):
             return
         loop: Any = trainer.fit_loop.epoch_loop
         del loop.reset, loop.on_run_start, loop.advance
-        self._order.end()
+        self._order.end(trainer)
         self._finished(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -153,7 +153,7 @@ class FlashCheckpoint(Callback):
     ) -> None:
         """After that: the epoch's data begins, or goes on."""
         if not self._resumes:
-            self._order.draw(functools.partial(on_run_start, fetcher))
+            self._order.draw(trainer, functools.partial(on_run_start, fetcher))
             return
         self._resumes = False
         on_run_start(fetcher)
