@@ -297,8 +297,10 @@ class Restorer:
         for seal in arena.sealed():
             # What this was made of stays, and another rank's of the same state: who is that rank
             # now may still have to fetch it.
-            same = (seal.step, seal.round) == (chosen.step, chosen.round) and not chosen.replicated
-            source = same and seal.sequence < chosen.sequence
+            same = (seal.step, seal.round) == (chosen.step, chosen.round)
+            # Others may have been sent to it: one for another number of ranks has other bytes.
+            needed = not chosen.replicated or seal.ranks != chosen.ranks
+            source = same and needed and seal.sequence < chosen.sequence
             if seal.slot != chosen.slot and seal.step >= chosen.step and not source:
                 arena.discard(seal)
 

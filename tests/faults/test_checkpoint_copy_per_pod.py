@@ -58,7 +58,7 @@ class Job:
         per_pod: Sequence[bool],
     ) -> None:
         self._server, self.pods = server, pods
-        self._counts, self._per_pod = counts, per_pod
+        self._counts, self.per_pod = counts, per_pod
         self.journal = folder / "journal"
         self.journal.mkdir(exist_ok=True)
 
@@ -76,7 +76,7 @@ class Job:
         size = sum(self._counts)
         port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(checkpoint_pod.free_port())}
         ranks: list[dict[str, str]] = []
-        for pod, count, per_pod in zip(self.pods, self._counts, self._per_pod, strict=True):
+        for pod, count, per_pod in zip(self.pods, self._counts, self.per_pod, strict=True):
             for local_rank in range(count):
                 given = pod.environment(rank=len(ranks), world_size=size, round_=round_)
                 local = {"LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(count)}
@@ -252,3 +252,17 @@ def test_pods_compare_their_copies(server, tmp_path):
         log = job.pods[0].settings.home / checkpoint_pod.LOG
         eventually(lambda: "step 8: 4 ranks hold the same" in log.read_text(), within=60)
         assert job.pods[0].told(names.EVENT_REPLICA_MISMATCH) == []
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_ranks_that_keep_it_another_way_than_before(server, tmp_path, before):
+    """Slots in memory are from before the annotation changed: those that other pods have been sent
+    to stay until they have fetched them, and each rank gets its state of them."""
+    with _job(server, tmp_path, per_pod=(before,) * 2) as job:
+        assert job.train(1, last=8) == [0] * 4
+        job.per_pod = (not before,) * 2
+        assert job.train(2, last=8) == [0] * 4
+        assert [told.split()[1] for told in job.begins()] == ["8"] * 4
+        for pod in job.pods:
+            sealed = Arena(pod.settings.home / names.ARENA_DIR / "0").sealed()
+            assert sorted((seal.step, seal.ranks) for seal in sealed) == [(8, 1), (8, 2)]
