@@ -269,10 +269,18 @@ class Restorer:
                     return seal
         if choice.source == "storage" and self._storage is not None:
             return await self._from_storage(request, choice, self._storage)
-        with self._slots.arena(0).pin(first) as pin:
-            found = await asyncio.to_thread(self._slots.checksum, 0, first)
-            state = State(first.step, first.round, first.replicated, first.pieces, first.ranks)
+        place, seal = self._own_or(request, first)
+        with self._slots.arena(place).pin(seal) as pin:
+            found = await asyncio.to_thread(self._slots.checksum, place, seal)
+            state = State(seal.step, seal.round, seal.replicated, seal.pieces, seal.ranks)
             return await self._filler.fill(request, [SlotSource(pin, found)], state)
+
+    def _own_or(self, request: RestoreRequest, first: Seal) -> tuple[int, Seal]:
+        """The rank's own whole slot of that state, of before it kept light ones; or the first's."""
+        for seal in self._slots.arena(request.local_rank).sealed():
+            if seal.replicated and (seal.step, seal.round) == (first.step, first.round):
+                return request.local_rank, seal
+        return 0, first
 
     def _folder(self, choice: ResolveReply, store: StoredCheckpoints) -> Folder:
         # By name below our own root: the volume may be mounted elsewhere in the coordinator's pod.

@@ -25,6 +25,7 @@ from rover_kf.trainer import foresight, transfer
 from rover_kf.trainer.collection import without_collection
 from rover_kf.trainer.device import Streams
 from rover_kf.trainer.hands import Hands
+from rover_kf.trainer.lead_check import LeadCheck
 from rover_kf.trainer.located import Addresses
 from rover_kf.trainer.named import addresses_of, listed
 from rover_kf.trainer.overlap import Overlap, Owned
@@ -76,6 +77,7 @@ class Saver:
         self.way = Way(settings, asked=overlap)
         self._slots, self._streams = Slots(ask_arena), Streams()
         self._recall = Recall(replicated=replicated, ranks=settings.slot_ranks)
+        self._lead_check = LeadCheck(settings)
         self.turn = Turn()
         """Of the calls that wait for a copy."""
         self._overlap, self._owned = Overlap(self.turn), Owned()
@@ -170,6 +172,7 @@ class Saver:
     def _begin(
         self, step: int, parts: Parts, late: frozenset[str], at: Addresses, *, on_device: bool
     ) -> None:
+        self._lead_check.check(self._recall.era, step, parts)
         plan, head = self._plans.fit(self._recall.era, parts, late)
         room = Room(self._slots, pinned=on_device)
         begun = time.perf_counter()

@@ -62,17 +62,21 @@ class Job:
         self.journal = folder / "journal"
         self.journal.mkdir(exist_ok=True)
 
-    def train(self, round_: int, *, dies: int = 0, last: int = LAST) -> list[int]:
+    def train(
+        self, round_: int, *, dies: int = 0, last: int = LAST, extra: Sequence[int] = ()
+    ) -> list[int]:
         """A round of all ranks; their exit codes."""
-        self.begin(round_, dies=dies, last=last)
+        self.begin(round_, dies=dies, last=last, extra=extra)
         return self.wait()
 
     def wait(self) -> list[int]:
         """Until all ranks have ended; their exit codes."""
         return self._server.wait()
 
-    def begin(self, round_: int, *, dies: int = 0, last: int = LAST) -> None:
-        """Start all ranks of a round."""
+    def begin(
+        self, round_: int, *, dies: int = 0, last: int = LAST, extra: Sequence[int] = ()
+    ) -> None:
+        """Start all ranks of a round; those in ``extra`` have one more module."""
         size = sum(self._counts)
         port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(checkpoint_pod.free_port())}
         ranks: list[dict[str, str]] = []
@@ -83,7 +87,7 @@ class Job:
                 how = {names.ENV_CHECKPOINT_COPY_PER: names.COPY_PER_POD} if per_pod else {}
                 ranks.append({**given, **port, **local, **how})
         work = {"way": "dropout", "steps": last, "dies": dies, "journal": str(self.journal)}
-        self._server.start(ranks, **work)
+        self._server.start(ranks, extra=[*extra], **work)
 
     def losses(self) -> list[dict[str, set[str]]]:
         """Of each rank by step; more than one where a step done again has another loss."""
@@ -266,3 +270,14 @@ def test_ranks_that_keep_it_another_way_than_before(server, tmp_path, before):
         for pod in job.pods:
             sealed = Arena(pod.settings.home / names.ARENA_DIR / "0").sealed()
             assert sorted((seal.step, seal.ranks) for seal in sealed) == [(8, 1), (8, 2)]
+
+
+def test_what_the_first_rank_does_not_save_ends_no_restart(server, tmp_path):
+    """The second rank of each pod has a module more: the second save is an error, not the restore
+    after the next crash."""
+    with _job(server, tmp_path) as job:
+        assert job.train(1, extra=(1, 3))[1::2] == [1, 1]
+        assert max(map(int, job.losses()[1])) == 2 * EVERY
+    (tmp_path / "each").mkdir()
+    with _job(server, tmp_path / "each", per_pod=(False, False)) as job:
+        assert job.train(1, extra=(1, 3), last=8) == [0] * 4
