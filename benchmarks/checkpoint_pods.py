@@ -57,18 +57,20 @@ class Pod:
         self._home = pathlib.Path(tempfile.mkdtemp(prefix="pods-", dir="/dev/shm"))
 
     def measured(self) -> dict[str, list[float]]:
-        """Milliseconds of floors, saves and the restore; MiB of all slots."""
+        """Milliseconds of floors, saves and the restore; MiB of slots and of the sidecar."""
         told = {names.ENV_PERSIST_SECONDS: NEVER, names.ENV_ARENA_BYTES: str(64 << 30)}
         sidecar = Sidecar(self._home, self._folder, told)
         sidecar.start()
         try:
             found = self._life(sidecar, 1)
             slots = sum(path.stat().st_size for path in self._home.glob("arena/*/slot-*"))
+            beside = sidecar.mebibytes()
             restored = self._life(sidecar, 2)
         finally:
             sidecar.kill()
             shutil.rmtree(self._home)
-        return {**found, "restore_ms": restored["restore_ms"], "slots_mib": [slots / (1 << 20)]}
+        mebibytes = {"slots_mib": [slots / (1 << 20)], "sidecar_mib": [beside]}
+        return {**found, "restore_ms": restored["restore_ms"], **mebibytes}
 
     def _life(self, sidecar: Sidecar, round_: int) -> dict[str, list[float]]:
         given, meeting = self._given, self._folder / f"meeting-{round_}"
@@ -159,11 +161,13 @@ def main() -> None:
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(report, indent=1) + "\n")
     print(f"a pod of {given.ranks} ranks, {given.mebibytes} MiB in {given.tensors} tensors each\n")
-    print("| a copy per | copies of all ranks at once | save | restore | slots, MiB |")
-    print("| --- | --- | --- | --- | --- |")
+    print(
+        "| a copy per | copies of all ranks at once | save | restore | slots, MiB | sidecar, MiB |"
+    )
+    print("| --- | --- | --- | --- | --- | --- |")
     for way, one in report["ways"].items():
         print(f"| {way} | {one['floor_copy_ms']} | {one['save_ms']} | {one['restore_ms']} "
-              f"| {one['slots_mib']} |")  # fmt: skip
+              f"| {one['slots_mib']} | {one['sidecar_mib']} |")  # fmt: skip
 
 
 def _medians(found: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
