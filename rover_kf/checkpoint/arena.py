@@ -141,6 +141,15 @@ class Arena:
         found = [seal for seal in self.control.read() if seal is not None and seal.sealed]
         return tuple(sorted(found, key=lambda seal: -seal.sequence))
 
+    def of_state(self, step: int | None, round_: int) -> tuple[Seal, ...]:
+        """Records of slots that hold one state, newest first.
+
+        Args:
+            step: its number.
+            round_: in which it came to be.
+        """
+        return tuple(s for s in self.sealed() if (s.step, s.round) == (step, round_))
+
     def pin(self, seal: Seal) -> Pin:
         """Keep a sealed slot from being overwritten, from now on.
 

@@ -104,8 +104,8 @@ class Leads:
 
     def _left(self, request: RestoreRequest, choice: ResolveReply) -> Lead | None:
         """What a sidecar before this one gave the first rank in this round."""
-        for seal in self._slots.arena(0).sealed():
-            if (seal.step, seal.round) == state_of(choice) and seal.ranks > 1:
+        for seal in self._slots.arena(0).of_state(*state_of(choice)):
+            if seal.ranks > 1:
                 with contextlib.suppress(errors.TornSnapshot):
                     self._slots.verify(0, seal)
                     return Lead(request.round, seal, "memory")

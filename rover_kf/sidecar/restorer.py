@@ -155,9 +155,10 @@ class Restorer:
 
     async def _look(self, request: RestoreRequest, choice: ResolveReply) -> RestoreReply:
         """The plain data of what would be brought; a slot might have to hold all ranks' parts."""
-        for seal in self._slots.arena(request.local_rank).sealed():
-            if not seal.ranks and leads.state_of(choice) == (seal.step, seal.round):
-                with self._slots.arena(request.local_rank).pin(seal) as pin:
+        arena = self._slots.arena(request.local_rank)
+        for seal in arena.of_state(*leads.state_of(choice)):
+            if not seal.ranks:
+                with arena.pin(seal) as pin:
                     return _plain(choice, await SlotSource(pin, 0).head())
         with contextlib.ExitStack() as pins:
             sources: Sequence[Source] = await self._memory.open(choice, pins)
@@ -258,8 +259,8 @@ class Restorer:
     async def _beside(self, request: RestoreRequest, choice: ResolveReply, lead: Lead) -> Seal:
         """A light slot, with what is the rank's own, of the state that the first rank has."""
         arena, first = self._slots.arena(request.local_rank), lead.seal
-        for seal in arena.sealed():
-            if not seal.ranks and (seal.step, seal.round) == (first.step, first.round):
+        for seal in arena.of_state(first.step, first.round):
+            if not seal.ranks:
                 try:
                     await asyncio.to_thread(self._slots.verify, request.local_rank, seal)
                 except errors.TornSnapshot as damage:
@@ -277,8 +278,8 @@ class Restorer:
 
     def _own_or(self, request: RestoreRequest, first: Seal) -> tuple[int, Seal]:
         """The rank's own whole slot of that state, of before it kept light ones; or the first's."""
-        for seal in self._slots.arena(request.local_rank).sealed():
-            if seal.replicated and (seal.step, seal.round) == (first.step, first.round):
+        for seal in self._slots.arena(request.local_rank).of_state(first.step, first.round):
+            if seal.replicated:
                 return request.local_rank, seal
         return 0, first
 

@@ -8,12 +8,11 @@ would be in no slot, and a restore would be the first to tell.
 
 from __future__ import annotations
 
-import os
-
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.checkpoint import snapshot
+from rover_kf.api.checkpoints import RestoreReply
 from rover_kf.checkpoint.arena import Arena
+from rover_kf.trainer.recovery import opened
 from rover_kf.trainer.settings import TrainerSettings
 from rover_kf.trainer.state import Parts
 
@@ -64,14 +63,11 @@ class LeadCheck:
         """Of what the first rank has saved of a step; None: that is not there."""
         assert self._settings.home is not None  # noqa: S101 - nobody saves outside rover-kf
         arena = Arena(self._settings.home / names.ARENA_DIR / "0")
-        for seal in arena.sealed():
-            if (seal.step, seal.round) == (step, self._settings.round):
-                try:
-                    with arena.pin(seal) as pin:
-                        first = os.pread(pin.descriptor, snapshot.LENGTH_BYTES, 0)
-                        size = snapshot.head_bytes(first, seal.length)
-                        head = os.pread(pin.descriptor, size, 0)
-                        return frozenset(snapshot.read(head, seal.length).tensors)
-                except errors.TornSnapshot:
-                    return None  # a newer one replaces it: the next save looks again
+        for seal in arena.of_state(step, self._settings.round):
+            path = str(arena.slot_path(seal.slot))
+            try:
+                with opened(RestoreReply(step, "memory", path, seal.length)) as (found, _):
+                    return frozenset(found.tensors)
+            except errors.TornSnapshot:
+                return None  # a newer one replaces it: the next save looks again
         return None

@@ -138,8 +138,8 @@ def glimpse(settings: TrainerSettings) -> Glimpse | None:
             if seal.ranks:
                 return seen
             first = Arena(arenas / "0")
-            for other in first.sealed():
-                if other.ranks and (other.step, other.round) == (seal.step, seal.round):
+            for other in first.of_state(seal.step, seal.round):
+                if other.ranks:
                     return dataclasses.replace(seen, lead=_glimpse(first, other))
             return None
     except (OSError, ValueError, errors.TornSnapshot) as reason:
