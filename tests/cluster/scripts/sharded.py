@@ -37,8 +37,9 @@ def digest(model, optimizer):
 
 
 def tell(verb, step, *words):
-    """One line of the trace."""
-    print("trace", verb, step, digest(model, optimizer), *words, flush=True)
+    """One line of the trace, in one write: a pod's ranks share its log, and print has many."""
+    line = " ".join(map(str, ("trace", verb, step, digest(model, optimizer), *words)))
+    print(f"{line}\n", end="", flush=True)
 
 
 dist.init_process_group("gloo")
