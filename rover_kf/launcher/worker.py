@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import os
 import pathlib
 import random
@@ -35,6 +36,7 @@ def run(place: dict[str, Any], launch: dict[str, Any]) -> None:
     """Run the user's program in this process, and end the process."""
     os.environ.update(place["variables"])
     stacks.register(place["stack_file"])
+    _print_whole_lines()
     _draw_new_seeds()
     _end(_outcome(pathlib.Path(place["error_file"]), launch))
 
@@ -94,6 +96,13 @@ def _become_program(target: str, arguments: Sequence[str]) -> NoReturn:
     except OSError as cause:
         message = f"{target} cannot be started as a program (--no-python): {cause.strerror}"
         raise errors.InputError(message) from cause
+
+
+def _print_whole_lines() -> None:
+    """Each line is one write: under -u every word of a print is one, and ranks share the log."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None where the descriptor is closed
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _draw_new_seeds() -> None:

@@ -349,6 +349,28 @@ def test_torch_is_not_loaded_before_the_script_if_it_says_so():
         assert "ROVER_PRELOAD is 'no'; on or off is needed" in job.pods[0].text()
 
 
+MANY_WORDS = """
+import os
+words = [f"word-{number}" for number in range(20)]
+for line in range(2000):
+    print("line", line, "of", os.environ["RANK"], *words, "end", flush=True)
+print("no end of line", end="")
+"""
+
+
+def test_lines_of_ranks_do_not_mix():
+    """Two ranks of one pod print lines of many words at once: each line comes whole to the pod's
+    log, and so does a last one without its end."""
+    with Job(1) as job:
+        job.start("--nproc-per-node", "2", job.script(MANY_WORDS))
+        assert job.pods[0].wait() == 0
+        lines = job.pods[0].text().splitlines()
+    words = " ".join(f"word-{number}" for number in range(20))
+    wanted = {f"line {line} of {rank} {words} end" for line in range(2000) for rank in (0, 1)}
+    assert {line for line in lines if "word-" in line} == wanted
+    assert "no end of line" in lines[-1]
+
+
 def test_missing_script():
     """A script that is not there is refused with its name, and nothing is tried again."""
     with Job(1) as job:
