@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--warm", type=int, default=6, help="saves a pass")
     parser.add_argument("--repeats", type=int, default=2, help="durable saves a pass")
+    parser.add_argument("--persists", type=int, default=4, help="saves beside steps a pass")
     parser.add_argument("--restores", type=int, default=4, help="restores a pass")
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("build/bench/checkpoint.json")
@@ -52,7 +53,9 @@ def main() -> None:
     for mebibytes in map(int, given.sizes.split(",")):
         counts: dict[str, Any] = {}
         for tensors in map(int, given.tensors.split(",")):
-            size = Size(mebibytes, tensors, given.warm, given.repeats, given.restores)
+            size = Size(
+                mebibytes, tensors, given.warm, given.repeats, given.persists, given.restores
+            )
             report = measured(size, given.systems.split(","), given.passes, given.out.parent)
             counts[str(tensors)] = report
             print(markdown(f"{mebibytes} MiB in {tensors} tensors", report), "\n", flush=True)

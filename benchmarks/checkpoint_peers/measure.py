@@ -26,6 +26,7 @@ class Size:
     tensors: int
     warm: int
     repeats: int
+    persists: int
     restores: int
 
 
@@ -82,6 +83,7 @@ class Figures:
             "restore_ms": _median(self.restore),
             "step_inflation": _longer(statistics.median, self.beside, self.sham),
             "step_inflation_mean": _longer(statistics.mean, self.beside, self.sham),
+            "steps_beside": len(self.beside),
             "peak_memory_mib": _rounded(max(self.peak_mebibytes) - loop_mebibytes),
             **self.facts,
         }
@@ -104,7 +106,7 @@ def take(session: Session, course: Course, figures: Figures) -> None:
         figures.durable.append(session.ask("durable")["ms"])
         if capped := session.ask("capped"):
             figures.capped.append(capped["ms"])
-    for _ in range(size.repeats):
+    for _ in range(size.persists):
         _take_persist(session, compute_ms, figures)
     with memory.Watch(session.pid) as watch:
         session.ask("durable")
