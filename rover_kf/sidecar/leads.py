@@ -22,7 +22,8 @@ from rover_kf.sidecar.slots import Slots
 
 _SECONDS = 900.0
 """For the first rank's slot to be filled; less than a training process has with its sidecar."""
-_POLL_SECONDS = 0.05
+_LOOK_SECONDS = 0.05
+"""How often a rank looks without being told: whether its round is over, or a slot was left."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Leads:
         self._asking = 0
         self._known: Lead | None = None
         self._refused: tuple[int, str] | None = None
+        self._changed = asyncio.Event()
 
     @contextlib.contextmanager
     def asked(self, request: RestoreRequest) -> Iterator[None]:
@@ -56,6 +58,7 @@ class Leads:
             yield
         except errors.RoverError as error:
             self._refused = request.round, str(error)
+            self._notify()
             raise
         finally:
             self._asking -= 1
@@ -63,6 +66,7 @@ class Leads:
     def tell(self, request: RestoreRequest, reply: RestoreReply, seal: Seal) -> None:
         """The first rank has its slot, verified."""
         self._known, self._refused = Lead(request.round, seal, reply.source), None
+        self._notify()
 
     async def find(self, request: RestoreRequest, choice: ResolveReply) -> Lead:
         """Wait for the first rank's slot.
@@ -77,6 +81,7 @@ class Leads:
         deadline = time.monotonic() + _SECONDS
         mine = Assignment(request.rank, request.world_size, request.round)
         while True:
+            changed = self._changed
             found = await self._found(request, choice)
             if found is not None:
                 return found
@@ -91,7 +96,12 @@ class Leads:
                     f"the pod's first rank has not restored step {choice.step} for {_SECONDS:g} s, "
                     "and this one starts from its slot; call restore on every rank"
                 )
-            await asyncio.sleep(_POLL_SECONDS)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(changed.wait(), _LOOK_SECONDS)
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def _found(self, request: RestoreRequest, choice: ResolveReply) -> Lead | None:
         known = self._known

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 
 import checkpoint_pod
@@ -20,6 +21,7 @@ from rover_kf.api.checkpoints import (
     RestoreRequest,
 )
 from rover_kf.checkpoint.control import Seal
+from rover_kf.sidecar import leads as leads_module
 from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.leads import Leads
 from rover_kf.sidecar.slots import Slots
@@ -69,6 +71,26 @@ def test_the_others_wait_for_the_first_ranks_restore(slots):
             leads.tell(FIRST, RestoreReply(7, "peer"), seal)
             found = await waiting
         assert (found.seal, found.source) == (seal, "peer")
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_others_go_on_as_soon_as_the_first_rank_does(slots, monkeypatch, refused):
+    """Not at their next look, or all ranks of a job that recovers would wait for it."""
+    monkeypatch.setattr(leads_module, "_LOOK_SECONDS", 3600.0)
+
+    async def scene() -> None:
+        leads = Leads(slots)
+        slots.assignments.set(0, Assignment(2, 4, 5))
+        with contextlib.suppress(errors.StorageFailed), leads.asked(FIRST):
+            waiting = asyncio.create_task(leads.find(SECOND, CHOICE))
+            await _waits(waiting)
+            if refused:
+                raise errors.StorageFailed("the disk is gone")
+            leads.tell(FIRST, RestoreReply(7, "memory"), _sealed(slots))
+        with pytest.raises(errors.CheckpointError) if refused else contextlib.nullcontext():
+            assert (await asyncio.wait_for(waiting, 60)).source == "memory"
 
     asyncio.run(scene())
 
