@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 
 import pytest
@@ -57,5 +58,5 @@ def _remove(job: Job, pod: int) -> None:
     """End a pod that the job has no more, as a kubelet does."""
     gone = job.pods.pop(pod)
     for process in (gone.launcher, gone.sidecar):
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         process.wait(120)

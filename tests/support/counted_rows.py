@@ -61,6 +61,7 @@ while not enough:
         sys.stdout.write(f"step {step} rank {rank} of {world} pid {os.getpid()} "
                          f"round {os.environ['ROVER_ROUND']} at {time.time()}\\n")
         sys.stdout.flush()
+        dist.barrier()  # no rank has saved what rank 0 has not told
         checkpointer.step(step, state, samples=size)
     enough += os.path.exists(enough_at)
     dist.broadcast(enough, 0)

@@ -109,6 +109,7 @@ def train(asked: dict) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
     checkpointer.wait(asked["steps"], "durable", 60)
     checkpointer.close()
+    dist.barrier()  # rank 0 has the store, which others may still ask
 
 
 if __name__ == "__main__":
