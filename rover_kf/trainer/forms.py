@@ -10,7 +10,7 @@ the state would leave those others at their fresh start.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -74,12 +74,13 @@ def check_shape(live: torch.Tensor, saved: torch.Tensor, path: str) -> None:
 
 
 @contextlib.contextmanager
-def fitting(target: object, path: str) -> Iterator[None]:
+def fitting(target: Any, path: str) -> Iterator[None]:
     """Around load_state_dict of torch's modules and optimizers, which say what does not fit.
 
     Raises:
         DoesNotFit: they have said so; what else they raise may be another thing.
     """
+    needed = _needed(target)
     try:
         yield
     except (RuntimeError, ValueError) as cause:
@@ -91,6 +92,34 @@ def fitting(target: object, path: str) -> Iterator[None]:
             "what a script adds while it trains (layers, add_param_group) has to be there before "
             f"restore, and Checkpointer.peek tells how far the saved state was. Or {OTHER_SCRIPT}"
         ) from cause
+    except KeyError as cause:
+        if not needed:
+            raise
+        raise _another_class(target, path, cause.args) from cause
+    lacking = needed.difference(*target.param_groups) if needed else ()
+    if lacking:
+        raise _another_class(target, path, sorted(lacking))
+
+
+def _needed(target: Any) -> set[str]:
+    """What groups of torch's own optimizers cannot lack: they take it and fail in their next step.
+
+    A user's own may do with less than it was made with.
+    """
+    if type(target).__module__.split(".")[:2] != ["torch", "optim"]:
+        return set()
+    if not isinstance(target, torch.optim.Optimizer):
+        return set()
+    return set(target.defaults).intersection(*target.param_groups)
+
+
+def _another_class(target: object, path: str, lacking: Iterable[object]) -> errors.DoesNotFit:
+    return errors.DoesNotFit(
+        f"state{path}, {type(target).__name__}, cannot go on from what the checkpoint has: that "
+        f"lacks {', '.join(map(repr, lacking))}, as it was saved of an optimizer of another class. "
+        "Take that class again, or start this one as another job, whose script loads the weights "
+        "(rover-kf checkpoint export)"
+    )
 
 
 def converts(saved: torch.dtype, live: torch.Tensor) -> bool:

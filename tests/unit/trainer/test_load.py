@@ -328,6 +328,47 @@ def test_a_model_that_was_changed_is_told_as_such():
         _load(buffer, {"optimizer": optimizer}, 1)
 
 
+@pytest.mark.parametrize(
+    ("saved", "live", "lacking"),
+    [
+        ("SGD", "AdamW", "betas"),
+        ("AdamW", "SGD", "momentum"),
+        ("AdamW", "Adafactor", "beta2_decay"),
+    ],
+)
+def test_an_optimizer_of_another_class_is_told_as_such(saved, live, lacking):
+    """Torch takes some of them, and its step fails then, at each restart."""
+    trained = _optimizing(saved)
+    buffer = _snapshot({"optimizer": trained})
+    said = rf"state\['optimizer'\], {live}, .*{lacking}.*another class.*another job"
+    with pytest.raises(errors.DoesNotFit, match=said):
+        _load(buffer, {"optimizer": _optimizing(live)}, 1)
+
+
+def test_classes_of_optimizers_that_have_the_same_go_on():
+    """Adam's state is AdamW's; and a user's own class may lack what it was made with."""
+
+    class Own(torch.optim.SGD):
+        def __init__(self, *given, **named):
+            super().__init__(*given, **named)
+            self.defaults["new"] = 1
+
+    live = _optimizing("Adam")
+    _load(_snapshot({"optimizer": _optimizing("AdamW")}), {"optimizer": live}, 1)
+    live.step()
+    own = Own([torch.nn.Parameter(torch.ones(3))], lr=0.5)
+    _load(_snapshot({"optimizer": _optimizing("SGD")}), {"optimizer": own}, 1)
+    assert own.param_groups[0]["lr"] == pytest.approx(0.1)
+
+
+def _optimizing(name: str) -> torch.optim.Optimizer:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    found = getattr(torch.optim, name)([parameter], lr=0.1)
+    parameter.grad = torch.ones(3)
+    found.step()
+    return found
+
+
 def test_other_errors_of_loading_stay_what_they_are():
     """A device that is full is no other script: a restart may help."""
 
