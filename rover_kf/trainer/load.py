@@ -22,6 +22,7 @@ from rover_kf.checkpoint import plain
 from rover_kf.checkpoint.kinds import Piece
 from rover_kf.checkpoint.snapshot import STATE_KEY
 from rover_kf.trainer import layouts, module_versions
+from rover_kf.trainer.compiled import own_names
 from rover_kf.trainer.copies import Copies
 from rover_kf.trainer.forms import check_lacking, check_replaceable, check_shape, converts, fitting
 from rover_kf.trainer.hands import Hands
@@ -241,8 +242,8 @@ def _given(target: object, tree: Any, parts: _Parts) -> Any:
         return plain.decode(tree, parts.copy)
     own = _own_tensors(target)
     if not own or any(str(key).endswith("_extra_state") for key in _pairs(tree, "")):
-        return plain.decode(tree, parts.copy)
-    given = plain.decode(tree, parts.view)
+        return own_names(plain.decode(tree, parts.copy), target)
+    given = own_names(plain.decode(tree, parts.view), target)
     for name, tensor in own.items():
         if isinstance(given.get(name), torch.Tensor) and parts.copies.into(tensor, given[name]):
             given[name] = tensor  # which copy_ knows as the same

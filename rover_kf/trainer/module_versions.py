@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from rover_kf import errors
+from rover_kf.trainer.compiled import plain_name
 
 KEY = "rover.modules"
 """Metadata: JSON of {object's path: {module's name in it: what torch tells}}, for all objects whose
@@ -32,7 +33,7 @@ def versions_of(state_dict: object) -> Versions | None:
     told = getattr(state_dict, "_metadata", None)
     if not isinstance(told, Mapping):
         return None
-    plain = {str(name): _plain(facts) for name, facts in told.items()}
+    plain = {plain_name(str(name)): _plain(facts) for name, facts in told.items()}
     return {name: facts for name, facts in plain.items() if facts != _default()}
 
 
@@ -72,19 +73,19 @@ def with_versions(given: Any, target: object, kept: Versions | None) -> Any:
     if kept is None or type(given) is not dict:
         return given
     found = collections.OrderedDict(given)
-    found._metadata = _Told(kept)  # type: ignore[attr-defined] # noqa: SLF001 - torch's own way
+    found._metadata = _Told({plain_name(name): facts for name, facts in kept.items()})  # type: ignore[attr-defined] # noqa: SLF001 - torch's own way
     return found
 
 
 class _Told(dict[str, Any]):
-    """Versions with those that were left out."""
+    """Versions by plain names, with those that were left out."""
 
     def __missing__(self, name: str) -> dict[str, Any]:
         return _default()
 
     def get(self, name: str, _: object = None) -> Any:
         """What torch asks with."""
-        return self[name]
+        return self[plain_name(name)]
 
 
 def _default() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rover_kf.checkpoint import plain
-from rover_kf.trainer import scattered, shards
+from rover_kf.trainer import compiled, scattered, shards
 from rover_kf.trainer import state as states
 from rover_kf.trainer.template import EMPTY, Template, number
 
@@ -86,7 +86,8 @@ def _inner(value: object) -> object:
     if isinstance(target, torch.nn.Module):
         stock = type(target).state_dict is torch.nn.Module.state_dict
         # Parameters themselves cost less than views.
-        return target.state_dict(keep_vars=True) if stock else target.state_dict()
+        found = target.state_dict(keep_vars=True) if stock else target.state_dict()
+        return compiled.plain_names(found)
     if isinstance(target, torch.optim.Optimizer):
         return _packed(target) or scattered.state_dict_of(target)
     if states.is_stateful(target):

@@ -20,7 +20,7 @@ from rover_kf import errors
 from rover_kf.checkpoint import kinds, plain, snapshot
 from rover_kf.checkpoint.snapshot import STATE_KEY, Entry
 from rover_kf.checkpoint.split import common_of
-from rover_kf.trainer import layouts, module_versions, scattered, shards
+from rover_kf.trainer import compiled, layouts, module_versions, scattered, shards
 from rover_kf.trainer.module_versions import Versions
 from rover_kf.trainer.shards import Shard, Shards
 
@@ -178,7 +178,7 @@ class _Apart:
         shared: Callable[[str], bool] = lambda _: False  # noqa: E731 - one of three
         if isinstance(value, torch.nn.Module):
             parameters = value.named_parameters(remove_duplicate=False)
-            names = {f"{path}[{name!r}]" for name, _ in parameters}
+            names = {f"{path}[{compiled.plain_name(name)!r}]" for name, _ in parameters}
             shared = names.__contains__
         elif isinstance(value, torch.optim.Optimizer):
             self._know_parameters(path, value)
@@ -193,6 +193,8 @@ class _Apart:
         versions = module_versions.versions_of(found)
         if versions is not None:
             self._versions[path] = versions
+        if isinstance(value, torch.nn.Module):
+            found = compiled.plain_names(found)
         return plain.encode(found, inner, path)
 
     def _tensor(self, path: str, value: torch.Tensor, *, shared: bool) -> Any:

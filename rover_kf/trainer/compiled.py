@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Names of modules without what ``torch.compile`` puts into them.
+
+A compiled module holds the one that it was made of as ``_orig_mod``, which stands in the names of
+all tensors below it. A checkpoint has the names without, as torch.distributed.checkpoint does, so
+that a script may compile its model, or parts of it, after a restart, or do so no more.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+_WRAPPED = "_orig_mod"
+
+
+def plain_name(name: str) -> str:
+    """A module's or tensor's name as it is without compiling."""
+    if _WRAPPED not in name:
+        return name
+    return ".".join(part for part in name.split(".") if part != _WRAPPED)
+
+
+def plain_names(state_dict: Any) -> Any:
+    """A module's state dict with the names that it would have without compiling."""
+    if not _has_compiled(state_dict):
+        return state_dict
+    return collections.OrderedDict((plain_name(key), item) for key, item in state_dict.items())
+
+
+def own_names(state_dict: Any, module: torch.nn.Module) -> Any:
+    """A state dict with the names that a module, compiled or not, gives its tensors.
+
+    Args:
+        state_dict: of the module as it was saved, compiled or not.
+        module: that is going to load it.
+    """
+    named = plain_names(state_dict)
+    live = module.state_dict(keep_vars=True)
+    own = {plain_name(name): name for name in live} if _has_compiled(live) else {}
+    if named is state_dict and not own:
+        return state_dict
+    return {own.get(name, name): item for name, item in named.items()}
+
+
+def _has_compiled(state_dict: Any) -> bool:
+    """In a few microseconds for thousands of names: each save asks."""
+    if not isinstance(state_dict, Mapping):
+        return False
+    try:
+        return _WRAPPED in "".join(state_dict)
+    except TypeError:  # a module's own form, whose keys are no names
+        return False
