@@ -18,6 +18,17 @@ import torch
 _WRAPPED = "_orig_mod"
 
 
+def is_compiled(value: object) -> bool:
+    """Whether it is a module that torch.compile has made of another one."""
+    # By its name: a script that compiles nothing need not wait for the compiler's import.
+    return isinstance(value, torch.nn.Module) and type(value).__name__ == "OptimizedModule"
+
+
+def inside(module: Any) -> object:
+    """The module that it was made of."""
+    return getattr(module, _WRAPPED)
+
+
 def plain_name(name: str) -> str:
     """A module's or tensor's name as it is without compiling."""
     if _WRAPPED not in name:

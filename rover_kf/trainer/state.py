@@ -118,9 +118,11 @@ def copyable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def unwrap(value: object) -> object:
-    """The module inside DistributedDataParallel or DataParallel; else the value itself."""
+    """The module inside DistributedDataParallel, DataParallel, torch.compile; else the value."""
     wrappers = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
-    return value.module if isinstance(value, wrappers) else value
+    while isinstance(value, wrappers) or compiled.is_compiled(value):
+        value = value.module if isinstance(value, wrappers) else compiled.inside(value)
+    return value
 
 
 def take_apart(state: Mapping[str, object], *, replicated: bool = True, ranks: int = 1) -> Parts:

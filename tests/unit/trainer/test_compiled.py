@@ -63,11 +63,18 @@ def _in_parts() -> torch.nn.Module:
     return found
 
 
+def _parallel(module: torch.nn.Module) -> torch.nn.Module:
+    return torch.nn.parallel.DistributedDataParallel(module)
+
+
 FORMS: dict[str, Callable[[], torch.nn.Module]] = {
     "plain": _plain,
     "whole": lambda: _compiled(_plain()),
     "in parts": _in_parts,
     "both": lambda: _compiled(_in_parts()),
+    "parallel": lambda: _parallel(_plain()),
+    "inside of parallel": lambda: _parallel(_compiled(_plain())),
+    "around parallel": lambda: _compiled(_parallel(_plain())),
 }
 
 
@@ -89,6 +96,13 @@ def _trained(form: str) -> dict[str, object]:
         model(torch.randn(3, 4)).sum().backward()
         optimizer.step()
     return {"model": model, "optimizer": optimizer}
+
+
+@pytest.fixture(autouse=True)
+def group():
+    """For the forms that need one."""
+    with own_mesh() as found:
+        yield found
 
 
 @pytest.mark.parametrize("live", FORMS)
@@ -115,7 +129,7 @@ def test_names_of_before_they_were_plain_are_known(saved, live):
         assert torch.equal(there, here)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["plain", "whole", "in parts", "both"])
 def test_a_second_look_finds_the_names_of_the_first(form):
     """What a save looks at quickly is what it looked at with care."""
     found, recall = _trained(form), Recall()
@@ -128,11 +142,10 @@ def test_a_second_look_finds_the_names_of_the_first(form):
     assert second.tensors.keys() == first.tensors.keys()
 
 
-def test_shards_of_a_compiled_model_are_known_by_the_plain_names():
+def test_shards_of_a_compiled_model_are_known_by_the_plain_names(group):
     """FSDP2 with torch.compile around it asks for the boxes that it would ask for without."""
-    with own_mesh() as mesh:
-        plain = fully_shard(_plain(), mesh=mesh)
-        wanted = live_shards({"model": plain}, replicated=True).wanted()
-        compiled = live_shards({"model": _compiled(plain)}, replicated=True).wanted()
-        assert wanted
-        assert compiled == wanted
+    plain = fully_shard(_plain(), mesh=group)
+    wanted = live_shards({"model": plain}, replicated=True).wanted()
+    compiled = live_shards({"model": _compiled(plain)}, replicated=True).wanted()
+    assert wanted
+    assert compiled == wanted
