@@ -50,12 +50,20 @@ def own_names(state_dict: Any, module: torch.nn.Module) -> Any:
         state_dict: of the module as it was saved, compiled or not.
         module: that is going to load it.
     """
-    named = plain_names(state_dict)
-    live = module.state_dict(keep_vars=True)
-    own = {plain_name(name): name for name in live} if _has_compiled(live) else {}
-    if named is state_dict and not own:
+    if not isinstance(state_dict, dict):  # a form of the module's own
         return state_dict
-    return {own.get(name, name): item for name, item in named.items()}
+    own = {plain_name(name): name for name, _ in module.named_modules(remove_duplicate=False)}
+    if all(plain == name for plain, name in own.items()):
+        return {**plain_names(state_dict)}
+    return {_own_name(key, own): item for key, item in plain_names(state_dict).items()}
+
+
+def _own_name(key: Any, own: Mapping[str, str]) -> Any:
+    """A tensor's, by its module's."""
+    if not isinstance(key, str):
+        return key
+    module, _, last = key.rpartition(".")
+    return ".".join(filter(None, (own.get(module, module), last)))
 
 
 def _has_compiled(state_dict: Any) -> bool:

@@ -129,6 +129,27 @@ def test_names_of_before_they_were_plain_are_known(saved, live):
         assert torch.equal(there, here)
 
 
+def test_a_module_with_a_form_of_its_own_keeps_it():
+    """One of its parts is compiled, and what it gives has keys that are no names."""
+
+    class Own(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = _compiled(torch.nn.Linear(2, 2))
+
+        def state_dict(self):
+            return {0: self.part.weight.detach(), "told": 1}
+
+        def load_state_dict(self, found):
+            self.told = found["told"]
+            self.part.weight.data.copy_(found[0])
+
+    before, after = Own(), Own()
+    _load(trainer_slot.written(state.take_apart({"model": before})), {"model": after})
+    assert torch.equal(after.part.weight, before.part.weight)
+    assert after.told == 1
+
+
 @pytest.mark.parametrize("form", ["plain", "whole", "in parts", "both"])
 def test_a_second_look_finds_the_names_of_the_first(form):
     """What a save looks at quickly is what it looked at with care."""
