@@ -178,6 +178,8 @@ class Account:
 def test_processes_killed_at_any_instant_lose_no_step_that_was_safe(pod):
     """Trainer, sidecar or both; sometimes with the pod's memory, sometimes while they start."""
     chance, account = random.Random(SEED), Account(pod)
+    pod.start()
+    eventually(pod.durable, within=60)  # before there is one, see Account._spare
     for number in range(KILLS):
         pod.start()
         if number == 0 or chance.random() < 0.8:
