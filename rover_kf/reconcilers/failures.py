@@ -13,6 +13,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Container, Event, Pod
 from rover_kf.elastic.failures.classify import classify_pod
 from rover_kf.elastic.failures.evidence import Evidence
+from rover_kf.elastic.failures.pods import KILLED
 
 
 def seen(pods: tuple[Pod, ...], now: float) -> Iterator[tuple[str, Event]]:
@@ -24,16 +25,17 @@ def seen(pods: tuple[Pod, ...], now: float) -> Iterator[tuple[str, Event]]:
             event = Event(names.EVENT_POD_LOST, message, warning=True, at=now)
             yield f"lost:{pod.uid[:8]}:{lost.kind}", event
         for container in pod.containers:
-            message = _message(pod, container)
+            message = _message(pod, container, ending=pod.deleting or lost is not None)
             if message:
                 key = f"died:{pod.uid[:8]}:{container.name}:{container.restarts}"
                 yield key, Event(names.EVENT_PROCESS_FAILED, message, warning=True, at=now)
 
 
-def _message(pod: Pod, container: Container) -> str:
+def _message(pod: Pod, container: Container, *, ending: bool) -> str:
     known = Evidence(container.exit_code, container=container.reason, message=container.message)
     verdict = classify_pod(known)
-    if verdict is not None:
+    # A pod that ends has its containers killed if they do not hear.
+    if verdict is not None and not (ending and verdict.kind == KILLED.kind):
         return (
             f"{pod.name}: {verdict.kind}: container {container.name} "
             f"(restart {container.restarts}) {verdict.reason}"

@@ -196,12 +196,23 @@ def ended_namespaces(cluster) -> Iterator[list[str]]:
     """Namespaces whose deletion has begun; that each of them ends is seen to at the very end."""
     ended: list[str] = []
     yield ended
+    _gone(cluster, ended)
     for name in ended:
-        waiting = ("--ignore-not-found", "--wait=true", "--timeout=180s")
-        cluster.kubectl("delete", "namespace", name, *waiting, timeout=200)
         if isinstance(cluster, Cluster):
             cluster.kubectl("delete", "persistentvolume", "-l", f"{storage.NAMESPACE_LABEL}={name}")
             shutil.rmtree(_shared_folder(cluster, name), ignore_errors=True)
+
+
+@pytest.fixture
+def room(cluster, ended_namespaces) -> None:
+    """Nothing is left of earlier tests: for those that count on what room the nodes have."""
+    _gone(cluster, ended_namespaces)
+
+
+def _gone(cluster, namespaces: list[str]) -> None:
+    for name in namespaces:
+        waiting = ("--ignore-not-found", "--wait=true", "--timeout=180s")
+        cluster.kubectl("delete", "namespace", name, *waiting, timeout=200)
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from rover_kf.reconcilers import failures
 _KEPT = "rover-kf.test/kept"
 _TAINT = "rover-kf.test/taken:NoExecute"
 _SLEEP = ["sleep", "600"]
+_DIE = ["sh", "-c", "kill -9 $$$$"]  # Kubernetes makes one $ of two
 _FILL_DISK = ["sh", "-c", "head -c 8m /dev/zero >/scratch/file; exec sleep 600"]
 _FILL_MEMORY = ["sh", "-c", r"x=$(head -c 64m /dev/zero | tr '\0' x); exec sleep 600"]
 
@@ -125,7 +126,7 @@ _SHORT = {
 state. It looks every ten seconds, and knows at the second look how large volumes are."""
 
 
-@pytest.mark.usefixtures("priority")
+@pytest.mark.usefixtures("room", "priority")
 def test_ends_are_taken_for_what_they_are(cluster, namespace, pod, kept, node_faults):
     """Each pod ended in one way, and its real object is told as that."""
     spare = _bystander(cluster)
@@ -141,7 +142,8 @@ def test_ends_are_taken_for_what_they_are(cluster, namespace, pod, kept, node_fa
         "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
     }
     made = [
-        pod("full", _FILL_MEMORY, resources=memory, **away),
+        pod("full", _FILL_MEMORY, resources=memory, **away | {"restartPolicy": "OnFailure"}),
+        pod("killed", _DIE, shareProcessNamespace=True, **away),
         pod("late", activeDeadlineSeconds=1, **away),
         pod("drained", **away),
         pod("taken", **_on(spare)),
@@ -166,13 +168,16 @@ def test_ends_are_taken_for_what_they_are(cluster, namespace, pod, kept, node_fa
     objects.apply(cluster, [greedy])
     wanted = {way.name: way.kind for way in PODS}
     assert list(wanted) == [one["metadata"]["name"] for one in made]
+    ever: dict[str, str] = {}
 
     def told() -> dict[str, str]:
-        events = {
-            name: next((event.message for _, event in failures.seen((pod_of(item),), 0.0)), "")
-            for name, item in kept().items()
-        }
-        return {name: events[name].partition(": ")[2].partition(": ")[0] for name in wanted}
+        for name, item in kept().items():
+            seen = failures.seen((pod_of(item),), 0.0)
+            kind = next((event.message.split(": ")[1] for _, event in seen), "")
+            # That a kill was for memory the kubelet does not always hear: this pod gets another.
+            if kind and (name, kind) != ("full", "process_killed"):
+                ever[name] = kind
+        return {name: ever.get(name, "") for name in wanted}
 
     with _taken(cluster, spare):
         gone = {"taken": "node_lost", "small": "preempted"}

@@ -151,6 +151,7 @@ SERVER_LOST = Way(
 
 PODS = (
     Way("full", "out_of_memory", "more memory than its limit", test=POD_ENDS),
+    Way("killed", "process_killed", "SIGKILL of its container's process", test=POD_ENDS),
     Way("late", "deadline_exceeded", "activeDeadlineSeconds", test=POD_ENDS),
     Way("drained", "drained", "the API's eviction", test=POD_ENDS),
     Way("taken", "node_lost", "a taint NoExecute", test=POD_ENDS),

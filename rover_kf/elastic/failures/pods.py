@@ -18,6 +18,18 @@ from rover_kf.elastic.failures.rule import (
 _KUBERNETES = "https://kubernetes.io/docs/concepts"
 _SHUTDOWN = f"{_KUBERNETES}/cluster-administration/node-shutdown/"
 
+KILLED = Rule(
+    "process_killed",
+    CONTAINER,
+    RESTART_CONTAINER,
+    "was killed, and Kubernetes does not say for what: mostly for memory, at its own limit or its "
+    "node's, or by somebody on its node",
+    codes=frozenset({137}),
+    reasons=frozenset({"Error"}),
+)
+"""SIGKILL. A container that is killed at its limit ends so, too, where its runtime hears of its end
+before it hears for what."""
+
 RULES = (
     Rule(
         "out_of_memory",
@@ -26,6 +38,7 @@ RULES = (
         "was killed for memory; raise its memory limit",
         reasons=frozenset({"OOMKilled"}),
     ),
+    KILLED,
     Rule(
         "preempted",
         POD,

@@ -171,10 +171,11 @@ def test_every_row_is_reached():
     codes = {code for rule in processes.RULES for code in rule.codes}
     assert {-number for number in range(1, 65)} <= codes
     found = {
-        classify_pod(Evidence(container=reason, message=message)).kind
+        classify_pod(Evidence(code, container=reason, message=message)).kind
         for rule in pods.RULES
         for reason in rule.reasons
         for message in ("", OVER)
+        for code in rule.codes or {1}
     }
     assert found == {rule.kind for rule in pods.RULES}
 
@@ -243,6 +244,7 @@ def test_first_is_the_earliest():
     ("evidence", "kind", "scope"),
     [
         (Evidence(137, container="OOMKilled"), "out_of_memory", "container"),
+        (Evidence(137, container="Error"), "process_killed", "container"),
         (
             Evidence(pod=("Evicted",), message="The node was low on resource: memory."),
             "evicted",

@@ -482,6 +482,21 @@ def test_memory_kill_is_told_once(cluster, history):
     assert "raise its memory limit" in told[0].message
 
 
+@pytest.mark.parametrize(
+    ("ends", "told"), [({}, True), ({"deleting": True}, False), ({"reasons": ("Evicted",)}, False)]
+)
+def test_a_container_that_was_killed_for_no_known_reason_is_told(cluster, history, ends, told):
+    """The kubelet does not always hear that a kill was for memory. At a pod's end a kill is no
+    news."""
+    container = Container("pytorch", running=False, restarts=1, exit_code=137, reason="Error")
+    killed = Pod("digits-worker-1", "abcd", "worker", 1, "Running", containers=(container,), **ends)
+    cluster.pods = (killed,)
+    look(cluster, history, times=3)
+    messages = [e.message for e in cluster.events if e.reason == names.EVENT_PROCESS_FAILED]
+    assert len(messages) == told
+    assert all("container pytorch (restart 1) was killed, and" in one for one in messages)
+
+
 def test_lost_pod_is_told_once(cluster, history):
     """A pod that Kubernetes ends: one Event, with what Kubernetes says and what would help."""
     cluster.pods = (
