@@ -18,6 +18,7 @@ from rover_kf.api.checkpoints import ResolveReply, RestoreReply, RestoreRequest
 from rover_kf.checkpoint import manifest
 from rover_kf.checkpoint.control import Seal
 from rover_kf.sidecar.assignments import Assignment
+from rover_kf.sidecar.long_poll import LongPoll
 from rover_kf.sidecar.slots import Slots
 
 _SECONDS = 900.0
@@ -48,7 +49,7 @@ class Leads:
         self._asking = 0
         self._known: Lead | None = None
         self._refused: tuple[int, str] | None = None
-        self._changed = asyncio.Event()
+        self._poll = LongPoll()
 
     @contextlib.contextmanager
     def asked(self, request: RestoreRequest) -> Iterator[None]:
@@ -58,7 +59,7 @@ class Leads:
             yield
         except errors.RoverError as error:
             self._refused = request.round, str(error)
-            self._notify()
+            self._poll.notify()
             raise
         finally:
             self._asking -= 1
@@ -66,7 +67,7 @@ class Leads:
     def tell(self, request: RestoreRequest, reply: RestoreReply, seal: Seal) -> None:
         """The first rank has its slot, verified."""
         self._known, self._refused = Lead(request.round, seal, reply.source), None
-        self._notify()
+        self._poll.notify()
 
     async def find(self, request: RestoreRequest, choice: ResolveReply) -> Lead:
         """Wait for the first rank's slot.
@@ -81,7 +82,7 @@ class Leads:
         deadline = time.monotonic() + _SECONDS
         mine = Assignment(request.rank, request.world_size, request.round)
         while True:
-            changed = self._changed
+            changed = self._poll.next_change
             found = await self._found(request, choice)
             if found is not None:
                 return found
@@ -98,10 +99,6 @@ class Leads:
                 )
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(changed.wait(), _LOOK_SECONDS)
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
 
     async def _found(self, request: RestoreRequest, choice: ResolveReply) -> Lead | None:
         known = self._known

@@ -23,12 +23,13 @@ class LongPoll:
     """
 
     def __init__(self) -> None:
-        self._changed = asyncio.Event()
+        self.next_change = asyncio.Event()
+        """Set at the next change; to be kept before a look that awaits, so that none is missed."""
 
     def notify(self) -> None:
         """There may be something to tell: everybody who waits looks."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self.next_change.set()
+        self.next_change = asyncio.Event()
 
     async def answer(self, look: Callable[[], T | None], seconds: float) -> T | None:
         """Wait until there is something; at once if there is already.
@@ -43,5 +44,5 @@ class LongPoll:
         until = time.monotonic() + seconds
         while (found := look()) is None and (rest := until - time.monotonic()) > 0:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), min(rest, _LOOK_SECONDS))
+                await asyncio.wait_for(self.next_change.wait(), min(rest, _LOOK_SECONDS))
         return found

@@ -1,13 +1,14 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a training process writes into its slot, in anonymous memory."""
+"""What a training process writes into its slot, in anonymous memory, and takes from it."""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 
 from rover_kf.checkpoint import snapshot
-from rover_kf.trainer import transfer, views
+from rover_kf.trainer import hands, load, transfer, views
 from rover_kf.trainer.located import addresses
 from rover_kf.trainer.state import Parts
 
@@ -26,3 +27,11 @@ def written(parts: Parts) -> mmap.mmap:
     for copy in transfer.copies(batches, lambda: 0, source):
         copy()
     return buffer
+
+
+def restored(buffer: mmap.mmap, live: dict[str, object], *, threads: int = 1) -> None:
+    """Load a slot's snapshot into a state."""
+    found = snapshot.read(memoryview(buffer))
+    tensors = views.views(buffer, found.tensors)
+    with contextlib.closing(hands.Hands(threads - 1)) as helping:
+        load.Loading(live, found.metadata, tensors, hands=helping).finish()

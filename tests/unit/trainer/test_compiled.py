@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 from collections.abc import Callable
 
 import pytest
@@ -14,8 +12,7 @@ import trainer_slot
 from own_mesh import own_mesh
 from torch.distributed.fsdp import fully_shard
 
-from rover_kf.checkpoint import snapshot
-from rover_kf.trainer import hands, load, state, views
+from rover_kf.trainer import state
 from rover_kf.trainer.recall import Recall, live_shards
 
 pytestmark = [
@@ -78,13 +75,6 @@ FORMS: dict[str, Callable[[], torch.nn.Module]] = {
 }
 
 
-def _load(buffer: mmap.mmap, live: dict[str, object]) -> None:
-    found = snapshot.read(memoryview(buffer))
-    tensors = views.views(buffer, found.tensors)
-    with contextlib.closing(hands.Hands(0)) as helping:
-        load.Loading(live, found.metadata, tensors, hands=helping).finish()
-
-
 def _values(model: torch.nn.Module) -> list[torch.Tensor]:
     return [*model.parameters(), *model.buffers()]
 
@@ -112,7 +102,7 @@ def test_a_model_may_be_compiled_after_a_restart_or_no_more(saved, live):
     before, after = _trained(saved), _trained(live)
     parts = state.take_apart(before)
     assert parts.tensors.keys() == state.take_apart(_trained("plain")).tensors.keys()
-    _load(trainer_slot.written(parts), after)
+    trainer_slot.restored(trainer_slot.written(parts), after)
     for there, here in zip(_values(before["model"]), _values(after["model"]), strict=True):
         assert torch.equal(there, here)
     moments = [found["optimizer"].state_dict()["state"][0]["exp_avg"] for found in (before, after)]
@@ -124,7 +114,9 @@ def test_a_model_may_be_compiled_after_a_restart_or_no_more(saved, live):
 def test_names_of_before_they_were_plain_are_known(saved, live):
     """A checkpoint on storage may be older than the runtime."""
     before, after = FORMS[saved](), FORMS[live]()
-    _load(trainer_slot.written(state.take_apart({"model": _Held(before)})), {"model": after})
+    trainer_slot.restored(
+        trainer_slot.written(state.take_apart({"model": _Held(before)})), {"model": after}
+    )
     for there, here in zip(_values(before), _values(after), strict=True):
         assert torch.equal(there, here)
 
@@ -145,7 +137,9 @@ def test_a_module_with_a_form_of_its_own_keeps_it():
             self.part.weight.data.copy_(found[0])
 
     before, after = Own(), Own()
-    _load(trainer_slot.written(state.take_apart({"model": before})), {"model": after})
+    trainer_slot.restored(
+        trainer_slot.written(state.take_apart({"model": before})), {"model": after}
+    )
     assert torch.equal(after.part.weight, before.part.weight)
     assert after.told == 1
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import mmap
 
 import pytest
@@ -13,8 +12,7 @@ import torch
 import trainer_slot
 
 from rover_kf import errors
-from rover_kf.checkpoint import snapshot
-from rover_kf.trainer import hands, load, state, views
+from rover_kf.trainer import state
 
 pytestmark = pytest.mark.torch
 
@@ -54,13 +52,6 @@ def _snapshot(content: dict[str, object]) -> mmap.mmap:
     return trainer_slot.written(state.take_apart(content))
 
 
-def _load(buffer: mmap.mmap, live: dict[str, object], threads: int) -> None:
-    found = snapshot.read(memoryview(buffer))
-    tensors = views.views(buffer, found.tensors)
-    with contextlib.closing(hands.Hands(threads - 1)) as helping:
-        load.Loading(live, found.metadata, tensors, hands=helping).finish()
-
-
 def _trained(seed: int, steps: int) -> dict[str, object]:
     torch.manual_seed(seed)
     model = torch.nn.Sequential(
@@ -86,7 +77,7 @@ def test_values_come_back_in_memory_of_their_own(threads):
     buffer = _snapshot(saved)
     live = _trained(2, 0)
     parameter = live["model"][0].weight
-    _load(buffer, live, threads)
+    trainer_slot.restored(buffer, live, threads=threads)
     buffer[:] = bytes(len(buffer))
     assert live["model"][0].weight is parameter
     assert live["note"] == [1, "a"]
@@ -100,7 +91,7 @@ def test_a_module_that_changes_what_it_loads_does_so_once():
     saved = torch.nn.Linear(30, 30)
     buffer = _snapshot({"model": torch.nn.Sequential(saved)})
     live = torch.nn.Sequential(_Doubling(30, 30))
-    _load(buffer, {"model": live}, 2)
+    trainer_slot.restored(buffer, {"model": live}, threads=2)
     assert torch.equal(live[0].weight, saved.weight * 2)
     assert torch.equal(live[0].bias, saved.bias)
 
@@ -117,7 +108,7 @@ def test_a_load_hook_sees_the_saved_values():
         seen.append((state_dict[prefix + "weight"].clone(), live.weight.detach().clone()))
 
     live.register_load_state_dict_pre_hook(hook)
-    _load(buffer, {"model": live}, 2)
+    trainer_slot.restored(buffer, {"model": live}, threads=2)
     ((given, then),) = seen
     assert torch.equal(given, saved.weight)
     assert torch.equal(then, before)
@@ -128,7 +119,7 @@ def test_an_overridden_load_state_dict_is_called_with_the_saved_values():
     """As by torch itself."""
     saved = torch.nn.Linear(30, 30)
     live = _Asked(30, 30)
-    _load(_snapshot({"model": saved}), {"model": live}, 2)
+    trainer_slot.restored(_snapshot({"model": saved}), {"model": live}, threads=2)
     assert torch.equal(live.given["weight"], saved.weight)
     assert torch.equal(live.weight, saved.weight)
 
@@ -139,7 +130,7 @@ def test_a_module_may_keep_what_it_is_given(kind):
     saved = torch.nn.Linear(30, 30)
     buffer = _snapshot({"model": saved})
     live = kind(30, 30)
-    _load(buffer, {"model": live}, 2)
+    trainer_slot.restored(buffer, {"model": live}, threads=2)
     buffer[:] = bytes(len(buffer))
     kept = live.kept if kind is _Keeping else [live.weight, live.bias]
     assert torch.equal(kept[0], saved.weight)
@@ -171,7 +162,7 @@ def test_what_stands_in_a_container_is_loaded(kind):
     weights = [torch.zeros(4, 4), torch.zeros(4, 4)]
     live = {"nets": _in_a(kind, nets), "kept": _in_a(kind, weights)}
     kept = _in_a(kind, [net.weight.detach() for net in saved])
-    _load(_snapshot({"nets": _in_a(kind, saved), "kept": kept}), live, 2)
+    trainer_slot.restored(_snapshot({"nets": _in_a(kind, saved), "kept": kept}), live, threads=2)
     for before, net, weight in zip(saved, nets, weights, strict=True):
         assert torch.equal(net.weight, before.weight)
         assert torch.equal(weight, before.weight)
@@ -198,13 +189,13 @@ def test_another_form_than_the_saved_one_is_an_error(saved, live, told):
     """Not a net that stays at its random start."""
     buffer = _snapshot({"nets": saved(torch.nn.Linear(2, 2))})
     with pytest.raises(errors.CheckpointError, match=told):
-        _load(buffer, {"nets": live(torch.nn.Linear(2, 2))}, 1)
+        trainer_slot.restored(buffer, {"nets": live(torch.nn.Linear(2, 2))})
 
 
 def test_a_container_that_the_checkpoint_lacks_is_an_error():
     """As a net that it lacks is."""
     with pytest.raises(errors.CheckpointError, match=r"state\['nets'\] is not in the checkpoint"):
-        _load(_snapshot({"a": 1}), {"a": 0, "nets": [(torch.nn.Linear(2, 2),)]}, 1)
+        trainer_slot.restored(_snapshot({"a": 1}), {"a": 0, "nets": [(torch.nn.Linear(2, 2),)]})
 
 
 def test_containers_of_plain_values_keep_what_they_can_do():
@@ -217,7 +208,7 @@ def test_containers_of_plain_values_keep_what_they_can_do():
         "pair": (1, (2, "x")),
     }
     live = {"counts": counts, "recent": recent, "history": [0], "pair": (0, (0, ""))}
-    _load(_snapshot(saved), live, 1)
+    trainer_slot.restored(_snapshot(saved), live)
     assert live["counts"] is counts
     counts["y"] += 1
     assert counts == {"x": 2, "y": 1}
@@ -237,7 +228,7 @@ def test_containers_of_plain_values_keep_what_they_can_do():
 def test_a_parameter_of_another_type_takes_the_saved_values(live):
     """As a module's does: who refers to it sees them."""
     state = {"scale": live}
-    _load(_snapshot({"scale": torch.arange(3.0)}), state, 1)
+    trainer_slot.restored(_snapshot({"scale": torch.arange(3.0)}), state)
     assert state["scale"] is live
     assert live.tolist() == [0.0, 1.0, 2.0]
 
@@ -260,7 +251,7 @@ def test_a_parameter_of_another_type_takes_the_saved_values(live):
 def test_a_plain_tensor_comes_back_as_the_loop_had_put_it_there(live, saved):
     """Of whatever type and shape: nothing is rounded, cut or refused."""
     state = {"best": live, "pair": (live, [live])}
-    _load(_snapshot({"best": saved, "pair": (saved, [saved])}), state, 1)
+    trainer_slot.restored(_snapshot({"best": saved, "pair": (saved, [saved])}), state)
     for found in (state["best"], state["pair"][0], state["pair"][1][0]):
         assert (found.dtype, found.shape) == (saved.dtype, saved.shape)
         assert torch.equal(found, saved)
@@ -270,7 +261,7 @@ def test_a_parameter_of_another_shape_is_an_error():
     """With the path and both shapes."""
     state = {"w": torch.nn.Parameter(torch.zeros(2, 3))}
     with pytest.raises(errors.DoesNotFit, match=r"state\['w'\] .*\(2, 3\).*\(4, 3\)"):
-        _load(_snapshot({"w": torch.zeros(4, 3)}), state, 1)
+        trainer_slot.restored(_snapshot({"w": torch.zeros(4, 3)}), state)
 
 
 def test_what_is_restored_inside_inference_mode_can_be_trained():
@@ -278,7 +269,7 @@ def test_what_is_restored_inside_inference_mode_can_be_trained():
     saved, live = _trained(1, 2), _trained(2, 0)
     buffer = _snapshot(saved)
     with torch.inference_mode():
-        _load(buffer, live, 3)
+        trainer_slot.restored(buffer, live, threads=3)
     assert not any(tensor.is_inference() for tensor in _tensors(live).values())
     live["model"](torch.rand(4, 1500)).sum().backward()
     live["optimizer"].step()
@@ -293,7 +284,7 @@ def test_an_optimizer_that_casts_what_it_loads_inside_inference_mode_can_go_on()
     live = torch.optim.Adam([parameter])
     buffer = _snapshot({"optimizer": before})
     with torch.inference_mode():
-        _load(buffer, {"optimizer": live}, 1)
+        trainer_slot.restored(buffer, {"optimizer": live})
     parameter.sum().backward()
     live.step()
     assert live.state[parameter]["exp_avg"].dtype == torch.float64
@@ -305,7 +296,7 @@ def test_a_state_that_was_made_inside_inference_mode_is_restored_there():
     buffer = _snapshot({"model": saved["model"], "kept": saved["kept"]})
     with torch.inference_mode():
         live = {"model": _trained(2, 0)["model"], "kept": torch.zeros(1 << 21)}
-        _load(buffer, live, 3)
+        trainer_slot.restored(buffer, live, threads=3)
     assert torch.equal(live["kept"], saved["kept"])
     assert torch.equal(live["model"][0].weight, saved["model"][0].weight)
 
@@ -321,11 +312,11 @@ def test_a_model_that_was_changed_is_told_as_such():
         (torch.nn.Sequential(torch.nn.Linear(2, 4)), "size mismatch for 0.weight"),
     ):
         with pytest.raises(errors.DoesNotFit, match=rf"(?s)state\['model'\].*{said}.*another job"):
-            _load(buffer, {"model": model}, 1)
+            trainer_slot.restored(buffer, {"model": model})
     groups = [{"params": more[0].parameters()}, {"params": more[1].parameters()}]
     optimizer = torch.optim.SGD(groups, lr=0.1)
     with pytest.raises(errors.DoesNotFit, match=r"state\['optimizer'\], SGD, .*groups.*peek"):
-        _load(buffer, {"optimizer": optimizer}, 1)
+        trainer_slot.restored(buffer, {"optimizer": optimizer})
 
 
 @pytest.mark.parametrize(
@@ -342,7 +333,7 @@ def test_an_optimizer_of_another_class_is_told_as_such(saved, live, lacking):
     buffer = _snapshot({"optimizer": trained})
     said = rf"state\['optimizer'\], {live}, .*{lacking}.*another class.*another job"
     with pytest.raises(errors.DoesNotFit, match=said):
-        _load(buffer, {"optimizer": _optimizing(live)}, 1)
+        trainer_slot.restored(buffer, {"optimizer": _optimizing(live)})
 
 
 def test_classes_of_optimizers_that_have_the_same_go_on():
@@ -354,10 +345,10 @@ def test_classes_of_optimizers_that_have_the_same_go_on():
             self.defaults["new"] = 1
 
     live = _optimizing("Adam")
-    _load(_snapshot({"optimizer": _optimizing("AdamW")}), {"optimizer": live}, 1)
+    trainer_slot.restored(_snapshot({"optimizer": _optimizing("AdamW")}), {"optimizer": live})
     live.step()
     own = Own([torch.nn.Parameter(torch.ones(3))], lr=0.5)
-    _load(_snapshot({"optimizer": _optimizing("SGD")}), {"optimizer": own}, 1)
+    trainer_slot.restored(_snapshot({"optimizer": _optimizing("SGD")}), {"optimizer": own})
     assert own.param_groups[0]["lr"] == pytest.approx(0.1)
 
 
@@ -378,4 +369,4 @@ def test_other_errors_of_loading_stay_what_they_are():
 
     buffer = _snapshot({"model": torch.nn.Linear(2, 3)})
     with pytest.raises(torch.OutOfMemoryError):
-        _load(buffer, {"model": Full(2, 3)}, 1)
+        trainer_slot.restored(buffer, {"model": Full(2, 3)})
