@@ -10,6 +10,9 @@ back another rank's. So all ranks take rank 0's before they save: what the next 
 from __future__ import annotations
 
 import collections
+import contextlib
+import datetime as dt
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
@@ -20,8 +23,13 @@ from rover_kf import errors
 from rover_kf.trainer.shards import part_of
 from rover_kf.trainer.within import within
 
+_log = logging.getLogger("rover_kf")
+
 SOURCE = 0
 """The rank that DistributedDataParallel takes buffers from."""
+_SOON = dt.timedelta(seconds=10)
+"""Ranks that take part in the same steps come to one at about the same time."""
+_MOST_NAMED = 8
 
 
 class RunningStatistics:
@@ -44,7 +52,7 @@ class RunningStatistics:
             state: that is about to be saved.
 
         Raises:
-            UnsupportedState: rank 0's state has other modules.
+            UnsupportedState: rank 0's state has other modules, or not all ranks call it.
         """
         if not dist.is_initialized() or dist.get_world_size() < 2:  # noqa: PLR2004 - nobody differs
             return
@@ -63,17 +71,51 @@ class RunningStatistics:
                 each.copy_(taken.view_as(each))
 
     def _compare(self) -> None:
-        # What differs in size ends a process in the middle of it, without a word of Python's.
+        """See that all ranks are here and have the same, each of them once.
+
+        What differs in size ends a process in the middle of the broadcast, without a word of
+        Python's; so does another rank's next collective, where that one does not call this.
+        """
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public way
-        key, mine = f"rover-kf/statistics/{self._round}", _told(self._known)
-        if dist.get_rank() == SOURCE:
-            store.set(key, mine)
-        elif self._known and (others := store.get(key).decode()) != mine:
-            raise errors.UnsupportedState(
-                f"the state of rank {dist.get_rank()} has {mine}, rank {SOURCE}'s has {others}; "
-                "give all ranks the same modules (averaged weights, say, on every rank), or say "
-                "Checkpointer(replicated=False) where each has a model of its own"
-            )
+        place, rank, mine = (
+            f"rover-kf/statistics/{self._round}",
+            dist.get_rank(),
+            _told(self._known),
+        )
+        # One process may train one model after another.
+        number = store.add(f"{place}/{rank}", 1)
+        store.set(f"{place}/{number}/{rank}", mine)
+        if not self._known:
+            return
+        others = range(1, dist.get_world_size()) if rank == SOURCE else (SOURCE,)
+        keys = {other: f"{place}/{number}/{other}" for other in others}
+        _wait(store, keys)
+        for other, key in keys.items():
+            if (theirs := store.get(key).decode()) != mine:
+                raise errors.UnsupportedState(
+                    f"the state of rank {rank} has {mine}, rank {other}'s has {theirs}; give all "
+                    "ranks the same modules (averaged weights, say, on every rank), or say "
+                    "Checkpointer(replicated=False) where each has a model of its own"
+                )
+
+
+def _wait(store: dist.distributed_c10d.Store, keys: Mapping[int, str]) -> None:
+    """Until these ranks have told theirs, as long as their store waits for anything."""
+    with contextlib.suppress(RuntimeError):
+        store.wait([*keys.values()], _SOON)
+        return
+    _log.warning("waiting for ranks %s to call step, as every rank has to", _away(store, keys))
+    try:
+        store.wait([*keys.values()])
+    except RuntimeError as late:
+        raise errors.UnsupportedState(
+            f"ranks {_away(store, keys)} do not come to the step that is to be saved: every rank "
+            "calls step, with a state that has the same modules, not rank 0 alone"
+        ) from late
+
+
+def _away(store: dist.distributed_c10d.Store, keys: Mapping[int, str]) -> list[int]:
+    return [rank for rank, key in keys.items() if not store.check([key])][:_MOST_NAMED]
 
 
 def _told(modules: tuple[_NormBase, ...]) -> str:
