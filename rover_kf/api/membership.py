@@ -139,6 +139,16 @@ class LeaveRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TakenRequest:
+    """A launcher that goes asks whether the others have what only its pod had in memory."""
+
+    round: int
+    """That it trained in last."""
+    timeout_seconds: float
+    """How long to wait for it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
     """What a launcher saw of a dead training process, classified (elastic.failures)."""
 

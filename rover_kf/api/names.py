@@ -240,6 +240,7 @@ PATH_JOIN, PATH_WATCH, PATH_LEAVE = (
     "/v1/rendezvous/leave",
 )
 PATH_FAILURE, PATH_FINISH = "/v1/rendezvous/failure", "/v1/rendezvous/finish"
+PATH_TAKEN = "/v1/rendezvous/taken"
 PATH_STACKS = "/v1/rendezvous/stacks"
 PATH_PREFLIGHT = "/v1/rendezvous/preflight"
 PATH_SAMPLES = "/v1/samples"

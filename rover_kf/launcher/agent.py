@@ -31,7 +31,7 @@ from rover_kf.api.membership import (
 )
 from rover_kf.api.preflight import CheckRequest
 from rover_kf.api.status import Acknowledged
-from rover_kf.launcher import memory_wait
+from rover_kf.launcher import handing_over, memory_wait
 from rover_kf.launcher.arguments import Launch
 from rover_kf.launcher.crew import Crew
 from rover_kf.launcher.errands import Errands, Stop, ZygoteLost
@@ -234,15 +234,20 @@ class Agent:
         left = until - time.monotonic()
         if not self.last_round or left <= 0:
             return
+        stored = False
         try:
             reply = self.errands.ask(
                 names.PATH_FLUSH, {}, Acknowledged, patience=0.0, limit=left, timeout=left
             )
+            stored = reply.done and not reply.reason
+            if not reply.done:
+                say(f"the newest checkpoint is in memory only: {reply.reason}")
         except errors.RoverError as error:
             say(f"the newest checkpoint may be in memory only: {error}")
-            return
-        if not reply.done:
-            say(f"the newest checkpoint is in memory only: {reply.reason}")
+        try:
+            handing_over.wait(self.errands, self.home, self.last_round, until=until, stored=stored)
+        except errors.RoverError as error:
+            say(f"whether the others have this pod's part is not known: {error}")
 
     def _leave(self, why: str, *, drained: bool = False) -> None:
         if not self._pod:

@@ -51,6 +51,7 @@ from rover_kf.sidecar.hangs import Hangs
 from rover_kf.sidecar.last_look import LastLook
 from rover_kf.sidecar.lasting import lasting
 from rover_kf.sidecar.leases import Leases
+from rover_kf.sidecar.leavers import Leavers
 from rover_kf.sidecar.memory_kills import MemoryKills
 from rover_kf.sidecar.open_requests import OpenRequests
 from rover_kf.sidecar.preflights import Preflights
@@ -108,6 +109,7 @@ class Coordinator:
         self._memory_kills = MemoryKills()
         self._cpu = CpuOfPods(settings.window_seconds)
         self._leases = Leases(chronicle)
+        self._leavers = Leavers(commits.seals, self._has_members)
         self._lost: set[str] = set()
         """Servers of ours that are gone with their nodes, by uid."""
         self._succession = Succession(settings, self._capture, self._absorb)
@@ -150,6 +152,7 @@ class Coordinator:
             web.post(names.PATH_SAMPLES, self._on_samples),
             web.post(names.PATH_PREFLIGHT, self._on_preflight),
             *self._leases.routes(),
+            *self._leavers.routes(),
         ]
 
     def routes(self) -> list[web.RouteDef]:
@@ -326,6 +329,10 @@ class Coordinator:
         mark = (memory.mark(self._rendezvous), self._unfit.known)
         self._succession.note(mark, (member.pod for member in self._members()))
 
+    def _has_members(self) -> bool:
+        world = self._rendezvous.world
+        return bool(world.seats) and world.closed is None
+
     def _members(self) -> tuple[Member, ...]:
         world = self._rendezvous.world
         return world.round.members if world.round else ()
@@ -349,6 +356,7 @@ class Coordinator:
             now = time.monotonic()
             self._succession.heard(self._copy.known)
             self._leases.tick(now)
+            self._leavers.tick()
             for pod in self._preflights.tick(now, self._clock.now()):
                 self._rendezvous.heard(pod, now)
             self._carry_out(self._rendezvous.tick(now))

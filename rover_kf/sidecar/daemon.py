@@ -46,6 +46,7 @@ RENDEZVOUS = (
     names.PATH_JOIN,
     names.PATH_WATCH,
     names.PATH_LEAVE,
+    names.PATH_TAKEN,
     names.PATH_FAILURE,
     names.PATH_FINISH,
     names.PATH_STACKS,

@@ -13,6 +13,7 @@ from rover_kf.api.checkpoints import Holding, ResolveReply, ResolveRequest
 from rover_kf.checkpoint.manifest import Folder, Manifest
 from rover_kf.checkpoint.resolve import Stored, newest_in_memory, resolve
 from rover_kf.checkpoint.storage import StoredCheckpoints
+from rover_kf.sidecar import leads
 
 PAUSES = 1.0, 4.0, 15.0
 """Seconds before a checkpoint that could not be read is tried again."""
@@ -52,6 +53,18 @@ def choose(
     if known is not None and above and known <= above:
         return resolve(requests, None, absent)
     return resolve(requests, _stored(storage, above, requests, warn, pause), absent)
+
+
+def same(storage: StoredCheckpoints | None, choice: ResolveReply) -> ResolveReply | None:
+    """The choice with its bytes on storage in place of memory; None: that state is not there.
+
+    Raises:
+        StorageFailed: storage cannot be read.
+    """
+    for folder in storage.whole() if storage is not None else ():
+        if (folder.step, folder.generation) == leads.state_of(choice):
+            return ResolveReply(choice.step, "storage", path=folder.location)
+    return None
 
 
 def _stored(

@@ -33,7 +33,7 @@ from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.manifest import Folder, Manifest
 from rover_kf.checkpoint.snapshot import STATE_KEY, Snapshot
 from rover_kf.checkpoint.storage import StoredCheckpoints
-from rover_kf.sidecar import leads, parity_slot
+from rover_kf.sidecar import leads, newest_stored, parity_slot
 from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.examination import Examination
 from rover_kf.sidecar.leads import Lead, Leads
@@ -117,8 +117,10 @@ class Restorer:
         if request.look:
             return await self._again(choice, functools.partial(self._look, request))
         lead = None if request.ranks else await self._leads.find(request, choice)
-        source = lead.source if lead else choice.source
-        seal = await (self._beside(request, choice, lead) if lead else self._bring(request, choice))
+        if lead:
+            seal, source = await self._beside(request, choice, lead), lead.source
+        else:
+            seal, source = await self._brought(request, choice)
         # The folder for it may have been made only now.
         await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
         await asyncio.to_thread(self._leave_course, local_rank, seal)
@@ -136,6 +138,17 @@ class Restorer:
         if not local_rank:
             self._leads.tell(request, reply, seal)
         return reply
+
+    async def _brought(self, request: RestoreRequest, choice: ResolveReply) -> tuple[Seal, str]:
+        """What was chosen, and where from; a pod that went meanwhile had left it on storage."""
+        try:
+            return await self._bring(request, choice), choice.source
+        except errors.ClusterUnavailable as gone:
+            stored = await asyncio.to_thread(newest_stored.same, self._storage, choice)
+            if stored is None:
+                raise
+            _log.warning("step %s is read from storage: %s", choice.step, gone)
+            return await self._bring(request, stored), stored.source
 
     async def _bring(self, request: RestoreRequest, choice: ResolveReply) -> Seal:
         if choice.source == "storage" and self._storage is not None:

@@ -51,6 +51,13 @@ class SealAccount:
             del self._steps[next(iter(self._steps))]
         return complete
 
+    def is_whole_after(self, round_: int) -> bool:
+        """Whether every rank of a later round has a slot of one step, restored or saved."""
+        return any(
+            number > round_ and len(known.ranks) >= max(s.world_size for s in known.ranks.values())
+            for (number, _), known in self._steps.items()
+        )
+
     def lacking(self, step: int) -> tuple[int, ...]:
         """Ranks that have not saved a step which others have, in the newest round that has it."""
         rounds = [key for key in self._steps if key[1] == step]

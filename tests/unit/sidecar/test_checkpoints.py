@@ -440,6 +440,32 @@ def test_a_peer_that_cannot_be_reached_is_not_the_only_one(tmp_path):
     assert peers.asked == ["peer-0:7411", "peer-1:7411"]
 
 
+@pytest.mark.parametrize("made_in", [1, 2])
+def test_what_went_with_a_pod_is_read_from_storage(tmp_path, made_in):
+    """The only pod that had the step ends between the choice and the copy: the same state is on
+    storage. One of another round with that number is not the same."""
+    storage, content = tmp_path / "pvc", _state(b"of all ranks")
+    with checkpoint_pod.pods(tmp_path, 1, storage=storage) as (pod,):
+        Trainer(pod).save(9, content)
+        assert Trainer(pod).flush() == Acknowledged()
+    gone = Holding(
+        pod="gone", address="peer:7411", local_rank=0, rank=0, world_size=1, step=9,
+        replicated=True, snapshot_bytes=len(content), checksum=1, round=made_in,
+    )  # fmt: skip
+    settings = checkpoint_pod.settings_of(tmp_path / "other", checkpoint_path=str(storage))
+    slots, story = Slots(settings), checkpoint_pod.Told()
+    given = Examination(slots), DirectoryStorage(storage / "demo"), OneAway([gone]), story
+    restorer = Restorer(settings, *given, server=SlotServer(slots))
+    request = RestoreRequest(local_rank=0, rank=0, world_size=1, round=2)
+    if made_in == 2:
+        with pytest.raises(errors.ClusterUnavailable):
+            asyncio.run(restorer.restore(request))
+        return
+    reply = asyncio.run(restorer.restore(request))
+    assert (reply.step, reply.source, _content(reply)) == (9, "storage", content)
+    assert "from storage in round 2" in story.lines[-1][1]
+
+
 def test_bad_requests_are_refused_by_name(tmp_path):
     """A body that is no message, an unknown level, a negative size: InputError or MessageError."""
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
