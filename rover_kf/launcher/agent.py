@@ -245,7 +245,11 @@ class Agent:
         except errors.RoverError as error:
             say(f"the newest checkpoint may be in memory only: {error}")
         try:
-            handing_over.wait(self.errands, self.home, self.last_round, until=until, stored=stored)
+            why = handing_over.wait(
+                self.errands, self.home, self.last_round, until=until, stored=stored
+            )
+            if why:
+                say(f"the others have not taken this pod's part of the state: {why}")
         except errors.RoverError as error:
             say(f"whether the others have this pod's part is not known: {error}")
 

@@ -20,7 +20,7 @@ _PATIENCE = 2.0
 """Seconds without a coordinator: the whole job may be ending."""
 
 
-def wait(errands: Errands, home: pathlib.Path, round_: int, *, until: float, stored: bool) -> None:
+def wait(errands: Errands, home: pathlib.Path, round_: int, *, until: float, stored: bool) -> str:
     """Wait until every rank of a later round has its state, or nobody is left to need this one's.
 
     Args:
@@ -30,11 +30,15 @@ def wait(errands: Errands, home: pathlib.Path, round_: int, *, until: float, sto
         until: monotonic seconds; the end of the pod's grace.
         stored: whether the newest step is on storage.
 
+    Returns:
+        Why they do not have it; empty: they do, or need nothing of it.
+
     Raises:
         RoverError: nobody can be asked.
     """
     if not _has_own(home):
-        return
+        return ""
+    reply = Acknowledged(done=False, reason="the pod's grace is over")
     if stored:
         until = min(until, time.monotonic() + _STORED_SECONDS)
     while (left := until - time.monotonic()) > 0:
@@ -45,7 +49,8 @@ def wait(errands: Errands, home: pathlib.Path, round_: int, *, until: float, sto
             names.PATH_TAKEN, request, Acknowledged, patience=_PATIENCE, limit=limit, timeout=limit
         )
         if reply.done:
-            return
+            return ""
+    return reply.reason
 
 
 def _has_own(home: pathlib.Path) -> bool:

@@ -109,7 +109,7 @@ class Coordinator:
         self._memory_kills = MemoryKills()
         self._cpu = CpuOfPods(settings.window_seconds)
         self._leases = Leases(chronicle)
-        self._leavers = Leavers(commits.seals, self._has_members)
+        self._leavers = Leavers(commits.seals, self._can_go_on)
         self._lost: set[str] = set()
         """Servers of ours that are gone with their nodes, by uid."""
         self._succession = Succession(settings, self._capture, self._absorb)
@@ -329,9 +329,10 @@ class Coordinator:
         mark = (memory.mark(self._rendezvous), self._unfit.known)
         self._succession.note(mark, (member.pod for member in self._members()))
 
-    def _has_members(self) -> bool:
+    def _can_go_on(self) -> bool:
+        """Whether those who are here are enough for another round."""
         world = self._rendezvous.world
-        return bool(world.seats) and world.closed is None
+        return world.closed is None and world.limits.fitting(len(world.seats)) > 0
 
     def _members(self) -> tuple[Member, ...]:
         world = self._rendezvous.world

@@ -21,7 +21,7 @@ class Leavers:
 
     Args:
         seals: what ranks have told of their slots.
-        others: whether anybody is left who could go on.
+        others: whether those who are left could go on.
     """
 
     def __init__(self, seals: SealAccount, others: Callable[[], bool]) -> None:

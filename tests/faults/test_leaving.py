@@ -100,3 +100,18 @@ def test_pods_that_all_leave_wait_for_nobody():
             kill(pod.launcher.pid, signal.SIGTERM)
         assert [one.wait() for one in kubelets] == [names.EXIT_DRAINED] * 2
         assert "begins late" not in job.pods[0].text() + job.pods[1].text()
+
+
+def test_a_pod_without_which_nobody_trains_is_not_kept():
+    """Two are the fewest: the one that stays waits for another in the place of the one that goes,
+    which cannot come while this one is there."""
+    with Job(2, min_nodes=2, policy={names.ENV_CHECKPOINT_PATH: ""}) as job:
+        job.start(job.script(SHARDED))
+        job.stepping(0, 1)
+        eventually(lambda: job.status().step > 0, within=120)
+        pod = job.pods[1]
+        assert pod.launcher is not None
+        kubelet = _Kubelet(pod)
+        kill(pod.launcher.pid, signal.SIGTERM)
+        assert kubelet.wait() == names.EXIT_DRAINED
+        assert "the others have not taken" not in pod.text()
