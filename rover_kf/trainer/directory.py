@@ -5,6 +5,7 @@
 ::
 
     checkpointer = rover_kf.DirectoryCheckpointer()
+    shutil.rmtree("/dev/shm/begin", ignore_errors=True)  # of a process before this one in the pod
     start = checkpointer.restore("/dev/shm/begin")    # 0: nothing was saved, and no folder is made
     ...
     engine.save_checkpoint("/dev/shm/state")          # DeepSpeed, TensorFlow, JAX
@@ -119,7 +120,8 @@ class DirectoryCheckpointer:
         """Put back the newest files that all ranks have in common; every rank must call it.
 
         Args:
-            folder: to be made; there whole or not at all.
+            folder: to be made; there whole or not at all. What a process before this one was given
+                there has to be removed before.
             refused: steps that this program has had back and cannot go on from: an older one is
                 wanted. Only in a world of one process.
 

@@ -76,7 +76,11 @@ def to_make(named: pathlib.Path) -> pathlib.Path:
     """
     root = _reached(named)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise errors.InputError(f"{root} is there already; name a folder that can be made")
+        raise errors.InputError(
+            f"{root} is there already; if a process before this one in the same pod was given it, "
+            "remove it before restore (shutil.rmtree(folder, ignore_errors=True)), else name a "
+            "folder that can be made"
+        )
     if root.is_mount():
         raise errors.InputError(
             f"a volume is mounted at {root}, which cannot be made whole or not at all; name a "

@@ -8,6 +8,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -94,6 +95,41 @@ def test_a_killed_process_without_torch_has_its_files_again(tmp_path):
         assert _content(tmp_path / "a" / "restored") == expected
         assert [path.name for path in (tmp_path / "a").iterdir()] == ["restored"]
         print(f"{len(expected)} files, folders and links came back")
+
+
+def test_the_lines_of_the_page_outlive_a_kill_after_the_other(tmp_path):
+    """Two ranks of a pod, whose processes find what those before were given; the lines are those
+    that docs/frameworks.md shows."""
+    page = (ROOT / "docs" / "frameworks.md").read_text()
+    (lines,) = re.findall(
+        r"^```python\n(checkpointer = rover_kf.DirectoryC.*?)^```", page, re.MULTILINE | re.DOTALL
+    )
+    begin, _, step = lines.replace("/dev/shm", str(tmp_path)).partition("...\n")
+    code = (
+        "import os, pathlib, shutil, signal, types\n"
+        "import rover_kf\n"
+        "def save_checkpoint(folder):\n"
+        "    os.makedirs(folder, exist_ok=True)\n"
+        "    pathlib.Path(folder, 'weights').write_text(f'{step}')\n"
+        "engine = types.SimpleNamespace(save_checkpoint=save_checkpoint)\n"
+        f"{begin}"
+        "assert not start or pathlib.Path(own, 'begin/weights').read_text() == f'{start}'\n"
+        "step = start + 1\n"
+        f"{step}"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with checkpoint_pod.pods(tmp_path / "pods", 1) as (pod,):
+        for round_ in range(1, 5):
+            ranks = [
+                subprocess.Popen(
+                    [sys.executable, "-c", code],
+                    env=os.environ
+                    | pod.environment(rank=rank, world_size=2, round_=round_)
+                    | {"LOCAL_RANK": str(rank), "PYTHONPATH": str(ROOT)},
+                )
+                for rank in range(2)
+            ]
+            assert [rank.wait(timeout=60) for rank in ranks] == [-signal.SIGKILL] * 2
 
 
 def test_what_was_saved_since_is_not_taken_back_by_an_older_answer(tmp_path):
