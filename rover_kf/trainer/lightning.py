@@ -98,7 +98,7 @@ class FlashCheckpoint(Callback):
             trainer.num_sanity_val_steps = 0  # it would drop what was measured
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Get in between the loop over batches and its data."""
+        """Get in between the loop over batches and its data, and behind the end of training."""
         if self._over:
             return
         self._done = trainer.global_step
@@ -109,6 +109,8 @@ class FlashCheckpoint(Callback):
         loop.reset = functools.partial(self._reset, trainer, loop.reset)
         loop.on_run_start = functools.partial(self._on_run_start, trainer, loop.on_run_start)
         loop.advance = functools.partial(self._advance, trainer, loop.advance)
+        epochs: Any = trainer.fit_loop
+        epochs.on_run_end = functools.partial(self._on_run_end, trainer, epochs.on_run_end)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Have the copy done, since some callbacks evaluate other parameters (averages)."""
@@ -121,16 +123,6 @@ class FlashCheckpoint(Callback):
         if not trainer.sanity_checking:
             found = {name: value.item() for name, value in trainer.callback_metrics.items()}
             self._measured = (trainer.global_step, measured.numbers(found))
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the last step, which no batch follows."""
-        del pl_module
-        if self._over:
-            return
-        loop: Any = trainer.fit_loop.epoch_loop
-        del loop.reset, loop.on_run_start, loop.advance
-        self._order.end(trainer)
-        self._finished(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report what is left, also where all was trained already and ``fit()`` only restored."""
@@ -166,6 +158,18 @@ class FlashCheckpoint(Callback):
         self._generators.apply()
         self._finished(trainer)
         advance(fetcher)
+
+    def _on_run_end(self, trainer: Trainer, on_run_end: Callable[[], None]) -> None:
+        """Save the last step, which no batch follows, as the hooks of the end leave it.
+
+        Some put averages into the model, which nobody does again where all was trained.
+        """
+        on_run_end()
+        fit: Any = trainer.fit_loop
+        loop = fit.epoch_loop
+        del loop.reset, loop.on_run_start, loop.advance, fit.on_run_end
+        self._order.end(trainer)
+        self._finished(trainer)
 
     def _finished(self, trainer: Trainer) -> None:
         step = trainer.global_step

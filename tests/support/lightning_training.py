@@ -229,7 +229,8 @@ def train(run: dict) -> None:
         start(seed)
     model, data, judged = Network(run), Data(run), Judged(run)
     flash = FlashCheckpoint(overlap=run.get("overlap"))
-    averaged = [WeightAveraging()] if run.get("averaged") else []
+    at_the_end = run.get("way") == "averages"
+    averaged = [WeightAveraging()] if run.get("averaged") or at_the_end else []
     patience = (
         {"patience": 2, "min_delta": 1e9} if run.get("way") == "stopped" else {"patience": 50}
     )
@@ -242,7 +243,8 @@ def train(run: dict) -> None:
         "tuned": [BackboneFinetuning(1)],
         "swa": [StochasticWeightAveraging(1e-3, swa_epoch_start=1)],
     }.get(run.get("way"), [])
-    trainer = trainer_of(run, judged, stopping, best, *averaged, *more, *ours)
+    theirs = [judged, stopping, best, *averaged, *more]
+    trainer = trainer_of(run, *(ours + theirs if at_the_end else theirs + ours))
     older = next(pathlib.Path(folder).glob("*.ckpt"), None) if run.get("older") else None
     trainer.fit(model, data, ckpt_path=older)
     if run["end"] == "kill" and run["at"] == ENDED:
