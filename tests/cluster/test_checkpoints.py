@@ -43,6 +43,7 @@ def start(cluster, namespace, with_trainer, shared_claim):
         *,
         parity: bool = False,
         ddp: bool = False,
+        fewest: int = 2,
         policy: Mapping[str, str] | None = None,
     ) -> RunningJob:
         manifest = jobs.digits(namespace)
@@ -51,6 +52,7 @@ def start(cluster, namespace, with_trainer, shared_claim):
             "rover-kf.io/checkpoint.persist-seconds": "0",
             "rover-kf.io/scaling.mode": "off",
         }
+        manifest["spec"]["elasticPolicy"]["minReplicas"] = fewest
         if parity:
             manifest["metadata"]["annotations"]["rover-kf.io/checkpoint.parity-group"] = "3"
             manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 3
@@ -105,6 +107,28 @@ def test_a_lost_pods_pieces_come_back(faults, start, hurry, lost, source):
     for pod in pods:
         assert _restored(job, pod, before[pod]) == (SAFE, digests[pod], source)
     _ends_well(job, source, hurry)
+
+
+def test_a_pod_that_is_told_to_end_gives_its_pieces(start, hurry):
+    """A pod is deleted as `kubectl delete pod` does: the other one, alone, goes on from the step
+    that both saved for it, out of the memory of the one that ends, and no process fails for it."""
+    job = start(fewest=1)
+    _safe(job)
+    stays, leaves = (f"{job.name}-worker-{index}" for index in range(2))
+    slow = lambda: [line for line in job.traces(stays, "stepped") if line[0] >= SAFE + 3]  # noqa: E731 - of one line
+    eventually(slow, within=60, every=0.3, what="steps at the pace by which the world drains")
+    job.cluster.kubectl("-n", job.namespace, "delete", "pod", leaves, "--wait=false")
+
+    def later() -> list[tuple[int, str, str]]:
+        return [line for line in job.traces(stays, "restored") if line[0] > SAFE]
+
+    (step, _, source), *_ = eventually(later, within=120, every=0.5, what="it restores alone")
+    assert source == "peer"
+    before = [line[0] for line in job.traces(stays, "stepped") if line[0] <= step]
+    assert max(before) == step - 1, "who drains leaves with its step, before it tells of it"
+    hurry()
+    assert eventually(job.verdict, within=240, every=0.5, what="the job's end") == "Succeeded"
+    assert job.told("TrainingProcessFailed") == []
 
 
 @pytest.fixture
