@@ -29,7 +29,7 @@ from rover_kf.cluster.local.operator import Operator
 from rover_kf.cluster.local.recovery import settle
 from rover_kf.cluster.local.settings import Timing, base_environment, memory_folder, write_shims
 from rover_kf.cluster.local.status import merge, new_record, observe
-from rover_kf.cluster.local.store import Record, Store
+from rover_kf.cluster.local.store import Record, Store, writing
 
 _PROTECTED = ("name", "namespace", "uid", "creationTimestamp", "resourceVersion")
 
@@ -88,6 +88,7 @@ class LocalCluster(OneMachine):
         Raises:
             JobExists: one of that name is there, running or finished.
             ManifestError: it cannot run here; nothing was started.
+            ClusterUnavailable: the state folder cannot be written.
         """
         place = (folder or pathlib.Path()).absolute()
         admission.check(manifest, place)
@@ -242,11 +243,13 @@ class LocalCluster(OneMachine):
         with self._lock:
             if self._operator is None:
                 root = self.store.root
+                with writing(root):
+                    shims = write_shims(root / "bin")
                 self._operator = Operator(
                     self.store,
                     self._timing,
                     memory_folder(root / "memory"),
-                    base_environment(write_shims(root / "bin")),
+                    base_environment(shims),
                 )
                 self._operator.start()
                 atexit.register(self.close)

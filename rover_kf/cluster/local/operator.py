@@ -107,7 +107,18 @@ class Operator:
 
     def _try(self, run: Run) -> None:
         try:
+            self._reconcile_or_fail(run)
+        except errors.ClusterUnavailable as refusal:
+            run.seen = None  # nothing of that look counts: the next one may be written
+            run.warn(f"{run.key}: {refusal}; its pods go on, and it is tried again")
+        else:
+            run.warned = ""
+
+    def _reconcile_or_fail(self, run: Run) -> None:
+        try:
             self._reconcile(run)
+        except errors.ClusterUnavailable:
+            raise
         except (errors.RoverError, OSError) as cause:
             self._fail(run, f"the embedded cluster cannot run it: {cause}")
 
@@ -196,12 +207,15 @@ class Operator:
             return with_counts(with_condition(record, concluded), views)
 
         known = self._store.read(run.key)
-        if concluded.type and len(_conditions(change(known))) != len(_conditions(known)):
+        news = len(_conditions(change(known))) != len(_conditions(known))
+        if concluded.type and news and concluded != run.told:
             failed = concluded.type in ("Failed", "Restarting")
             # First: whoever sees the job ended and then asks what was told finds it.
             self._tell(run, concluded.reason, concluded.message, warning=failed)
+            run.told = concluded
         self._show(run)  # as well: its pods are at least as far as what was concluded from them
         self._store.update(run.key, change)
+        run.told = None
 
     # -- ends --------------------------------------------------------------------------------------
 
@@ -213,14 +227,19 @@ class Operator:
 
     def _abandon(self, run: Run) -> None:
         """The embedded cluster is left: what is not finished has failed, deleted jobs go."""
-        if run.key in self._store.jobs():
+        try:
+            if run.key not in self._store.jobs():
+                return
             if self._store.read(run.key).deleting:
                 self._store.remove(run.key)
             else:
                 self._show(run)
                 self._store.update(run.key, ended_with_process)
                 self._store.sweep(run.key)
-        run.close()
+        except errors.ClusterUnavailable as refusal:
+            run.warn(f"the end of {run.key} is not noted: {refusal}")
+        finally:
+            run.close()
 
     def _forget(self, run: Run) -> None:
         self._store.remove(run.key)
@@ -233,8 +252,8 @@ class Operator:
     def _show(self, run: Run) -> None:
         views = tuple(run.pods[place].view() for place in sorted(run.pods))
         if views != run.shown:
-            run.shown = views
             self._store.write_pods(run.key, views)
+            run.shown = views
 
     def _tell(self, run: Run, reason: str, message: str, *, warning: bool = False) -> None:
         event = Event(reason, message, warning=warning, at=time.time(), source=SOURCE)

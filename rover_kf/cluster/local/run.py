@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from typing import IO
 
@@ -14,6 +15,9 @@ from rover_kf.cluster.local.network import Lease
 from rover_kf.cluster.local.pod import LocalPod
 from rover_kf.cluster.local.settings import Timing
 from rover_kf.cluster.local.store import Record
+from rover_kf.cluster.local.verdict import Verdict
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,6 +35,10 @@ class Run:
     """What the last look was based on."""
     cleaned: bool = False
     """It has finished and nothing of it runs."""
+    told: Verdict | None = None
+    """What an Event says already, and the object does not yet."""
+    warned: str = ""
+    """What was said last and still holds."""
 
     def forget_gone(self) -> None:
         """Free the names of pods that are deleted and have ended."""
@@ -65,6 +73,12 @@ class Run:
         self.cleaned = all(pod.ended for pod in self.pods.values())
         if self.cleaned:
             self.lease.close()
+
+    def warn(self, message: str) -> None:
+        """Say what keeps the job from being looked after, once while it is the same."""
+        if message != self.warned:
+            self.warned = message
+            _log.warning("%s", message)
 
     def close(self) -> None:
         """Give back what the job holds of this process."""

@@ -12,7 +12,8 @@
     <root>/volumes/<claim>                        persistentVolumeClaims; never removed here
 
 Several processes may read and write at once: one runs a job while another asks or scales it. A
-write is a read-modify-write under the lock, by rename, so a killed writer leaves whole objects.
+write is a read-modify-write under the lock, by rename, so a killed writer leaves whole objects, and
+so does a full disk: what cannot be written raises ClusterUnavailable.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class Store:
 
     def write_pods(self, key: JobKey, pods: tuple[Pod, ...]) -> None:
         """Store the job's pods; a job that is gone is no error."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), writing(self.root):
             _replace(self.folder(key) / "pods.json", codec.dumps(_Pods(pods)))
 
     def read_pods(self, key: JobKey) -> tuple[Pod, ...]:
@@ -146,14 +147,12 @@ class Store:
 
     def add_event(self, key: JobKey, event: Event) -> None:
         """Append an event; a job that is gone is no error."""
-        with contextlib.suppress(FileNotFoundError):
-            target = os.open(
+        with contextlib.suppress(FileNotFoundError), self._locked():
+            _append(
                 self.folder(key) / "events.jsonl",
-                os.O_WRONLY | os.O_APPEND | (os.O_CREAT if self._exists(key) else 0),
-                0o644,
+                codec.dumps(event) + b"\n",
+                os.O_CREAT if self._exists(key) else 0,
             )
-            with os.fdopen(target, "wb") as file:
-                file.write(codec.dumps(event) + b"\n")
 
     def read_events(self, key: JobKey) -> tuple[Event, ...]:
         """Events, oldest first."""
@@ -181,8 +180,8 @@ class Store:
 
     def note_memory(self, key: JobKey, folder: pathlib.Path) -> None:
         """Note a memory-backed volume before it is made, so that it can be swept after a crash."""
-        with (self.folder(key) / "memory.list").open("a") as file:
-            file.write(f"{folder}\n")
+        with self._locked():
+            _append(self.folder(key) / "memory.list", f"{folder}\n".encode(), os.O_CREAT)
 
     def sweep(self, key: JobKey) -> None:
         """Remove what is left of the volumes that its pods had of their own."""
@@ -199,10 +198,11 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / "lock").open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        with writing(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            with (self.root / "lock").open("ab") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield
 
     def _write(self, key: JobKey, record: Record) -> Record:
         counter = self.root / "version"
@@ -215,7 +215,44 @@ class Store:
         return record
 
 
+@contextlib.contextmanager
+def writing(root: pathlib.Path) -> Iterator[None]:
+    """Tell what the file system refuses; that something is not there is the caller's to know.
+
+    Raises:
+        ClusterUnavailable: the state folder cannot be written, as if an API server were away.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as cause:
+        raise errors.ClusterUnavailable(
+            f"the state folder {root} cannot be written: {cause.strerror}; make room there and let "
+            "it be written, or name another one (ROVER_KF_STATE)"
+        ) from cause
+
+
+def _append(path: pathlib.Path, data: bytes, flags: int) -> None:
+    """Add to a file, whole or not at all; the store is locked."""
+    target = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | flags, 0o644)
+    try:
+        before = os.fstat(target).st_size
+        try:
+            with open(target, "wb", closefd=False) as file:
+                file.write(data)
+        except OSError:
+            os.ftruncate(target, before)
+            raise
+    finally:
+        os.close(target)
+
+
 def _replace(path: pathlib.Path, data: bytes) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(3)}")
-    aside.write_bytes(data)
-    aside.replace(path)
+    try:
+        aside.write_bytes(data)
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
