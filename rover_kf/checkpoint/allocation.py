@@ -56,15 +56,13 @@ def allocate(
         return arena
     others = _bytes_of(root, without={arena.directory.name})
     available = max(most_bytes - others, 0) // len(slots)
-    advice = _advice(others + len(slots) * wanted)
     if wanted > available:
-        raise errors.ArenaTooSmall(wanted, available, advice)
+        raise errors.ArenaTooSmall(wanted, available, _advice(others + len(slots) * wanted))
     size = min(-(-wanted // _ROUND_TO) * _ROUND_TO, available // mmap.PAGESIZE * mmap.PAGESIZE)
     _make_folder(root)
     _make_folder(arena.directory)
     _make_file(arena.directory / "control", CONTROL_BYTES)
-    for slot in slots:
-        _grow(arena.slot_path(slot), size, advice)
+    _grow_all(root, [arena.slot_path(slot) for slot in slots], size)
     return arena
 
 
@@ -132,20 +130,49 @@ def _make_file(path: pathlib.Path, size: int) -> None:
         os.close(descriptor)
 
 
-def _grow(path: pathlib.Path, size: int, advice: str) -> None:
-    _make_file(path, 0)
+def _grow_all(root: pathlib.Path, paths: Sequence[pathlib.Path], size: int) -> None:
+    """Grow slots to a size; where the volume refuses, all are as they were."""
+    for path in paths:
+        _make_file(path, 0)
+    before = [path.lstat().st_size for path in paths]
+    try:
+        for path in paths:
+            _grow(path, size)
+    except OSError as cause:
+        for path, had in zip(paths, before, strict=True):
+            _cut(path, had)
+        if cause.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+            raise
+        free = os.statvfs(root)
+        available = free.f_bavail * free.f_frsize + sum(before)
+        raise errors.ArenaTooSmall(
+            size, available // len(paths), _volume_advice(root, cause, len(paths) * size)
+        ) from cause
+
+
+def _volume_advice(root: pathlib.Path, cause: OSError, total: int) -> str:
+    # Not in the system's words, which a failure of a data loader is known by.
+    return (
+        f"policy allows it, but the memory volume of {root} does not "
+        f"({errno.errorcode[cause.errno or 0]}): make it larger, so that all slots have "
+        f"{-(-total // (1 << 20))}Mi beside what else is in it; of an embedded job it is /dev/shm, "
+        "which docker run --shm-size sets"
+    )
+
+
+def _grow(path: pathlib.Path, size: int) -> None:
     descriptor = shared_files.open_file(path, os.O_RDWR)
     try:
         before = os.fstat(descriptor).st_size
-        if before >= size:
-            return
-        try:
+        if before < size:
             os.posix_fallocate(descriptor, before, size - before)
-        except OSError as cause:
-            os.ftruncate(descriptor, before)
-            if cause.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-                raise
-            free = os.fstatvfs(descriptor)
-            raise errors.ArenaTooSmall(size, free.f_bavail * free.f_frsize, advice) from cause
+    finally:
+        os.close(descriptor)
+
+
+def _cut(path: pathlib.Path, size: int) -> None:
+    descriptor = shared_files.open_file(path, os.O_RDWR)
+    try:
+        os.ftruncate(descriptor, size)
     finally:
         os.close(descriptor)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -153,10 +154,29 @@ def test_a_full_volume_is_refused_not_sigbus(tmp_path):
     _seal(small, 1, b"kept")
     free = os.statvfs(tmp_path)
     needed = free.f_bavail * free.f_frsize * 4
-    with pytest.raises(errors.ArenaTooSmall, match="annotation"):
+    with pytest.raises(errors.ArenaTooSmall, match=r"memory volume.*ENOSPC"):
         allocation.allocate(tmp_path, 0, needed, most_bytes=1 << 60)
     assert small.sealed()[0].step == 1
     assert small.slot_path(0).stat().st_size < needed
+
+
+def test_a_volume_with_room_for_one_slot_keeps_it(tmp_path, monkeypatch):
+    """The first slot's growth is taken back: the error counts its room, and others may have it."""
+    small = allocation.allocate(tmp_path, 0, PAGE, most_bytes=1 << 40)
+    _seal(small, 1, b"kept")
+    before, reserve = small.slot_bytes(), os.posix_fallocate
+
+    def refuse_the_second(descriptor, offset, length):
+        if any(path.stat().st_size > before for path in map(small.slot_path, (0, 1))):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        reserve(descriptor, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse_the_second)
+    with pytest.raises(errors.ArenaTooSmall, match="--shm-size") as refused:
+        allocation.allocate(tmp_path, 0, 2 << 20, most_bytes=1 << 60)
+    assert "annotation" not in str(refused.value)
+    assert [small.slot_path(slot).stat().st_size for slot in (0, 1)] == [before, before]
+    assert small.sealed()[0].step == 1
 
 
 def test_growth_keeps_contents_and_reserves_every_page(tmp_path):
