@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import urllib.parse
 from collections.abc import Mapping
 
 import rover_kf
@@ -44,7 +45,7 @@ class ClientSettings:
     def has_history(self) -> bool:
         """Whether there may be runs to learn from; to look for them does not make a file."""
         file = self.history.removeprefix("sqlite:///")
-        return file == self.history or pathlib.Path(file).exists()
+        return file == self.history or pathlib.Path(urllib.parse.unquote(file)).exists()
 
     def over(self, place: str = "", history: str = "") -> ClientSettings:
         """These settings with what is given in their place.
@@ -77,11 +78,16 @@ def read(
     folder = (state or home).expanduser().absolute()
     return ClientSettings(
         state=folder,
-        history=told.get("ROVER_KF_HISTORY") or f"sqlite:///{folder / 'history.db'}",
+        history=told.get("ROVER_KF_HISTORY") or _url(folder / "history.db"),
         place=place,
         sidecar_image=told.get("ROVER_SIDECAR_IMAGE") or f"rover-kf-sidecar:{rover_kf.__version__}",
         controller_account=_account(told.get("ROVER_CONTROLLER_ACCOUNT", "")),
     )
+
+
+def _url(file: pathlib.Path) -> str:
+    """Of a SQLite database; what has a meaning in URLs is escaped, all else stays readable."""
+    return "sqlite:///" + str(file).replace("%", "%25").replace("?", "%3F")
 
 
 def _account(text: str) -> str:

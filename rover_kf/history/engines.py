@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import pathlib
 import sqlite3
+import urllib.parse
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,7 +29,7 @@ def make(url: str) -> sa.Engine:
         OSError: a file's folder cannot be made.
         ImportError: the database's driver is not installed.
     """
-    parsed = sa.make_url(url)
+    parsed = _parsed(url)
     if parsed.get_backend_name() != "sqlite":
         return sa.create_engine(parsed, pool_pre_ping=True)
     if parsed.database and parsed.database != ":memory:":
@@ -36,6 +37,15 @@ def make(url: str) -> sa.Engine:
     engine = sa.create_engine(parsed, connect_args={"timeout": LOCK_SECONDS})
     sa.event.listen(engine, "connect", _write_ahead)
     return engine
+
+
+def _parsed(url: str) -> sa.URL:
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        return parsed
+    # Not all versions of SQLAlchemy take a path's escapes back.
+    file = url.partition("///")[2].partition("?")[0]
+    return parsed.set(database=urllib.parse.unquote(file))
 
 
 def alone(connection: sa.Connection) -> None:

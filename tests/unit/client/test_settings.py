@@ -10,6 +10,7 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.client import settings
+from rover_kf.history import opening
 
 
 def test_defaults_stand_in_the_home_folder():
@@ -38,6 +39,18 @@ def test_variables_go_before_defaults_and_arguments_before_variables(tmp_path):
     )
     assert told.injection.controller_account == "team:rover-kf-controller"
     assert told.over("embedded", "sqlite://").place == "embedded"
+
+
+@pytest.mark.parametrize("name", ["what?x=1", "feature%2Fx", "100%", "a b#c;d", "ü"])
+def test_the_history_lies_in_the_state_folder_whatever_it_is_called(tmp_path, name):
+    """What has a meaning in a URL is a letter of a folder's name."""
+    told = settings.read({}, state=tmp_path / name)
+    assert not told.has_history
+    with opening.at(told.history) as history:
+        assert history.list() == ()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name / "history.db").exists()
+    assert told.has_history
 
 
 def test_an_unknown_place_is_refused():
