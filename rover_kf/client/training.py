@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 import re
 import secrets
@@ -132,7 +133,7 @@ def embedded_job(asked: Training) -> Manifest:
     if path.startswith(CLAIM):
         return _job(asked, *_with_claim(container, path))
     if path and not storage.is_url(path):
-        path = str(pathlib.Path(path).absolute())
+        path = os.path.realpath(pathlib.Path(path).expanduser())  # policy takes no ..
     return _job(asked, container, (), path)
 
 

@@ -46,6 +46,27 @@ def test_an_embedded_job_runs_the_script_where_it_is(asked, tmp_path):
     assert path.endswith("/kept")
 
 
+@pytest.mark.parametrize(
+    ("named", "meant"),
+    [
+        ("../kept", "kept"),
+        ("~/kept", "home/kept"),
+        ("link/../kept", "far/kept"),
+        ("./a b", "cwd/a b"),
+    ],
+)
+def test_checkpoints_go_to_the_folder_that_is_named(asked, tmp_path, monkeypatch, named, meant):
+    """As a shell and the file system would have it; a manifest has neither .. nor ~."""
+    (tmp_path / "cwd").mkdir()
+    (tmp_path / "far" / "below").mkdir(parents=True)
+    (tmp_path / "cwd" / "link").symlink_to(tmp_path / "far" / "below")
+    monkeypatch.chdir(tmp_path / "cwd")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    job = training.embedded_job(dataclasses.replace(asked, checkpoints=named))
+    path = job["metadata"]["annotations"]["rover-kf.io/checkpoint.path"]
+    assert path == str(tmp_path / meant)
+
+
 def test_throughput_decides_only_where_there_is_a_choice(asked):
     """A range is scaled by itself unless it is said otherwise; a number stays."""
     mode = "rover-kf.io/scaling.mode"
