@@ -9,10 +9,18 @@ import os
 import pathlib
 import shlex
 import sys
+import tempfile
 import zlib
+
+from rover_kf import errors
+from rover_kf.api import names
 
 _KEPT = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 _SHARED_MEMORY = pathlib.Path("/dev/shm")  # noqa: S108 - the place for memory-backed volumes
+_LONGEST_SOCKET = f"rkf-00000000-99/{names.SOCKET}"
+"""Of a volume that ``volumes.lay_out`` names."""
+_SOCKET_BYTES = 107
+"""That the path of a Unix socket has room for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,5 +73,22 @@ def write_shims(folder: pathlib.Path) -> pathlib.Path:
 
 
 def memory_folder(fallback: pathlib.Path) -> pathlib.Path:
-    """Where memory-backed volumes go: shared memory if it can be written, else a short path."""
-    return _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else fallback
+    """Where memory-backed volumes go: shared memory if it can be written.
+
+    Args:
+        fallback: where they go else, unless a Unix socket's path has no room behind it; then they
+            are with other temporary files.
+
+    Raises:
+        ClusterUnavailable: there is no such place.
+    """
+    temporary = pathlib.Path(tempfile.gettempdir())
+    if os.access(_SHARED_MEMORY, os.W_OK):
+        return _SHARED_MEMORY
+    for folder in (fallback, temporary):
+        if len(os.fsencode(folder / _LONGEST_SOCKET)) <= _SOCKET_BYTES:
+            return folder
+    raise errors.ClusterUnavailable(
+        f"{_SHARED_MEMORY} cannot be written, and the paths {fallback} and {temporary} are too "
+        "long for a Unix socket in them; name a state folder with a shorter one (ROVER_KF_STATE)"
+    )

@@ -8,8 +8,10 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 import pytest
@@ -17,7 +19,8 @@ from local_jobs import FOREVER, container, job, replica
 from tests_support import eventually
 
 from rover_kf import errors
-from rover_kf.cluster.local import LocalCluster
+from rover_kf.api import names
+from rover_kf.cluster.local import LocalCluster, settings
 from rover_kf.cluster.local.recovery import settle
 from rover_kf.cluster.local.store import Store
 
@@ -444,3 +447,19 @@ def test_a_script_is_found_beside_its_manifest(cluster, tmp_path):
     key = cluster.create_job(manifest, folder=tmp_path).key
     assert ended(cluster, key).phase == "Succeeded"
     assert cluster.read_log(key, "beside-worker-0", "pytorch").split() == [sys.executable, "-x"]
+
+
+def test_without_shared_memory_a_socket_has_room_in_its_path(tmp_path, monkeypatch):
+    """Volumes lie below the state folder, or where that is deep with other temporary files."""
+    monkeypatch.setattr(settings, "_SHARED_MEMORY", tmp_path / "not there")
+    short, deep = pathlib.Path("/home/somebody/.rover-kf/memory"), tmp_path / ("deep/" * 20)
+    assert settings.memory_folder(short) == short
+    with tempfile.TemporaryDirectory() as near:
+        monkeypatch.setattr(tempfile, "tempdir", near)
+        volume = settings.memory_folder(deep) / "rkf-00000000-0"
+        (volume / names.SOCKET).parent.mkdir(parents=True)
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(volume / names.SOCKET))
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with pytest.raises(errors.ClusterUnavailable, match="ROVER_KF_STATE"):
+        settings.memory_folder(deep)
