@@ -127,7 +127,8 @@ class Checkpointer:
         Raises:
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
             CheckpointError: there is a state that this one cannot take, steps were saved since the
-                process asked first, or another Checkpointer of the process has restored.
+                process asked first, another Checkpointer of the process has restored, or another
+                process has saved as this rank since the launcher started it.
         """
         if self._recovery is None:
             self._outside.say()
@@ -234,7 +235,8 @@ class Checkpointer:
                 leaves with code 143, to go on from here in the new world.
             UnsupportedState: the state holds something that cannot be stored.
             ArenaTooSmall: the state does not fit; the message has the size to set.
-            CheckpointError: the copy of an earlier step failed.
+            CheckpointError: the copy of an earlier step failed, or another process saves as this
+                rank.
         """
         if self._reporter is None:
             self._outside.say()
@@ -287,8 +289,9 @@ class Checkpointer:
             UnsupportedState: the state holds something that cannot be stored.
             ArenaTooSmall: the state does not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
-            CheckpointError: the copy of an earlier step failed; or a signal handler calls it in the
-                middle of a copy: set a flag there, and save after the step.
+            CheckpointError: the copy of an earlier step failed; another process saves as this rank;
+                or a signal handler calls it in the middle of a copy: set a flag there, and save
+                after the step.
         """
         told = measured.to_metadata(metrics)
         self._timed(step, lambda number: self._saver.save(number, state, told))
@@ -302,7 +305,8 @@ class Checkpointer:
             InputError: the step is no whole number, below 1, or goes back.
             ArenaTooSmall: they do not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
-            CheckpointError: the copy of an earlier step failed.
+            CheckpointError: the copy of an earlier step failed, or another process saves as this
+                rank.
         """
         self._timed(step, lambda number: self._saver.save_parts(number, parts))
 
@@ -316,6 +320,8 @@ class Checkpointer:
         begun = time.monotonic()
         self._save_seconds += self._saver.take_waited()
         with self._phase.saving():
+            self._saver.finish()
+            self._count.alone.check()
             save(number)
         self._count.saved(number)
         self._saver.take_waited()  # part of the time that is taken here
@@ -324,6 +330,7 @@ class Checkpointer:
     def _sealed(self, seal: Seal, copy_seconds: float) -> None:
         """Tell the sidecar; called by whatever thread ended the copy."""
         assert self._reporter is not None  # noqa: S101 - no save gets here without one
+        self._count.alone.sealed(seal)
         self._reporter.seal(seal, copy_seconds)
 
     def finish(self) -> None:
@@ -409,10 +416,11 @@ class Checkpointer:
         """A restore is asked for: training follows.
 
         Raises:
-            CheckpointError: steps were saved since the process asked first.
+            CheckpointError: steps were saved since the process asked first, or by another process.
         """
         self._count.begin()
         self._saver.finish()
+        self._count.alone.check()
         self._phase.begin()
         if self._reporter is not None:
             self._reporter.watch()

@@ -9,13 +9,20 @@ import os
 from typing import Any
 
 from rover_kf import errors
+from rover_kf.trainer.alone import Alone
 from rover_kf.trainer.settings import TrainerSettings
 
 
 class Count:
-    """What a process has saved and restored, as far as it may save and restore again."""
+    """What a process has saved and restored, as far as it may save and restore again.
 
-    def __init__(self) -> None:
+    Args:
+        settings: of the process.
+    """
+
+    def __init__(self, settings: TrainerSettings) -> None:
+        self.alone = Alone(settings)
+        """Whether other processes have saved as this one."""
         self.last = 0
         """Step that was saved or restored; 0: none."""
         self.told = 0
@@ -81,9 +88,9 @@ _OF_THIS_PROCESS: dict[object, Count] = {}
 def count_of(settings: TrainerSettings) -> Count:
     """What the process has saved and restored, whichever object asks."""
     if settings.home is None:
-        return Count()
+        return Count(settings)
     place = (os.getpid(), settings.home, settings.local_rank, settings.round)
-    return _OF_THIS_PROCESS.setdefault(place, Count())
+    return _OF_THIS_PROCESS.setdefault(place, Count(settings))
 
 
 def counted(step: Any, last: int) -> int:

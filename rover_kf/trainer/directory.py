@@ -96,7 +96,8 @@ class DirectoryCheckpointer:
             InputError: there is no such folder, or no file in it, a metric is no number, or the
                 step is below 1 or goes back.
             UnsupportedState: it has links that lead out of it, or what is neither file nor folder.
-            CheckpointError: a file changed while it was read.
+            CheckpointError: a file changed while it was read, or another process saves as this
+                rank.
             ArenaTooSmall: the files do not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
         """
@@ -106,6 +107,7 @@ class DirectoryCheckpointer:
             return
         begun = time.perf_counter()
         step = counted(step, self._count.last)
+        self._count.alone.check()
         try:
             seal = self._taken(step, root, folders.look(root), told)
         except OSError as cause:
@@ -113,6 +115,7 @@ class DirectoryCheckpointer:
                 f"step {step} is not saved: {root} cannot be read to its end ({cause}); nobody may "
                 "write or remove files meanwhile"
             ) from cause
+        self._count.alone.sealed(seal)
         self._count.saved(step)
         self._reporter.seal(seal, time.perf_counter() - begun)
 
@@ -132,8 +135,8 @@ class DirectoryCheckpointer:
             InputError: something is there already, a volume is mounted there, or no path is given.
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
             CheckpointError: there is a state that this world cannot take, or no folder's; it cannot
-                be written; steps were saved since the process asked first; or another checkpointer
-                of it has restored.
+                be written; steps were saved since the process asked first, or by another process;
+                or another checkpointer of this one has restored.
         """
         named = folders.named(folder)
         if self._link is None:
@@ -142,6 +145,7 @@ class DirectoryCheckpointer:
         root = folders.to_make(named)
         self._count.restore_by(self._own)
         self._count.begin()
+        self._count.alone.check()
         reply = Recovery(self._settings, self._link).bring(refused=refused)
         self._count.restored(reply.step)
         if reply.step is None:
