@@ -396,7 +396,7 @@ def test_another_process_may_scale_and_delete(state, cluster):
     key = cluster.create_job(job("shared", worker=replica(FOREVER))).key
     running(cluster, key)
     with LocalCluster(state) as other:
-        assert other.get_job(key).phase == "Running"
+        eventually(lambda: other.get_job(key).phase == "Running", within=WAIT)  # its pods first
         other.patch_job(key, {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}})
         running(other, key, 2)
         eventually(lambda: "ready" in other.read_log(key, "shared-worker-1", "pytorch"))
