@@ -42,13 +42,17 @@ class Box:
 
     def overlap(self, other: Box) -> Box | None:
         """What both hold; None if that is nothing."""
-        begins = tuple(map(max, self.offsets, other.offsets))
-        ends = (
-            min(a + m, b + n)
-            for a, m, b, n in zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=True)
-        )
-        found = Box(begins, tuple(end - begin for begin, end in zip(begins, ends, strict=True)))
-        return None if min(found.sizes, default=1) <= 0 else found
+        begins: list[int] = []
+        sizes: list[int] = []
+        axes = zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=True)
+        for offset, size, other_offset, other_size in axes:
+            begin = max(offset, other_offset)
+            end = min(offset + size, other_offset + other_size)
+            if begin >= end:
+                return None
+            begins.append(begin)
+            sizes.append(end - begin)
+        return Box(tuple(begins), tuple(sizes))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rover_kf.checkpoint.assembly import Copy, scatter
+from rover_kf.checkpoint.copies import Copy, scatter
 from rover_kf.checkpoint.snapshot import Placed
 from rover_kf.inspection.listing import removal_told
 from rover_kf.inspection.whole_state import WholeState

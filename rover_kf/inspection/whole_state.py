@@ -11,6 +11,7 @@ from typing import Any
 from rover_kf import errors
 from rover_kf.checkpoint import assembly, plain, snapshot, stored
 from rover_kf.checkpoint.assembly import Assembly
+from rover_kf.checkpoint.copies import scatter
 from rover_kf.checkpoint.kinds import kinds_of
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.snapshot import Snapshot
@@ -98,7 +99,7 @@ class WholeState:
                 continue
             with removal_told(self.storage, self.folder):
                 for piece in stored.verified(self.storage, self.folder, file):
-                    assembly.scatter(piece, at, copies, target)
+                    scatter(piece, at, copies, target)
                     at += len(piece)
 
 

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import mmap
 from collections.abc import Sequence
 
 from rover_kf.api.checkpoints import ArenaRequest, RestoreRequest
-from rover_kf.checkpoint import assembly
 from rover_kf.checkpoint.arena import Filling
-from rover_kf.checkpoint.assembly import Assembly
+from rover_kf.checkpoint.assembly import Assembler, Assembly
 from rover_kf.checkpoint.control import Seal
+from rover_kf.checkpoint.wishes import wishes_of
+from rover_kf.sidecar.heads import Heads
 from rover_kf.sidecar.slot_server import SlotServer
 from rover_kf.sidecar.slots import Slots
 from rover_kf.sidecar.sources import Source, copy_into, move
@@ -43,7 +43,7 @@ class SlotFiller:
     """
 
     def __init__(self, slots: Slots, server: SlotServer) -> None:
-        self._slots, self._server = slots, server
+        self._slots, self._server, self._heads = slots, server, Heads()
 
     async def fill(
         self,
@@ -108,9 +108,12 @@ class SlotFiller:
         """How the snapshot is put together; None: the one source is taken as it is."""
         if len(sources) == 1 and not request.wanted and request.ranks == state.ranks:
             return None
-        heads = [await source.head() for source in sources]
-        plan = functools.partial(assembly.plan, ranks=request.ranks, same_place=same_place)
-        return await asyncio.to_thread(plan, heads, 0, request.wanted)
+        wishes = wishes_of(request.wanted)
+        assembler = Assembler(wishes, ranks=request.ranks, same_place=same_place)
+        with self._heads.reading():
+            async for index, head in self._heads.of_all(sources):
+                await asyncio.to_thread(assembler.add, index, head.snapshot, head.kinds)
+        return await asyncio.to_thread(assembler.made, len(sources))
 
 
 async def _assemble(made: Assembly, sources: Sequence[Source], descriptor: int) -> None:

@@ -17,7 +17,7 @@ from typing import Protocol
 from rover_kf import errors
 from rover_kf.checkpoint import checksum, pieces, snapshot, stored
 from rover_kf.checkpoint.arena import Pin
-from rover_kf.checkpoint.assembly import Copy, scatter
+from rover_kf.checkpoint.copies import Copy, scatter
 from rover_kf.checkpoint.manifest import Folder, RankFile
 from rover_kf.checkpoint.snapshot import Snapshot
 from rover_kf.checkpoint.storage import StoredCheckpoints

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from rover_kf import errors
 from rover_kf.api.checkpoints import Wanted
 from rover_kf.checkpoint import assembly, snapshot, split
-from rover_kf.checkpoint.kinds import KEY, Kinds, Piece, kinds_of
+from rover_kf.checkpoint.copies import scatter
+from rover_kf.checkpoint.kinds import KEY, Box, Kinds, Piece, kinds_of
 from rover_kf.checkpoint.snapshot import Entry
 
 DTYPES = {"U8": np.uint8, "F32": np.float32, "I64": np.int64, "F16": np.float16}
@@ -65,7 +66,7 @@ def assembled(
     for file, copies in zip(files, made.copies, strict=True):
         for at in range(0, len(file), block):
             piece = memoryview(file)[at : at + block]
-            assembly.scatter(piece, at, copies, memoryview(target))
+            scatter(piece, at, copies, memoryview(target))
     return bytes(target)
 
 
@@ -266,8 +267,7 @@ def test_a_piece_outside_its_tensor_is_torn(piece):
 def test_all_boxes_of_two_cuts_overlap_in_all_elements(rows, columns, parts):
     """Overlaps of two cuts of one array count each element once."""
     boxes = [
-        [assembly.Box(o, p.shape) for o, p in cut(np.zeros((rows, columns)), parts, axis)]
-        for axis in (0, 1)
+        [Box(o, p.shape) for o, p in cut(np.zeros((rows, columns)), parts, axis)] for axis in (0, 1)
     ]
     both = [a.overlap(b) for a, b in itertools.product(*boxes)]
     assert sum(np.prod(box.sizes) for box in both if box) == rows * columns

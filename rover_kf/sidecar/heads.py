@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the sources of a restore say they hold, read once for all ranks of the pod.
+
+A world of another size: each rank has to know what all ranks before held. Those of a pod ask at the
+same time, in about the same order, and a header of thousands of tensors takes time to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+from rover_kf.checkpoint.kinds import Kinds, kinds_of
+from rover_kf.checkpoint.snapshot import Snapshot
+from rover_kf.sidecar.sources import Source
+from rover_kf.sidecar.together import together
+
+_AT_ONCE = 4
+"""Sources that a rank asks together: each may be a journey away."""
+_KEPT = 16
+"""Headers, the newest; some ranks are a little behind others, and more would take memory."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Head:
+    """Of one source."""
+
+    snapshot: Snapshot
+    kinds: Kinds
+
+
+class Heads:
+    """One a sidecar."""
+
+    def __init__(self) -> None:
+        self._known: dict[Source, asyncio.Future[Head]] = {}
+        self._ranks = 0
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """While a rank asks; behind the last one nothing is kept."""
+        self._ranks += 1
+        try:
+            yield
+        finally:
+            self._ranks -= 1
+            if not self._ranks:
+                self._known.clear()
+
+    async def of_all(self, sources: Sequence[Source]) -> AsyncIterator[tuple[int, Head]]:
+        """Index and header of each, in order.
+
+        Raises:
+            TornSnapshot: one cannot be read.
+            ClusterUnavailable: a peer cannot be reached.
+            StorageFailed: the storage cannot be read.
+        """
+        for begin in range(0, len(sources), _AT_ONCE):
+            batch = sources[begin : begin + _AT_ONCE]
+            for index, head in enumerate(await together(map(self._of, batch)), begin):
+                yield index, head
+
+    async def _of(self, source: Source) -> Head:
+        found = self._known.get(source)
+        if found is None:
+            found = self._known[source] = asyncio.ensure_future(_read(source))
+            found.add_done_callback(functools.partial(self._drop_failed, source))
+            while len(self._known) > _KEPT:
+                del self._known[next(iter(self._known))]
+        return await asyncio.shield(found)  # one rank that leaves takes nothing from the others
+
+    def _drop_failed(self, source: Source, done: asyncio.Future[Head]) -> None:
+        """Whoever asks again, asks the source."""
+        failed = done.cancelled() or done.exception() is not None
+        if failed and self._known.get(source) is done:
+            del self._known[source]
+
+
+async def _read(source: Source) -> Head:
+    found = await source.head()
+    return Head(found, await asyncio.to_thread(kinds_of, found))
