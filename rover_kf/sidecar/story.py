@@ -21,7 +21,8 @@ from rover_kf.sidecar.seams import Peers
 _log = logging.getLogger(__name__)
 
 MOST_EVENTS = 256
-"""Events kept; older ones are gone, they were in the controller's hands long ago."""
+"""Events kept; of what is told most often the oldest goes for a new one: hundreds of ranks that say
+what they resume from must not take the place of the one that says why."""
 LONGEST_MESSAGE = 1000
 """Characters; a Kubernetes Event takes 1024."""
 
@@ -31,7 +32,7 @@ class Chronicle:
 
     def __init__(self, source: str) -> None:
         self._source, self._clock = source, SteadyClock()
-        self._events: collections.deque[Event] = collections.deque(maxlen=MOST_EVENTS)
+        self._events: list[Event] = []
         self.sequence = 0
         """Of the newest event."""
         self.counts: collections.Counter[str] = collections.Counter()
@@ -50,6 +51,10 @@ class Chronicle:
             event, sequence=self.sequence, message=event.message[:LONGEST_MESSAGE]
         )
         self._events.append(kept)
+        if len(self._events) > MOST_EVENTS:
+            reasons = collections.Counter(one.reason for one in self._events)
+            ((commonest, _),) = reasons.most_common(1)
+            self._events.remove(next(one for one in self._events if one.reason == commonest))
         level = logging.WARNING if event.warning else logging.INFO
         _log.log(level, "%s: %s", event.reason, event.message)
 
