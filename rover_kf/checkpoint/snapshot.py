@@ -184,7 +184,7 @@ def read(data: bytes | memoryview, file_bytes: int | None = None) -> Snapshot:
     whole = len(data) if file_bytes is None else file_bytes
     data_begin = head_bytes(data, whole)
     try:
-        parsed = json.loads(bytes(data[LENGTH_BYTES:data_begin]))
+        parsed = json.loads(str(memoryview(data)[LENGTH_BYTES:data_begin], "utf-8"))
         metadata = {str(key): str(item) for key, item in parsed.pop("__metadata__", {}).items()}
         types = json.loads(metadata.get(TYPES_KEY, "{}"))
         placed = _placed(parsed, types, data_begin)

@@ -12,7 +12,7 @@ import sys
 from rover_kf import errors
 from rover_kf.api import log_lines, names
 from rover_kf.checkpoint import mounted_keys
-from rover_kf.sidecar import settings
+from rover_kf.sidecar import allocator, settings
 from rover_kf.sidecar.daemon import Daemon
 
 _GARBAGE = 10_000, 5, 5
@@ -32,6 +32,7 @@ def main() -> int:
     except errors.InputError as error:
         sys.stderr.write(f"rover-sidecar: {error}\n")
         return error.exit_code
+    allocator.give_back_large_blocks()
     gc.freeze()  # what is loaded stays
     gc.set_threshold(*_GARBAGE)
     asyncio.run(daemon.run())

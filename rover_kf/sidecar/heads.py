@@ -19,8 +19,10 @@ from rover_kf.checkpoint.snapshot import Snapshot
 from rover_kf.sidecar.sources import Source
 from rover_kf.sidecar.together import together
 
-_AT_ONCE = 4
+_AHEAD = 4
 """Sources that a rank asks together: each may be a journey away."""
+_AT_ONCE = 8
+"""Sources that are read at a time for all ranks: of a folder each takes a process."""
 _KEPT = 16
 """Headers, the newest; some ranks are a little behind others, and more would take memory."""
 
@@ -39,6 +41,7 @@ class Heads:
     def __init__(self) -> None:
         self._known: dict[Source, asyncio.Future[Head]] = {}
         self._ranks = 0
+        self._turns = asyncio.Semaphore(_AT_ONCE)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -59,27 +62,27 @@ class Heads:
             ClusterUnavailable: a peer cannot be reached.
             StorageFailed: the storage cannot be read.
         """
-        for begin in range(0, len(sources), _AT_ONCE):
-            batch = sources[begin : begin + _AT_ONCE]
+        for begin in range(0, len(sources), _AHEAD):
+            batch = sources[begin : begin + _AHEAD]
             for index, head in enumerate(await together(map(self._of, batch)), begin):
                 yield index, head
 
     async def _of(self, source: Source) -> Head:
         found = self._known.get(source)
         if found is None:
-            found = self._known[source] = asyncio.ensure_future(_read(source))
+            found = self._known[source] = asyncio.ensure_future(self._read(source))
             found.add_done_callback(functools.partial(self._drop_failed, source))
             while len(self._known) > _KEPT:
                 del self._known[next(iter(self._known))]
         return await asyncio.shield(found)  # one rank that leaves takes nothing from the others
+
+    async def _read(self, source: Source) -> Head:
+        async with self._turns:
+            found = await source.head()
+            return Head(found, await asyncio.to_thread(kinds_of, found))
 
     def _drop_failed(self, source: Source, done: asyncio.Future[Head]) -> None:
         """Whoever asks again, asks the source."""
         failed = done.cancelled() or done.exception() is not None
         if failed and self._known.get(source) is done:
             del self._known[source]
-
-
-async def _read(source: Source) -> Head:
-    found = await source.head()
-    return Head(found, await asyncio.to_thread(kinds_of, found))

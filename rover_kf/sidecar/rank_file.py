@@ -52,7 +52,7 @@ def write(
         if assignment.world_size > 1:
             part = share(head, assignment.rank, assignment.world_size)
             common, ranks = part.common, part.ranks
-            content = SlotContent(path, seal.length, tuple(part.ranges), bytes(part.header), go_on)
+            content = SlotContent(path, seal.length, part.ranges, part.header, go_on)
         file, seconds = storage.write_slot(folder, assignment.rank, content)
     if assignment.world_size == 1:
         _compare(file.checksum, slots.checksum(local_rank, seal), seal)

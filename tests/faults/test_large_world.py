@@ -1,15 +1,19 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A pod's ranks start from what a world of many ranks had, within the memory of a sidecar."""
+"""Many ranks, and many tensors, within the memory of a sidecar."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
 import pathlib
+import types
+from collections.abc import Sequence
 
+import bare_trainer
 import checkpoint_pod
 import numpy as np
+from sidecar_pods import SidecarPod, ended, job_folder
 from tests_support import eventually
 
 from rover_kf.api import codec, names
@@ -55,8 +59,8 @@ def _store(top: pathlib.Path) -> None:
 def _restored(pod: checkpoint_pod.Pod, rank: int) -> bytes:
     """The snapshot that a training process of the pod is given."""
     begin, end = _rows(rank, POD)
-    wanted = tuple(Wanted(name, SHAPE, (begin, 0), (end - begin, SHAPE[1])) for name in TENSORS)
-    request = RestoreRequest(rank, rank, POD, 1, wanted)
+    wanted = Wanted(SHAPE, (begin, 0), (end - begin, SHAPE[1]), TENSORS)
+    request = RestoreRequest(rank, rank, POD, 1, (wanted,))
     connection = UnixConnection(str(pod.settings.home / names.SOCKET), 300)
     with contextlib.closing(connection):
         connection.request("POST", names.PATH_RESTORE, codec.dumps(request))
@@ -69,9 +73,28 @@ def _restored(pod: checkpoint_pod.Pod, rank: int) -> bytes:
 
 
 def _own_memory(pid: int) -> int:
-    """Bytes that a process shares with nobody."""
-    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+    """Bytes that a process and its children share with nobody; 0 of one that is gone."""
+    total = 0
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+        total = sum(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+        for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+            total += sum(map(_own_memory, map(int, children.read_text().split())))
+    return total
+
+
+def _most_memory(pid: int, works: Sequence[concurrent.futures.Future[object]]) -> int:
+    """That a sidecar has until these are done."""
+    most = 0
+
+    def measured() -> bool:
+        nonlocal most
+        most = max(most, _own_memory(pid))
+        return all(work.done() for work in works)
+
+    eventually(measured, within=300, every=0.02, what="all is done")
+    print(f"{most >> 20} MiB at most")
+    return most
 
 
 def test_a_restore_from_many_ranks_fits_into_a_sidecar(tmp_path):
@@ -85,15 +108,8 @@ def test_a_restore_from_many_ranks_fits_into_a_sidecar(tmp_path):
         concurrent.futures.ThreadPoolExecutor(POD) as asking,
     ):
         assert pod.process is not None
-        pid, most = pod.process.pid, 0
         ranks = [asking.submit(_restored, pod, rank) for rank in range(POD)]
-
-        def measured() -> bool:
-            nonlocal most
-            most = max(most, _own_memory(pid))
-            return all(rank.done() for rank in ranks)
-
-        eventually(measured, within=300, every=0.02, what="all ranks have what they start from")
+        most = _most_memory(pod.process.pid, ranks)
         for rank, data in enumerate(rank.result() for rank in ranks):
             found = snapshot.read(data)
             begin, end = _rows(rank, POD)
@@ -101,5 +117,52 @@ def test_a_restore_from_many_ranks_fits_into_a_sidecar(tmp_path):
             for place in found.tensors.values():
                 assert data[place.begin : place.end] == expected.astype(np.uint8).tobytes()
             assert found.tensors.keys() == set(TENSORS)
-    print(f"{most >> 20} MiB at most")
+    assert most < SIDECAR_MEMORY
+
+
+def _many(rank: int, world_size: int) -> bytes:
+    """A rank's slot of 50,000 tensors: of a mixture of experts, say."""
+    names = [f"optimizer.layers.{n % 48}.experts.{n // 48}.weight.exp_avg" for n in range(50_000)]
+    pieces = {name: Piece((8 * world_size,), (8 * rank,)) for name in names}
+    metadata = {KEY: Kinds(pieces=pieces).to_text(), "rover.state": "{}"}
+    layout = snapshot.plan([Entry(name, "U8", (8,), 1) for name in names], metadata)
+    head = snapshot.header(layout, metadata)
+    return head.ljust(layout.length, bytes([rank]))
+
+
+def test_tens_of_thousands_of_tensors_are_stored_within_a_sidecars_memory(tmp_path):
+    """By each rank of a pod, again and again: what a header takes is given back."""
+    world = 4
+    slots = [_many(rank, world) for rank in range(world)]
+    with job_folder() as (folder, network):
+        address = f"{network}.1"
+        settings = {
+            names.ENV_NODES: "1",
+            names.ENV_MAX_NODES: "1",
+            names.ENV_ARENA_BYTES: str(1 << 30),
+            names.ENV_CHECKPOINT_PATH: str(tmp_path),
+            names.ENV_PERSIST_SECONDS: "0",
+        }
+        pod = SidecarPod(folder, 0, address, address, settings=settings)
+        home = types.SimpleNamespace(settings=types.SimpleNamespace(home=pod.home))
+        with ended(pod), concurrent.futures.ThreadPoolExecutor(1) as saving:
+            pod.start().ready()
+            ranks = [bare_trainer.Trainer(home, rank, world, rank) for rank in range(world)]
+
+            def saved() -> None:
+                for step in (1, 2, 3):
+                    for rank, slot in zip(ranks, slots, strict=True):
+                        rank.save(step, slot, replicated=False, pieces=True)
+                    assert ranks[0].wait(step, "durable").done
+
+            saves = saving.submit(saved)
+            most = _most_memory(pod.process.pid, [saves])
+            saves.result()
+        stored = DirectoryStorage(tmp_path / "train", Files())
+        there = stored.folder(3, 1)
+        for file in stored.verify(there).files:
+            assert (
+                b"".join(map(bytes, stored.read_range(there, file, 0, file.length)))
+                == (slots[file.rank])
+            )
     assert most < SIDECAR_MEMORY
