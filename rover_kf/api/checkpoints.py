@@ -58,17 +58,20 @@ class Sealed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """The part of a tensor that a training process holds (FSDP2, tensor parallel)."""
+    """The part that a training process holds of tensors (FSDP2, tensor parallel).
 
-    name: str
-    """In the snapshot."""
+    Many are cut alike: a mixture of experts has tens of thousands of parameters of two shapes.
+    """
+
     shape: tuple[int, ...]
     """Of the whole tensor."""
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
-    prefix: bool = False
-    """It stands for every tensor of this shape whose name begins so: an optimizer's state, which a
-    new process does not have yet, lies as its parameter does."""
+    names: tuple[str, ...]
+    """In the snapshot."""
+    begins: tuple[str, ...] = ()
+    """Of names: every tensor of this shape is meant whose name begins so. An optimizer's state,
+    which a new process does not have yet, lies as its parameter does."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class Share:
     """A rank's file: its first bytes, then ranges of the slot, end to end."""
 
     header: bytes
+    """Empty where the file is the slot, whose header comes with the ranges."""
     ranges: tuple[tuple[int, int], ...]
     """Begin and end in the slot; adjoining ones are joined."""
     length: int
@@ -54,12 +55,16 @@ def share(whole: Snapshot, rank: int, world_size: int) -> Share:
     """
     kinds = kinds_of(whole)
     places = sorted(whole.tensors.values(), key=_order)
-    shared = [p for p in places if p.entry.name not in kinds.own | kinds.pieces.keys()]
+    apart = kinds.own | kinds.pieces.keys()
+    shared = [place for place in places if place.entry.name not in apart]
     chosen = list(_cut(shared, (rank, rank + kinds.ranks), world_size))
     for place in places:
         piece = kinds.pieces.get(place.entry.name)
         if place.entry.name in kinds.own or (piece is not None and piece.copy == 0):
             chosen.append(_Part(place, piece))
+    plain = kinds.alike and kinds.ranks == 1
+    if plain and not shared and len(chosen) == len(places):  # as FSDP2 has it
+        return Share(b"", ((0, whole.length),), whole.length, common_of(()), kinds.ranks)
     pieces = {part.place.entry.name: part.piece for part in chosen if part.piece is not None}
     metadata = {**whole.metadata, KEY: Kinds(kinds.own, pieces).to_text()}
     metadata.pop(snapshot.TYPES_KEY, None)  # the header's own; written anew

@@ -6,19 +6,46 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import Wanted
+from rover_kf.checkpoint.begins import Begins, by_begin
 from rover_kf.checkpoint.kinds import Box
+
+_NONE: Mapping[str, Place] = MappingProxyType({})
+
+
+class Place(NamedTuple):
+    """The part of a tensor that a training process holds."""
+
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+def together(names: Mapping[str, Place], begins: Mapping[str, Place] = _NONE) -> tuple[Wanted, ...]:
+    """What it tells of them: tensors that are cut alike at once.
+
+    Args:
+        names: of tensors.
+        begins: of names.
+    """
+    alike: dict[Place, tuple[list[str], list[str]]] = {}
+    for number, some in enumerate((names, begins)):
+        for name, place in some.items():
+            alike.setdefault(place, ([], []))[number].append(name)
+    return tuple(Wanted(*place, tuple(n), tuple(b)) for place, (n, b) in alike.items())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wishes:
-    """As it told them, to be found without a look at each: there is one for each of its tensors."""
+    """As it told them, by name."""
 
     exact: Mapping[str, Wanted]
-    begins: Mapping[int, Mapping[str, Wanted]]
-    """Of names, by their length, the shortest first."""
+    begins: Begins[Wanted]
 
     def box(self, name: str, shape: tuple[int, ...]) -> Box | None:
         """What is wanted of a tensor; None: it is not named.
@@ -26,24 +53,21 @@ class Wishes:
         Raises:
             DoesNotFit: the script has it in another shape.
         """
-        found = None
-        for length, wishes in self.begins.items():
-            wish = wishes.get(name[:length])
-            if wish is not None and wish.shape == shape:
-                found = wish
-        exact = self.exact.get(name)
-        if exact is not None and exact.shape != shape:
-            message = f"{name} was saved with shape {shape}; this script has it as {exact.shape}"
+        wish = self.exact.get(name)
+        if wish is None:
+            fitting = (wish for wish in self.begins.of(name) if wish.shape == shape)
+            wish = next(fitting, None)
+        elif wish.shape != shape:
+            message = f"{name} was saved with shape {shape}; this script has it as {wish.shape}"
             raise errors.DoesNotFit(message)
-        wish = exact or found
         return None if wish is None else Box(wish.offsets, wish.sizes)
 
 
 def wishes_of(wanted: Iterable[Wanted]) -> Wishes:
     """Put a training process's words in order."""
     exact: dict[str, Wanted] = {}
-    begins: dict[int, dict[str, Wanted]] = {}
+    begins: dict[str, Wanted] = {}
     for wish in wanted:
-        names = begins.setdefault(len(wish.name), {}) if wish.prefix else exact
-        names[wish.name] = wish
-    return Wishes(exact, dict(sorted(begins.items())))
+        exact |= dict.fromkeys(wish.names, wish)
+        begins |= dict.fromkeys(wish.begins, wish)
+    return Wishes(exact, by_begin(begins))

@@ -32,7 +32,15 @@ from rover_kf.sidecar.place import place_of
 from rover_kf.sidecar.secured import secured
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.story import Chronicle, Messenger
-from rover_kf.sidecar.web import IDLE_SECONDS, LINGER_SECONDS, application, read, reply
+from rover_kf.sidecar.web import (
+    IDLE_SECONDS,
+    LINGER_SECONDS,
+    LONGEST_BODY,
+    LONGEST_LOCAL_BODY,
+    application,
+    read,
+    reply,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +144,7 @@ class Daemon:
     async def _listen(self, routes: list[web.RouteDef], *, local: bool) -> None:
         gate = None if local else make_gate(self._settings)
         runner = web.AppRunner(
-            application(routes, gate),
+            application(routes, gate, longest=LONGEST_LOCAL_BODY if local else LONGEST_BODY),
             access_log=None,
             handler_cancellation=True,  # a closed connection is news (rendezvous)
             shutdown_timeout=SHUTDOWN_SECONDS,

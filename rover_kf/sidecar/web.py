@@ -25,6 +25,9 @@ T = TypeVar("T")
 LONGEST_BODY = 4 << 20
 """Bytes; the longest message is a batch of step samples or the holdings of a large pod."""
 
+LONGEST_LOCAL_BODY = 64 << 20
+"""From the pod's own processes, which name each tensor that they hold a part of."""
+
 BODY_SECONDS = 30.0
 """In which a request's body has to be there."""
 
@@ -134,8 +137,16 @@ class _Waiting:
             task.cancel()
 
 
-def application(routes: list[web.RouteDef], gate: Gate | None) -> web.Application:
-    """An application; without a gate everybody may ask."""
+def application(
+    routes: list[web.RouteDef], gate: Gate | None, *, longest: int = LONGEST_BODY
+) -> web.Application:
+    """An application; without a gate everybody may ask.
+
+    Args:
+        routes: that it answers.
+        gate: who may ask.
+        longest: bytes of a request's body.
+    """
     waiting = _Waiting()
 
     @web.middleware
@@ -160,7 +171,7 @@ def application(routes: list[web.RouteDef], gate: Gate | None) -> web.Applicatio
             _log.exception("mistake while answering %s %s", request.method, request.path)
             return _refusal("RoverError", f"a mistake in the sidecar: {error!r}", 500)
 
-    made = web.Application(middlewares=[guard], client_max_size=LONGEST_BODY)
+    made = web.Application(middlewares=[guard], client_max_size=longest)
     made.add_routes(routes)
     made.on_shutdown.append(waiting.end)
     return made

@@ -39,10 +39,11 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import RestoreReply, Wanted
+from rover_kf.api.checkpoints import RestoreReply
 from rover_kf.checkpoint import kinds, measured
 from rover_kf.checkpoint.kinds import Box, Kinds
 from rover_kf.checkpoint.snapshot import STATE_KEY
+from rover_kf.checkpoint.wishes import Place, together
 from rover_kf.trainer import planned
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.recovery import opened
@@ -174,11 +175,11 @@ class Reader(StorageReader):
         """
         if self._reply is None:
             self._boxes = dict(planned.boxes_of(self._state_dict))
-            wanted = (
-                Wanted(name, shape, box.offsets, box.sizes)
+            places = {
+                name: Place(shape, box.offsets, box.sizes)
                 for name, (box, shape) in self._boxes.items()
-            )
-            self._reply = self._checkpointer.bring(tuple(wanted))
+            }
+            self._reply = self._checkpointer.bring(together(places))
         return self._reply.step or 0
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:

@@ -83,7 +83,7 @@ def laid(
     """
     fitting = (
         shard.mesh
-        for shard in (*live.exact.values(), *live.parameters.values())
+        for shard in (*live.exact.values(), *live.parameters.known.values())
         if len(shard.placements) == len(layout.placements)
         and _dimensions(shard.mesh) == layout.dimensions
     )

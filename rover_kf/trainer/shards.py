@@ -11,14 +11,16 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import Wanted
+from rover_kf.checkpoint.begins import Begins, by_begin
 from rover_kf.checkpoint.kinds import Piece
+from rover_kf.checkpoint.wishes import Place, together
 
 _MODULES = ("torch.distributed.tensor", "torch.distributed._tensor")
 """The public one, and where it was before torch 2.5."""
@@ -77,16 +79,16 @@ class Shards:
     """All DTensors of a live state, by their names in a snapshot."""
 
     exact: Mapping[str, Shard]
-    parameters: Mapping[str, Shard]
+    parameters: Begins[Shard]
     """By the begin of the names of what an optimizer keeps of a parameter."""
 
     def wanted(self) -> tuple[Wanted, ...]:
         """What to ask for at restore."""
-        return (*_wanted(self.parameters, prefix=True), *_wanted(self.exact, prefix=False))
+        return together(_places(self.exact), _places(self.parameters.known))
 
     def are_on_host(self) -> bool:
         """Whether no part is on a device."""
-        found = (*self.exact.values(), *self.parameters.values())
+        found = (*self.exact.values(), *self.parameters.known.values())
         return all(shard.mesh.device_type == "cpu" for shard in found)
 
     def of(self, name: str, part: torch.Tensor, kept: Piece | None) -> Shard | None:
@@ -103,10 +105,8 @@ class Shards:
         if found is not None:
             return found
         whole, _ = _placed(part, kept)
-        for prefix, shard in self.parameters.items():
-            if name.startswith(prefix) and whole == shard.piece.shape and part.ndim:
-                return shard
-        return None
+        fitting = (shard for shard in self.parameters.of(name) if shard.piece.shape == whole)
+        return next(fitting, None) if part.ndim else None
 
 
 def _placed(part: torch.Tensor, kept: Piece | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -114,12 +114,17 @@ def _placed(part: torch.Tensor, kept: Piece | None) -> tuple[tuple[int, ...], tu
     return (kept.shape, kept.offsets) if kept else (tuple(part.shape), (0,) * part.ndim)
 
 
-NONE = Shards({}, {})
+NONE = Shards({}, by_begin({}))
 """Of a state without DTensors."""
 
 
-def shard_of(value: torch.Tensor, path: str) -> Shard | None:
+def shard_of(value: torch.Tensor, path: str, known: dict[object, Shard]) -> Shard | None:
     """The layout of a DTensor; None for any other tensor.
+
+    Args:
+        value: of a state.
+        path: where it is in the state.
+        known: layouts by what tells them apart; most tensors of a large model lie as others do.
 
     Raises:
         UnsupportedState: it holds partial sums, which are no part of a tensor, or what it holds is
@@ -128,18 +133,26 @@ def shard_of(value: torch.Tensor, path: str) -> Shard | None:
     module = torch_module()
     if module is None or not isinstance(value, module.DTensor):
         return None
+    layout = (layout_of(value), value.stride())
+    shard = known.get(layout)
+    if shard is None:
+        shard = known[layout] = _shard(value, path)
+    held = tuple(part_of(value).shape)
+    if held != shard.sizes:
+        raise errors.UnsupportedState(
+            f"state{path} is a DTensor of shape {shard.piece.shape} whose part on this rank has "
+            f"shape {held}; by its layout {shard.placements} it is {shard.sizes}. Such a layout "
+            "cannot be stored: choose a mesh that divides the tensor evenly"
+        )
+    return shard
+
+
+def _shard(value: Any, path: str) -> Shard:
     placements = tuple(value.placements)
     if any(placement.is_partial() for placement in placements):
         raise errors.UnsupportedState(f"state{path} is a DTensor of partial sums; reduce it first")
     shape, mesh = tuple(value.shape), value.device_mesh
     sizes, offsets = box_here(shape, mesh, placements)
-    held = tuple(part_of(value).shape)
-    if held != sizes:
-        raise errors.UnsupportedState(
-            f"state{path} is a DTensor of shape {shape} whose part on this rank has shape {held}; "
-            f"by its layout {placements} it is {sizes}. Such a layout cannot be stored: choose a "
-            "mesh that divides the tensor evenly"
-        )
     here = mesh.get_coordinate()
     copies = [
         place
@@ -170,9 +183,8 @@ def layout_of(value: Any) -> object:
     return value.shape, value.placements, value.device_mesh
 
 
-def _wanted(shards: Mapping[str, Shard], *, prefix: bool) -> Iterable[Wanted]:
-    for name, shard in shards.items():
-        yield Wanted(name, shard.piece.shape, shard.piece.offsets, shard.sizes, prefix)
+def _places(found: Mapping[str, Shard]) -> dict[str, Place]:
+    return {n: Place(s.piece.shape, s.piece.offsets, s.sizes) for n, s in found.items()}
 
 
 def torch_module() -> Any:

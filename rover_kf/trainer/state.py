@@ -18,6 +18,7 @@ import torch
 
 from rover_kf import errors
 from rover_kf.checkpoint import kinds, plain, snapshot
+from rover_kf.checkpoint.begins import by_begin
 from rover_kf.checkpoint.snapshot import STATE_KEY, Entry
 from rover_kf.checkpoint.split import common_of
 from rover_kf.trainer import compiled, layouts, module_versions, scattered, shards
@@ -146,6 +147,7 @@ class _Apart:
         self._replicated, self._ranks = replicated, ranks
         self._tensors: dict[str, torch.Tensor] = {}
         self._own: set[str] = set()
+        self._layouts: dict[object, Shard] = {}
         self._exact: dict[str, Shard] = {}
         self._parameters: dict[str, Shard] = {}
         self._laid: dict[str, Shard] = {}
@@ -168,7 +170,7 @@ class _Apart:
             metadata[layouts.KEY] = layouts.to_text(self._laid)
         if self._versions:
             metadata[module_versions.KEY] = module_versions.to_text(self._versions)
-        found = Shards(self._exact, self._parameters)
+        found = Shards(self._exact, by_begin(self._parameters))
         return Parts(self._tensors, metadata, found, ranks=ranks, left=left)
 
     def _leaf(self, path: str, value: object) -> Any:
@@ -200,7 +202,7 @@ class _Apart:
         return plain.encode(found, inner, path)
 
     def _tensor(self, path: str, value: torch.Tensor, *, shared: bool) -> Any:
-        shard = shards.shard_of(value, path)
+        shard = shards.shard_of(value, path, self._layouts)
         name = _name(checked(shards.part_of(value), path), path, self._tensors)
         parameter = self._parameter_of(name)
         if shard is not None:
@@ -223,7 +225,7 @@ class _Apart:
         if self._replicated:
             scattered.check_parameters(path, parameters)
         for index, parameter in enumerate(parameters):
-            shard = shards.shard_of(parameter, path)
+            shard = shards.shard_of(parameter, path, self._layouts)
             if shard is not None:
                 self._parameters[_text(f"{path}['state'][{index}]") + "."] = shard
 

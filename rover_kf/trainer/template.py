@@ -56,14 +56,15 @@ EMPTY = Template(("",), ())
 
 def template_of(node: Any) -> Template:
     """Take JSON data of rover_kf.checkpoint.plain apart."""
-    between, scalars = [""], []
+    between, scalars, pieces = [], [], list[str]()
     for text, is_scalar in _pieces(node):
         if is_scalar:
             scalars.append(text)
-            between.append("")
+            between.append("".join(pieces))
+            pieces = []
         else:
-            between[-1] += text
-    return Template(tuple(between), tuple(scalars))
+            pieces.append(text)
+    return Template((*between, "".join(pieces)), tuple(scalars))
 
 
 def woven(between: Sequence[str], inner: Sequence[str]) -> str:

@@ -196,7 +196,7 @@ def test_pieces_come_back_in_another_cut(shape, worlds, axes, block):
         for rank, (offsets, part) in enumerate(cut(array, worlds[0], before))
     ]
     for rank, (offsets, part) in enumerate(cut(array, worlds[1], after)):
-        wish = Wanted("w", shape, offsets, part.shape)
+        wish = Wanted(shape, offsets, part.shape, ("w",))
         data = assembled(files, rank % worlds[0], (wish,), block)
         np.testing.assert_array_equal(read_file(data)["w"], part)
         piece = kinds_of(snapshot.read(data)).pieces.get("w")
@@ -222,7 +222,7 @@ def test_a_ranks_own_slot_keeps_the_parts_that_are_not_named():
     keeps are no tensors of the live state, and nobody else's slot is read."""
     array = np.arange(8, dtype=np.float32)
     slot = snapshot.read(make_file({"w": array[4:]}, Kinds(pieces={"w": Piece((8,), (4,))})))
-    made = assembly.plan([slot], 0, (Wanted("other", (8,), (4,), (4,)),), same_place=True)
+    made = assembly.plan([slot], 0, (Wanted((8,), (4,), (4,), ("other",)),), same_place=True)
     found = snapshot.read(made.header, made.length)
     assert kinds_of(found).pieces == {"w": Piece((8,), (4,))}
 
@@ -241,7 +241,7 @@ def test_an_optimizers_state_lies_as_its_parameter():
     moment, count = np.arange(12, dtype=np.float32).reshape(4, 3), np.float32(7).reshape(())
     kinds = Kinds(pieces={"opt.0.m": Piece((4, 3), (0, 0))})
     file = make_file({"opt.0.m": moment, "opt.0.step": count}, kinds)
-    wish = Wanted("opt.0.", (4, 3), (2, 0), (2, 3), prefix=True)
+    wish = Wanted((4, 3), (2, 0), (2, 3), (), begins=("opt.0.",))
     found = read_file(assembled([file], 0, (wish,)))
     np.testing.assert_array_equal(found["opt.0.m"], moment[2:])
     assert found["opt.0.step"] == 7
@@ -251,7 +251,7 @@ def test_another_shape_is_refused():
     """A script whose layer has grown is told so before anything is copied."""
     file = make_file({"w": np.zeros((4, 3), np.float32)}, Kinds())
     with pytest.raises(errors.CheckpointError, match=r"saved with shape \(4, 3\).*\(5, 3\)"):
-        assembled([file], 0, (Wanted("w", (5, 3), (0, 0), (5, 3)),))
+        assembled([file], 0, (Wanted((5, 3), (0, 0), (5, 3), ("w",)),))
 
 
 @pytest.mark.parametrize("piece", [Piece((4,), (3,)), Piece((4, 1), (0, 0)), Piece((4,), (-1,))])

@@ -33,7 +33,7 @@ from rover_kf.sidecar.commits import Commits
 from rover_kf.sidecar.peers import SidecarPeers
 from rover_kf.sidecar.place import place_of
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.web import application
+from rover_kf.sidecar.web import LONGEST_BODY, LONGEST_LOCAL_BODY, application
 
 LOG = "log"
 """Below the pod's home: what its sidecar logs."""
@@ -107,7 +107,8 @@ async def serve(settings: SidecarSettings, story: Told, port: int) -> None:
         if place is not None:
             stack.callback(place.close)
         for routes in (local, remote):
-            runner = web.AppRunner(application(routes, None))
+            longest = LONGEST_LOCAL_BODY if routes is local else LONGEST_BODY
+            runner = web.AppRunner(application(routes, None, longest=longest))
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             if routes is local:

@@ -53,7 +53,7 @@ class Form:
         """What a training process asks for."""
         begin, count = self.rows(rank)
         shape = (self.all_rows, _COLUMNS)
-        asked = Wanted("large", shape, (begin, 0), (count, _COLUMNS))
+        asked = Wanted(shape, (begin, 0), (count, _COLUMNS), ("large",))
         return (asked,) if self.pieces else ()
 
     def tensors(self, step: int, round_: int, rank: int) -> dict[str, bytes]:

@@ -23,7 +23,7 @@ CONTENT = bytes(range(60))
 def _boxes(world: int) -> list[Wanted]:
     """Of so many ranks."""
     size = 60 // world
-    return [Wanted("w", (60,), (rank * size,), (size,)) for rank in range(world)]
+    return [Wanted((60,), (rank * size,), (size,), ("w",)) for rank in range(world)]
 
 
 def _parts(world: int) -> list[bytes]:

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial, Replicate, Shard, _StridedShard
 
 from rover_kf import errors
+from rover_kf.checkpoint.begins import by_begin
 from rover_kf.checkpoint.kinds import Piece
 from rover_kf.trainer import layouts, shards, state
 
@@ -38,7 +39,7 @@ def _shard(mesh: _Mesh, placements: tuple[object, ...]) -> shards.Shard:
 
 
 def _live(mesh: _Mesh) -> shards.Shards:
-    return shards.Shards({"weight": _shard(mesh, (Replicate(),) * len(mesh.shape))}, {})
+    return shards.Shards({"weight": _shard(mesh, (Replicate(),) * len(mesh.shape))}, by_begin({}))
 
 
 def test_a_whole_tensor_is_cut_as_it_lay():

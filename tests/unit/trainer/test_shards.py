@@ -15,6 +15,7 @@ from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedS
 
 from rover_kf import errors
 from rover_kf.checkpoint import kinds
+from rover_kf.checkpoint.begins import by_begin
 from rover_kf.checkpoint.kinds import Piece
 from rover_kf.trainer import shards, state
 
@@ -83,7 +84,7 @@ def test_a_part_of_the_right_shape_may_be_another_one(kept):
 def test_what_an_optimizer_keeps_whole_is_no_part():
     """A counter of one element beside a bias of which a rank holds one element."""
     bias = shards.Shard(_Mesh((2,), (1,)), (Shard(0),), (1,), Piece((2,), (1,)), (1,))
-    found = shards.Shards({}, {"optimizer.state.0.": bias})
+    found = shards.Shards({}, by_begin({"optimizer.state.0.": bias}))
     one = torch.zeros(1)
     assert found.of("optimizer.state.0.step", one, None) is None
     assert found.of("optimizer.state.0.exp_avg", one, Piece((2,), (1,))) is bias
