@@ -145,7 +145,7 @@ class DirectoryStorage:
         with _refusals(f"{self.root} cannot be listed"):
             whole = set(filter(self._has_manifest, folders))
         kept, doomed = stored.sifted(
-            self, folders, whole, keep=keep, generation=generation, spare=spare, below=below
+            self.load, folders, whole, keep=keep, generation=generation, spare=spare, below=below
         )
         refused = [error for error in map(self._remove_or_tell, doomed) if error is not None]
         with _refusals(f"{self.root} cannot be tidied"):

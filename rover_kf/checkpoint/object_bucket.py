@@ -43,6 +43,16 @@ class Patience:
     """Of a request that got no answer or a server's error, while its seconds last."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listed:
+    """An object, as a listing tells of it."""
+
+    size: int
+    """Bytes."""
+    mark: str
+    """What a write changes."""
+
+
 class Bucket:
     """Objects below a prefix.
 
@@ -145,8 +155,8 @@ class Bucket:
             while waiting:
                 yield waiting.popleft().result()
 
-    def sizes(self, prefix: str = "") -> Mapping[str, int]:
-        """Bytes of every object, by its key.
+    def listed(self, prefix: str = "") -> Mapping[str, Listed]:
+        """Every object, by its key.
 
         Args:
             prefix: only those below it; whole names, such as ``step-000000000002-1``.
@@ -156,7 +166,11 @@ class Bucket:
         """
         with self._refusals(f"{prefix} cannot be listed".lstrip()):
             chunks = obstore.list(self._small, prefix or None, chunk_size=1000)
-            return {item["path"]: item["size"] for chunk in chunks for item in chunk}
+            return {
+                item["path"]: Listed(item["size"], f"{item['e_tag']} {item['last_modified']}")
+                for chunk in chunks
+                for item in chunk
+            }
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; one that is gone is no error.

@@ -24,7 +24,7 @@ from rover_kf.checkpoint import (
     stored,
 )
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
-from rover_kf.checkpoint.object_bucket import Bucket, Patience
+from rover_kf.checkpoint.object_bucket import Bucket, Listed, Patience
 from rover_kf.checkpoint.retention import NOTHING, Spare
 
 
@@ -43,6 +43,8 @@ class ObjectStorage:
         """With the mounted credentials that it was opened with."""
         self._failed: set[str] = set()
         """Keys of uploads that were given up: a part that was on its way may have come after."""
+        self._read: dict[Folder, tuple[str, Manifest]] = {}
+        """Manifests that retention has read, each with its object's mark."""
 
     @property
     def _bucket(self) -> Bucket:
@@ -102,8 +104,8 @@ class ObjectStorage:
 
     def sizes(self, folder: Folder) -> Mapping[str, int]:
         """Bytes of every file of a folder, by its name there."""
-        found = self._bucket.sizes(folder.name)
-        return {key.removeprefix(f"{folder.name}/"): size for key, size in found.items()}
+        found = self._bucket.listed(folder.name)
+        return {key.removeprefix(f"{folder.name}/"): item.size for key, item in found.items()}
 
     def read_manifest(self, folder: Folder) -> Manifest:
         """Read a manifest; its files are not looked at."""
@@ -134,8 +136,10 @@ class ObjectStorage:
         tree = self._tree()
         whole = {folder for folder in tree if manifest.NAME in tree[folder]}
         kept, doomed = stored.sifted(
-            self, tree, whole, keep=keep, generation=generation, spare=spare, below=below
-        )
+            lambda folder: self._loaded(folder, tree[folder]),
+            tree, whole, keep=keep, generation=generation, spare=spare, below=below,
+        )  # fmt: skip
+        self._read = {folder: self._read[folder] for folder in kept}
         for folder in doomed:
             self._remove(folder, tree[folder])
         leftovers = [
@@ -172,14 +176,24 @@ class ObjectStorage:
         self._bucket.delete([_manifest_key(folder)])
         self._bucket.delete(f"{folder.name}/{name}" for name in content)
 
-    def _tree(self) -> Mapping[Folder, frozenset[str]]:
-        found: dict[Folder, set[str]] = {}
-        for key in self._bucket.sizes():
+    def _loaded(self, folder: Folder, content: Mapping[str, Listed]) -> Manifest:
+        """As load, without a request where the manifest is known: all that stay are asked for."""
+        mark = content[manifest.NAME].mark
+        known = self._read.get(folder)
+        found = known[1] if known and known[0] == mark else self.read_manifest(folder)
+        self._read[folder] = mark, found
+        stored.check_sizes(folder, found, {name: item.size for name, item in content.items()})
+        return found
+
+    def _tree(self) -> Mapping[Folder, Mapping[str, Listed]]:
+        """What is in each folder, by its name there."""
+        found: dict[Folder, dict[str, Listed]] = {}
+        for key, item in self._bucket.listed().items():
             name, _, rest = key.partition("/")
             folder = manifest.parse_folder(f"{self.url}/{name}")
             if folder is not None and rest:
-                found.setdefault(folder, set()).add(rest)
-        return {folder: frozenset(rest) for folder, rest in found.items()}
+                found.setdefault(folder, {})[rest] = item
+        return found
 
     def _check_same(self, folder: Folder, content: Manifest) -> None:
         there = manifest.from_bytes(self._bucket.read(_manifest_key(folder)), folder)

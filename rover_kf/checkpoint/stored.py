@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -24,14 +24,18 @@ def load(storage: StoredCheckpoints, folder: Folder) -> Manifest:
         StorageFailed: the storage cannot be read.
     """
     content = storage.read_manifest(folder)
-    sizes = storage.sizes(folder)
-    for file in content.files:
-        check_size(folder, file, sizes.get(file.name))
+    check_sizes(folder, content, storage.sizes(folder))
     return content
 
 
-def good(storage: StoredCheckpoints, folders: Iterable[Folder]) -> Mapping[Folder, Manifest]:
+def good(
+    load: Callable[[Folder], Manifest], folders: Iterable[Folder]
+) -> Mapping[Folder, Manifest]:
     """Of folders that have a manifest those whose files are there in their sizes.
+
+    Args:
+        load: as ``storage.load``.
+        folders: that have a manifest.
 
     Raises:
         StorageFailed: the storage cannot be read.
@@ -39,12 +43,12 @@ def good(storage: StoredCheckpoints, folders: Iterable[Folder]) -> Mapping[Folde
     found: dict[Folder, Manifest] = {}
     for folder in folders:
         with contextlib.suppress(errors.TornSnapshot):
-            found[folder] = load(storage, folder)
+            found[folder] = load(folder)
     return found
 
 
 def sifted(
-    storage: StoredCheckpoints,
+    load: Callable[[Folder], Manifest],
     folders: Collection[Folder],
     whole: Collection[Folder],
     *,
@@ -56,7 +60,7 @@ def sifted(
     """Good checkpoints that stay, and folders to remove.
 
     Args:
-        storage: that has them.
+        load: as ``storage.load``.
         folders: all of the job's.
         whole: of these, those with a manifest.
         keep: as for ``storage.collect``, and so are the others.
@@ -68,7 +72,7 @@ def sifted(
         StorageFailed: the storage cannot be read, or another job writes there.
     """
     _check_ours(whole, generation)
-    found = good(storage, sorted(whole))
+    found = good(load, sorted(whole))
     spared = spare.of({folder: content.metrics for folder, content in found.items()})
     doomed = retention.doomed(
         folders,
@@ -170,6 +174,16 @@ def check_reported(content: Manifest, folder: Folder, sizes: Mapping[str, int]) 
             raise errors.StorageFailed(
                 f"{folder.location}/{file.name} has {found} bytes, {file.length} were reported"
             )
+
+
+def check_sizes(folder: Folder, content: Manifest, sizes: Mapping[str, int]) -> None:
+    """Compare the sizes of a checkpoint's files, by their names there, with the manifest's.
+
+    Raises:
+        TornSnapshot: a file is missing or has another size.
+    """
+    for file in content.files:
+        check_size(folder, file, sizes.get(file.name))
 
 
 def check_size(folder: Folder, file: RankFile, size: int | None) -> None:

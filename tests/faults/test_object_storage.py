@@ -12,10 +12,12 @@ import sys
 import time
 from collections.abc import Iterator
 
+import obstore
 import pytest
 from authority import Authority
 from checkpoint_pod import free_port
 from object_server import binary, object_server, offer
+from obstore import store
 from tests_support import eventually
 
 from rover_kf import errors
@@ -23,6 +25,7 @@ from rover_kf.checkpoint import manifest
 from rover_kf.checkpoint.manifest import Manifest
 from rover_kf.checkpoint.object_bucket import Patience
 from rover_kf.checkpoint.object_storage import ObjectStorage
+from rover_kf.checkpoint.retention import Spare
 
 # The first fixture may compile the server: that has a limit of its own.
 pytestmark = pytest.mark.timeout(300, func_only=True)
@@ -255,6 +258,27 @@ def test_a_ranks_file_costs_as_many_requests_however_many_ranks_there_are(server
         "rank-02500-2.safetensors",
     )
     assert len(storage.sizes(folder)) == 2502
+
+
+def test_retention_asks_for_what_is_new_alone(server):
+    """However many stay: one listing and one manifest a commit; one that was replaced is read."""
+    storage, every = ObjectStorage("s3://checkpoints/long/demo"), Spare(every=1)
+    for step in range(1, 9):
+        storage.write_manifest(_write(storage, step))
+    assert storage.collect(1, generation=1, spare=every) == ()
+    for step in (9, 10):
+        storage.write_manifest(_write(storage, step))
+        before = len(server.asked())
+        assert storage.collect(1, generation=1, spare=every) == ()
+        asked = eventually(lambda at=before: server.asked()[at + 2 :] and server.asked()[at:])
+        assert asked == ["ListObjectsV2", "GetObject", "ListMultipartUploads"]
+    key, client = (
+        f"{storage.folder(4, 1).name}/{manifest.NAME}",
+        store.from_url(storage.url, client_options={"allow_http": True}),
+    )
+    damaged = bytes(obstore.get(client, key).bytes()).replace(b"4", b"5")
+    obstore.put(client, key, damaged)
+    assert [folder.step for folder in storage.collect(1, generation=1, spare=every)] == [4]
 
 
 def test_what_a_killed_writer_left_is_collected(server):
