@@ -27,8 +27,8 @@ def export(state: WholeState, form: Format, out: pathlib.Path, *, force: bool = 
         force: replace what stands there, if it is of that kind.
 
     Raises:
-        InputError: OUT may not be replaced, the format is not for this state, or torch is needed
-            and not installed.
+        InputError: OUT may not be replaced, the format is not for this state, or for a type in it,
+            or torch is needed and not installed.
         TornSnapshot: the checkpoint is damaged.
         StorageFailed: the storage cannot be read, or OUT cannot be written.
     """

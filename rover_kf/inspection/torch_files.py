@@ -33,7 +33,7 @@ from rover_kf.inspection.values import replaced
 from rover_kf.inspection.whole_state import WholeState
 from rover_kf.trainer import module_versions, planned
 from rover_kf.trainer.module_versions import Versions
-from rover_kf.trainer.state import dtype_of
+from rover_kf.trainer.state import SUB_BYTE, dtype_of
 
 
 def write_file(state: WholeState, path: pathlib.Path) -> None:
@@ -46,6 +46,7 @@ def write_file(state: WholeState, path: pathlib.Path) -> None:
     Raises:
         TornSnapshot: a file of the checkpoint is damaged.
         CheckpointError: this torch lacks a type.
+        InputError: torch cannot write a type.
         StorageFailed: the storage cannot be read, or the file cannot be written.
     """
     with _live(state, path.parent) as tree, path.open("xb") as file:
@@ -67,6 +68,7 @@ def write_folder(state: WholeState, path: pathlib.Path) -> None:
     Raises:
         TornSnapshot: a file of the checkpoint is damaged.
         CheckpointError: this torch lacks a type.
+        InputError: torch cannot write a type.
         StorageFailed: the storage cannot be read, or the folder cannot be written.
     """
     with _live(state, path.parent) as tree, warnings.catch_warnings():
@@ -134,9 +136,25 @@ def _versioned(state_dict: dict[Any, Any], kept: Versions) -> collections.Ordere
     return found
 
 
+def _check_types(state: WholeState) -> None:
+    """Refuse what torch itself cannot write, before anything is read.
+
+    Raises:
+        InputError: a tensor is of such a type.
+    """
+    for place in state.content.tensors.values():
+        if dtype_of(place.entry.dtype) in SUB_BYTE:
+            raise errors.InputError(
+                f"{place.entry.name} is of torch's type {place.entry.dtype}, which neither "
+                "torch.save nor torch.distributed.checkpoint can write; --format safetensors "
+                "writes its bytes"
+            )
+
+
 @contextlib.contextmanager
 def _live(state: WholeState, folder: pathlib.Path) -> Iterator[dict[Any, Any]]:
     """The state with tensors over a file without a name, so that it need not fit into memory."""
+    _check_types(state)
     with tempfile.TemporaryFile(dir=folder) as scratch:
         safetensors_file.fill(state, scratch.fileno())
         mapping = mmap.mmap(scratch.fileno(), state.made.length, access=mmap.ACCESS_COPY)

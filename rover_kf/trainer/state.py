@@ -37,7 +37,7 @@ DTYPES: Mapping[torch.dtype, str] = {
 PLAIN = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor))
 """Classes whose values are their bytes and nothing else; Buffer is new in torch 2.5."""
 
-_SUB_BYTE = frozenset(
+SUB_BYTE = frozenset(
     getattr(torch, f"{kind}{bits}")
     for kind in ("int", "uint")
     for bits in range(1, 8)
@@ -115,7 +115,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 def copyable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or its bytes where torch cannot copy its type."""
-    return tensor.view(torch.uint8) if tensor.dtype in _SUB_BYTE else tensor
+    return tensor.view(torch.uint8) if tensor.dtype in SUB_BYTE else tensor
 
 
 def unwrap(value: object) -> object:

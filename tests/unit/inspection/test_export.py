@@ -184,6 +184,20 @@ def test_a_damaged_checkpoint_is_not_exported(job, tmp_path, call, form):
     assert names_in(folder) == []
 
 
+@pytest.mark.skipif(not hasattr(torch, "int4"), reason="this torch has no integers of four bits")
+def test_a_type_that_torch_cannot_write_is_refused(tmp_path, call):
+    """Weights of four bits: torch's own formats have none; safetensors has their bytes."""
+    state = {"quantized": torch.arange(8, dtype=torch.uint8).view(torch.int4), "epoch": 3}
+    folder = stored_states.store(DirectoryStorage(tmp_path / "job"), 1, [state])
+    for form in ("torch", "dcp"):
+        code, _, err = call("export", folder.location, tmp_path / "out", "--format", form)
+        assert (code, "quantized is of torch's type int4" in err) == (2, True), err
+    out = tmp_path / "out"
+    assert call("export", folder.location, out, "--format", "safetensors")[0] == 0
+    assert load_file(out)["quantized"].tolist() == list(range(8))
+    assert names_in(tmp_path) == ["job", "out"]
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_file_system_that_refuses_leaves_nothing(three, tmp_path, call, form):
     """No file may have so many bytes: an error that names OUT, no part of it."""
