@@ -84,9 +84,7 @@ class DirectoryStorage:
 
     def whole(self) -> tuple[Folder, ...]:
         """Folders that have a manifest, oldest first."""
-        folders = self.folders()
-        with _refusals(f"{self.root} cannot be listed"):
-            return tuple(filter(self._has_manifest, folders))
+        return tuple(filter(self._has_manifest, self.folders()))
 
     def sizes(self, folder: Folder) -> Mapping[str, int]:
         """Bytes of every file of a folder, by its name there."""
@@ -142,8 +140,7 @@ class DirectoryStorage:
     ) -> tuple[Folder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         folders = self.folders()
-        with _refusals(f"{self.root} cannot be listed"):
-            whole = set(filter(self._has_manifest, folders))
+        whole = set(filter(self._has_manifest, folders))
         kept, doomed = stored.sifted(
             self.load, folders, whole, keep=keep, generation=generation, spare=spare, below=below
         )
@@ -174,7 +171,8 @@ class DirectoryStorage:
         return self.root / folder.name / manifest.NAME
 
     def _has_manifest(self, folder: Folder) -> bool:
-        return self._files.size(self._manifest_path(folder)) is not None
+        with _refusals(f"{folder.location} cannot be looked at"):
+            return self._files.size(self._manifest_path(folder)) is not None
 
     def _make_folder(self, path: pathlib.Path) -> None:
         # Synced also where it is there: whoever made it may have died before its name was safe.

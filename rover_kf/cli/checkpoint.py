@@ -77,7 +77,7 @@ def show(path: str, step: int | None, rank: int, as_json: bool) -> None:  # noqa
 @click.option("--step", type=int, help="Only this step of a job's folder.")
 @JSON
 def verify(path: str, step: int | None, as_json: bool) -> int:  # noqa: FBT001 - click passes flags so
-    """Read every byte and compare the checksums; exit code 1 if anything is damaged.
+    """Read every byte and compare the checksums; exit code 1 if not all could be read and is right.
 
     Folders without a manifest are no checkpoints: they are damage only if PATH or --step names one.
     """
@@ -181,10 +181,18 @@ def _check_removal(place: Place, folders: Sequence[Folder], doomed: Sequence[Fol
     objection = removal.objection(
         tuple(listing(place.storage, folders)),
         {folder.name for folder in doomed},
-        lambda name: check(place.storage, by_name[name]).whole,
+        lambda name: _is_whole(place, by_name[name]),
     )
     if objection:
         raise errors.InputError(f"{objection}; nothing was removed. --force removes it")
+
+
+def _is_whole(place: Place, folder: Folder) -> bool:
+    found = check(place.storage, folder)
+    if found.unread:
+        problem = next(file.problem for file in found.files if file.problem)
+        raise errors.StorageFailed(f"{problem}; nothing was removed")
+    return found.whole
 
 
 def _open(place: Place, step: int | None, rank: int) -> WholeState:

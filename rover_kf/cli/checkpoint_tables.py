@@ -60,6 +60,7 @@ def verdict(found: Checked) -> Iterator[str]:
     """One checkpoint's, one line and one for each damage."""
     size = amount(sum(file.length for file in found.files), "B")
     word = "unfinished" if found.unfinished else "whole" if found.whole else "DAMAGED"
+    word = "UNREADABLE" if found.unread else word
     yield f"{found.name}: {word}, {size} in {len(found.files)} files"
     for file in found.files:
         if file.problem:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every byte of a checkpoint against its checksum; one damaged file does not hide another."""
+"""Every byte of a checkpoint against its checksum; no file that is damaged hides another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rover_kf import errors
 from rover_kf.checkpoint import manifest, stored
 from rover_kf.checkpoint.manifest import Folder, RankFile
 from rover_kf.checkpoint.storage import Storage
-from rover_kf.inspection.listing import UNFINISHED, is_gone
+from rover_kf.inspection.listing import UNFINISHED, check_own, is_gone
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class CheckedFile:
     """Bytes that it should have; 0 for the manifest."""
     problem: str = ""
     """Empty: it is what was written."""
+    unread: bool = False
+    """The problem is that it could not be read."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,6 +40,11 @@ class Checked:
     """It has no manifest, so that it is no checkpoint."""
 
     @property
+    def unread(self) -> bool:
+        """Whether nothing is known to be wrong, but that it could not be read."""
+        return not self.whole and all(file.unread for file in self.files if file.problem)
+
+    @property
     def whole(self) -> bool:
         """Whether it is a checkpoint and every byte is as it was written."""
         return not any(file.problem for file in self.files)
@@ -47,18 +54,27 @@ def check(storage: Storage, folder: Folder) -> Checked:
     """Read a checkpoint to its last byte; one that is removed meanwhile is no checkpoint.
 
     Raises:
-        StorageFailed: the storage cannot be read.
+        StorageFailed: the storage as a whole cannot be read.
     """
     checked = Checked(folder.name, folder.step, folder.generation, ())
-    sizes = storage.sizes(folder)
+    try:
+        sizes = storage.sizes(folder)
+    except errors.StorageFailed as error:
+        return _unread(checked, error)
     try:
         if manifest.NAME in sizes:
             return dataclasses.replace(checked, files=tuple(_files(storage, folder, sizes)))
-    except errors.StorageFailed:
+    except errors.StorageFailed as error:
         if not is_gone(storage, folder):
-            raise
+            return _unread(checked, error)
     file = CheckedFile(manifest.NAME, 0, f"{folder.manifest_location}: {UNFINISHED}")
     return dataclasses.replace(checked, files=(file,), unfinished=True)
+
+
+def _unread(checked: Checked, error: errors.StorageFailed) -> Checked:
+    check_own(error)
+    file = CheckedFile(manifest.NAME, 0, str(error), unread=True)
+    return dataclasses.replace(checked, files=(file,))
 
 
 def _files(storage: Storage, folder: Folder, sizes: Mapping[str, int]) -> Iterator[CheckedFile]:
@@ -81,4 +97,9 @@ def _check_file(
             pass
     except errors.TornSnapshot as error:
         return CheckedFile(file.name, file.length, str(error))
+    except errors.StorageFailed as error:
+        check_own(error)
+        if is_gone(storage, folder):
+            raise
+        return CheckedFile(file.name, file.length, str(error), unread=True)
     return CheckedFile(file.name, file.length)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.checkpoint import manifest, stored
@@ -14,6 +14,7 @@ from rover_kf.checkpoint.manifest import Folder, Manifest
 from rover_kf.checkpoint.storage import Storage
 
 UNFINISHED = "no manifest: being written or removed, or left by a crash"
+_MOST_TOLD = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Listed:
     """Of them together."""
     problem: str = ""
     """Empty: the manifest is good and its files are there in their sizes."""
+    unread: bool = False
+    """The problem is that it could not be looked at."""
     world_size: int | None = None
     """None, as all below: the manifest cannot be read."""
     replicated: bool | None = None
@@ -51,37 +54,59 @@ class Listed:
 
 
 def listing(storage: Storage, folders: Iterable[Folder]) -> Iterator[Listed]:
-    """Look at folders, one after the other.
+    """Look at folders, one after the other; one that cannot be looked at hides no other.
 
     Raises:
-        StorageFailed: the storage cannot be read.
+        StorageFailed: the storage as a whole cannot be read.
     """
     for folder in folders:
-        sizes = storage.sizes(folder)
-        ours = [size for name, size in sizes.items() if manifest.is_plain(name)]
-        found = Listed(folder.name, folder.step, folder.generation, len(ours), sum(ours))
-        if manifest.NAME not in sizes:
-            yield dataclasses.replace(found, problem=UNFINISHED)
-            continue
+        found = Listed(folder.name, folder.step, folder.generation, 0, 0)
         try:
-            content = storage.read_manifest(folder)
-        except errors.TornSnapshot as error:
-            yield dataclasses.replace(found, problem=str(error))
-            continue
-        except errors.StorageFailed:
-            if not is_gone(storage, folder):
-                raise
-            yield dataclasses.replace(found, problem=UNFINISHED)
-            continue
-        yield dataclasses.replace(
-            found,
-            problem=_problem(folder, content, sizes),
-            world_size=content.world_size,
-            replicated=content.replicated,
-            pieces=content.pieces,
-            saved_at=content.saved_at,
-            metrics=content.metrics,
-        )
+            yield _looked_at(storage, folder, found)
+        except errors.StorageFailed as error:
+            check_own(error)
+            yield dataclasses.replace(found, problem=str(error), unread=True)
+
+
+def _looked_at(storage: Storage, folder: Folder, found: Listed) -> Listed:
+    sizes = storage.sizes(folder)
+    ours = [size for name, size in sizes.items() if manifest.is_plain(name)]
+    found = dataclasses.replace(found, files=len(ours), bytes=sum(ours))
+    if manifest.NAME not in sizes:
+        return dataclasses.replace(found, problem=UNFINISHED)
+    try:
+        content = storage.read_manifest(folder)
+    except errors.TornSnapshot as error:
+        return dataclasses.replace(found, problem=str(error))
+    except errors.StorageFailed:
+        if not is_gone(storage, folder):
+            raise
+        return dataclasses.replace(found, problem=UNFINISHED)
+    return dataclasses.replace(
+        found,
+        problem=_problem(folder, content, sizes),
+        world_size=content.world_size,
+        replicated=content.replicated,
+        pieces=content.pieces,
+        saved_at=content.saved_at,
+        metrics=content.metrics,
+    )
+
+
+def check_own(error: errors.StorageFailed) -> None:
+    """Go on only if a file system refuses one folder or file, by its owner or for a bad sector.
+
+    Raises:
+        StorageFailed: an object store does not answer, and would not for the others.
+    """
+    if not isinstance(error.__cause__, OSError):
+        raise error
+
+
+def few(words: Sequence[str]) -> str:
+    """Words for a message, the last of them where they are many."""
+    told = ", ".join(words[-_MOST_TOLD:]) or "none"
+    return told if len(words) <= _MOST_TOLD else f"{len(words)}, the newest {told}"
 
 
 def is_gone(storage: Storage, folder: Folder) -> bool:
@@ -113,8 +138,7 @@ def removal_told(storage: Storage, folder: Folder) -> Iterator[None]:
 
 def _problem(folder: Folder, content: Manifest, sizes: Mapping[str, int]) -> str:
     try:
-        for file in content.files:
-            stored.check_size(folder, file, sizes.get(file.name))
+        stored.check_sizes(folder, content, sizes)
     except errors.TornSnapshot as error:
         return str(error)
     return ""

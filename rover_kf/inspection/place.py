@@ -11,10 +11,11 @@ import stat
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.checkpoint import manifest
+from rover_kf.checkpoint import manifest, stored
 from rover_kf.checkpoint.location import open_storage
 from rover_kf.checkpoint.manifest import Folder
 from rover_kf.checkpoint.storage import Storage
+from rover_kf.inspection.listing import few, is_gone
 
 _ALLOWED = "a job's folder <checkpoint.path>/<job>, one checkpoint folder of it, or the URL of one"
 
@@ -50,20 +51,30 @@ class Place:
             if step not in (None, self.named.step):
                 raise errors.InputError(f"{self.text} is step {self.named.step}, not step {step}")
             return self.named
-        found = self.storage.whole()
+        found = self.storage.folders()
         for folder in reversed(found):
-            if folder.step == step or (step is None and self._is_good(folder)):
+            if step in (None, folder.step) and self._is_meant(folder, step):
                 return folder
         which = "" if step is None else f" of step {step}"
-        there = sorted({folder.step for folder in found})
+        there = few([str(step) for step in sorted({folder.step for folder in found})])
         raise errors.InputError(
-            f"{self.text} has no whole checkpoint{which}; steps with a manifest: {there}"
+            f"{self.text} has no whole checkpoint{which}; folders of steps: {there} "
+            "(rover-kf checkpoint ls tells what is wrong with them)"
         )
 
-    def _is_good(self, folder: Folder) -> bool:
+    def _is_meant(self, folder: Folder, step: int | None) -> bool:
+        """Whether it has a manifest and, where no step is named, its files in their sizes."""
+        sizes = self.storage.sizes(folder)
+        if manifest.NAME not in sizes:
+            return False
         try:
-            self.storage.load(folder)
+            if step is None:
+                stored.check_sizes(folder, self.storage.read_manifest(folder), sizes)
         except errors.TornSnapshot:
+            return False
+        except errors.StorageFailed:
+            if not is_gone(self.storage, folder):
+                raise
             return False
         return True
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from rover_kf import errors
 from rover_kf.checkpoint.manifest import Folder
-from rover_kf.inspection.listing import UNFINISHED, Listed
+from rover_kf.inspection.listing import UNFINISHED, Listed, few
 
 
 def chosen(folders: Sequence[Folder], words: Sequence[str]) -> tuple[Folder, ...]:
@@ -26,7 +26,7 @@ def chosen(folders: Sequence[Folder], words: Sequence[str]) -> tuple[Folder, ...
         step = int(word) if word.isdecimal() else None
         same = [f for f in folders if word in (f.name, f.location) or f.step == step]
         if not same:
-            there = [folder.name for folder in folders]
+            there = few([folder.name for folder in folders])
             raise errors.InputError(f"there is no checkpoint {word!r}; there are {there}")
         found.update(dict.fromkeys(same))
     return tuple(found)
@@ -52,4 +52,6 @@ def objection(
     for item in listed:
         if item.name in doomed and item.problem == UNFINISHED:
             return f"{item.name} has no manifest: a job that runs may be writing it"
+        if item.name in doomed and item.unread:
+            return f"{item.name} may be the newest good checkpoint; {item.problem}"
     return ""

@@ -138,7 +138,8 @@ def _ordered(content: Manifest, rank: int) -> tuple[RankFile, ...]:
     ranks = [file.rank for file in content.files]
     if rank not in ranks:
         raise errors.InputError(
-            f"step {content.step} has no rank {rank}; it was written by ranks {ranks}"
+            f"step {content.step} has no rank {rank}; it was written by ranks {min(ranks)} to "
+            f"{max(ranks)}"
         )
     return tuple(sorted(content.files, key=lambda file: (file.rank != rank, file.rank)))
 

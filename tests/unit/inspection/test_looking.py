@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -23,7 +24,7 @@ import stored_states
 import torch
 from object_server import object_server, offer
 
-from rover_kf.checkpoint import manifest
+from rover_kf.checkpoint import directory_storage, manifest
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.files import Files
 from rover_kf.checkpoint.kinds import kinds_of
@@ -322,6 +323,57 @@ def test_rm_of_what_is_not_there_removes_nothing(job, call):
     assert (code, "name what to remove" in err) == (2, True)
 
 
+def test_of_many_checkpoints_a_message_names_the_newest(tmp_path, call):
+    """A job that keeps every step has thousands: a terminal shows what is wrong above them."""
+    storage = open_storage(str(tmp_path), "demo")
+    for step in range(1, 31):
+        stored_states.store(storage, step, [{"epoch": 1}])
+    for words in (("rm", 99), ("show", "--step", 99)):
+        code, _, err = call(words[0], tmp_path / "demo", *words[1:])
+        assert (code, "30, the newest " in err, len(err) < 500) == (2, True, True), err
+
+
+def deny(monkeypatch: pytest.MonkeyPatch, denied: pathlib.Path) -> None:
+    """Let the file system refuse a file, or all in a folder: whoever runs tests may be root."""
+    calls = ((directory_storage, "_opened"), (Files, "size"))
+    for module, name in calls if denied.is_dir() else calls[:1]:
+        real = getattr(module, name)
+
+        def asked(*words, real=real):
+            if words[-1].is_relative_to(denied):
+                raise PermissionError(errno.EACCES, "Permission denied", str(words[-1]))
+            return real(*words)
+
+        monkeypatch.setattr(module, name, asked)
+
+
+@pytest.mark.parametrize("what", ["", manifest.NAME, "rank-00000.safetensors"])
+def test_what_cannot_be_read_hides_no_other(job, call, monkeypatch, what):
+    """Another user's folder or file, or a bad sector: it is told, and all else is as ever."""
+    deny(monkeypatch, job.folder(1) / what)
+    found = json.loads(call("ls", job.path, "--json")[1])
+    assert [item["whole"] for item in found] == [what.startswith("rank"), True, True]
+    code, out, err = call("verify", job.path)
+    assert (code, err, f"{FIRST}: UNREADABLE, " in out) == (1, "", True), out
+    assert (out.count(": whole, "), "Permission denied" in out) == (2, True)
+    assert (call("show", job.path)[0], call("show", job.path, "--step", 2)[0]) == (0, 0)
+    code, _, err = call("show", job.path, "--step", 1)
+    assert (code, f"{job.folder(1)}" in err, "Permission denied" in err) == (1, True, True), err
+    assert call("rm", job.path, 2)[0] == 0
+
+
+@pytest.mark.parametrize("what", ["", manifest.NAME, "rank-00000.safetensors"])
+def test_what_cannot_be_read_is_not_removed_as_damaged(job, call, monkeypatch, what):
+    """It may be what the job would resume from; nor is an older one shown in its place."""
+    deny(monkeypatch, job.folder(3, 2) / what)
+    code, _, err = call("rm", job.path, 3)
+    wanted = 1 if what.startswith("rank") else 2
+    assert (code, "Permission denied" in err, THIRD in err) == (wanted, True, True), err
+    code, _, err = call("show", job.path)
+    assert (code, "Permission denied" in err, THIRD in err) == (1, True, True)
+    assert len(list(job.path.iterdir())) == 3
+
+
 def test_rm_by_path_removes_that_one_alone(job, tmp_path, monkeypatch, call):
     """As a shell completes them, relative too; one of the same name in another job is no word."""
     other = tmp_path / "storage" / "other"
@@ -384,7 +436,10 @@ def test_a_half_removed_checkpoint_never_looks_whole(three, tmp_path):
         (("ls", "nowhere"), "nowhere is no folder"),
         (("ls", "s3://bucket"), "names no job"),
         (("ls", "{root}"), "holds jobs, not checkpoints; name one: ['demo']"),
-        (("show", "{job}", "--step", "7"), "no whole checkpoint of step 7; steps with a manifest"),
+        (
+            ("show", "{job}", "--step", "7"),
+            "no whole checkpoint of step 7; folders of steps: 1, 2, 3 ",
+        ),
         (("show", "{job}", "--rank", "5"), "has no rank 5"),
         (("verify", "{job}", "--step", "7"), "no checkpoint of step 7"),
         (("export", "{job}", "x", "--format", "onnx"), "'onnx' is not one of"),
