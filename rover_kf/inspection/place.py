@@ -33,9 +33,13 @@ class Place:
         """Every folder that is meant, oldest first; they may hold a whole checkpoint or not.
 
         Raises:
+            InputError: the one that was named is not there.
             StorageFailed: the storage cannot be read.
         """
-        return self.storage.folders() if self.named is None else (self.named,)
+        if self.named is None:
+            return self.storage.folders()
+        self._check_there(self.named)
+        return (self.named,)
 
     def checkpoint(self, step: int | None = None) -> Folder:
         """The one checkpoint that is meant: the named one, or the job's newest that is whole.
@@ -50,6 +54,7 @@ class Place:
         if self.named is not None:
             if step not in (None, self.named.step):
                 raise errors.InputError(f"{self.text} is step {self.named.step}, not step {step}")
+            self._check_there(self.named)
             return self.named
         found = self.storage.folders()
         for folder in reversed(found):
@@ -77,6 +82,12 @@ class Place:
                 raise
             return False
         return True
+
+    def _check_there(self, named: Folder) -> None:
+        """A bucket has no folders: of a name that nothing is below there is no checkpoint."""
+        if not self.storage.sizes(named) and not pathlib.Path(named.location).is_dir():
+            there = few([folder.name for folder in self.storage.folders()])
+            raise errors.InputError(f"{self.text} is not there; checkpoints of the job: {there}")
 
 
 def locate(path: str) -> Place:

@@ -509,5 +509,6 @@ def test_an_object_store_is_looked_at_the_same_way(tmp_path, monkeypatch, call):
         assert call("rm", job, 2)[0] == 2
         assert call("rm", job, 1)[0] == 0
         assert [folder.step for folder in storage.folders()] == [2]
-        code, _, err = call("show", f"{job}/{FIRST}")
-        assert (code, "manifest.json" in err) == (1, True)
+        for words in (("ls",), ("show",), ("verify",), ("diff", job), ("rm",)):
+            code, _, err = call(words[0], f"{job}/{FIRST}", *words[1:])
+            assert (code, f"{SECOND}\n" in err, "being written" in err) == (2, True, False), err
