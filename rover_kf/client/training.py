@@ -24,6 +24,7 @@ WORKSPACE, CHECKPOINTS = "/workspace", "/checkpoints"
 CLAIM = "claim:"
 GPU = "nvidia.com/gpu"
 _NAME_LETTERS = 50
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _REPLICAS = re.compile(r"^(\d+)(?::(\d+))?$")
 
 
@@ -115,7 +116,8 @@ def embedded_job(asked: Training) -> Manifest:
     """The job for this machine: its script is found where it is.
 
     Raises:
-        InputError: there is no such script, or checkpoints would go to a claim of a cluster.
+        InputError: there is no such script, or checkpoints would go to a claim of a cluster or to
+            an object store.
     """
     if not asked.script.is_file():
         raise errors.InputError(f"{asked.script} is no file; allowed: a Python script")
@@ -132,7 +134,13 @@ def embedded_job(asked: Training) -> Manifest:
         )
     if path.startswith(CLAIM):
         return _job(asked, *_with_claim(container, path))
-    if path and not storage.is_url(path):
+    if _URL.match(path):
+        raise errors.InputError(
+            f"checkpoints go to {_shown(path)}; allowed here: a folder, for an embedded run has no "
+            "Secret with an object store's credentials; or name an image (--image), which makes it "
+            "a job of the cluster"
+        )
+    if path:
         path = os.path.realpath(pathlib.Path(path).expanduser())  # policy takes no ..
     return _job(asked, container, (), path)
 
@@ -148,8 +156,8 @@ def cluster_job(asked: Training) -> Manifest:
     path = asked.checkpoints
     if path and not path.startswith(CLAIM) and not storage.is_url(path):
         raise errors.InputError(
-            f"checkpoints go to {path!r}; allowed: {CLAIM}NAME of a PersistentVolumeClaim, or a "
-            "URL such as s3://bucket/folder: pods do not see this machine's folders"
+            f"checkpoints go to {_shown(path)}; allowed: {CLAIM}NAME of a PersistentVolumeClaim, "
+            "or a URL such as s3://bucket/folder: pods do not see this machine's folders"
         )
     container: dict[str, Any] = {
         "name": names.PYTORCH_CONTAINER,
@@ -177,6 +185,12 @@ def script_map(asked: Training, owner_uid: str = "") -> dict[str, Any]:
         metadata["ownerReferences"] = [{"apiVersion": _VERSION, **owner}]
     data = script_files.files_of(asked.script)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def _shown(path: str) -> str:
+    """A path, or a URL as far as no key can be in it."""
+    found = _URL.match(path)
+    return f"{found[0]}…" if found else repr(path)
 
 
 _VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"

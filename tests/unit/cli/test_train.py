@@ -87,6 +87,10 @@ def test_a_key_is_taken_as_the_documents_name_it(call):
         (("--set", "checkpoint.keep-best=accuracy"), "accuracy:max:2"),
         (("--set", "checkpoint.evry=5"), "did you mean rover-kf.io/checkpoint.every?"),
         (("--image", "i", "--checkpoints", "s3://key:secret@models/x"), "without credentials"),
+        (("--checkpoints", "s3://models/x"), "s3://…; allowed here: a folder"),
+        (("--checkpoints", "file:///tmp/x"), "file://…; allowed here: a folder"),
+        (("--checkpoints", "https://key:secret@models/x"), "https://…; allowed here: a folder"),
+        (("--image", "i", "--checkpoints", "https://key:secret@models/x"), "go to https://…; all"),
         (("--image", "i", "--checkpoints", "claim:kept/runs"), "checkpoint.path=/checkpoints/FOLD"),
         (("--image", "i", "--checkpoints", "claim:"), "claim:NAME of a PersistentVolumeClaim"),
         (("--image", "torch:1", "--set", "checkpoint.path=/kept"), "a mount that holds /kept"),
@@ -98,6 +102,7 @@ def test_a_dry_run_refuses_what_a_run_would(call, words, refusal):
     code, out, err = call("train", *words, "--dry-run", "fit.py")
     assert (code, out) == (exit_codes.REFUSED, "")
     assert refusal in err
+    assert "secret@" not in err
 
 
 @pytest.mark.parametrize(
