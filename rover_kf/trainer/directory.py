@@ -22,7 +22,6 @@ import json
 import mmap
 import os
 import pathlib
-import tempfile
 import time
 from collections.abc import Mapping
 
@@ -35,6 +34,7 @@ from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.kinds import Kinds
 from rover_kf.checkpoint.snapshot import STATE_KEY, Entry, Snapshot
 from rover_kf.trainer import folder as folders
+from rover_kf.trainer import folder_aside
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.counted import count_of, counted
 from rover_kf.trainer.folder import Folder
@@ -228,9 +228,8 @@ class DirectoryCheckpointer:
 
 
 def _made(root: pathlib.Path, listed: Folder, found: Snapshot, buffer: mmap.mmap) -> None:
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as aside:
-        made = pathlib.Path(aside) / root.name
+    with folder_aside.aside(root) as beside:
+        made = beside / root.name
         made.mkdir()
         put(listed, found, buffer, made)
         made.rename(root)

@@ -132,6 +132,40 @@ def test_the_lines_of_the_page_outlive_a_kill_after_the_other(tmp_path):
             assert [rank.wait(timeout=60) for rank in ranks] == [-signal.SIGKILL] * 2
 
 
+def test_who_is_killed_in_a_restore_leaves_nothing_for_good(tmp_path):
+    """As for memory, which what is restored takes, too: the next one begins with the room."""
+    code = (
+        "import os, signal, sys; sys.path.insert(0, sys.argv[1])\n"
+        "import rover_kf\n"
+        "from rover_kf.trainer import directory\n"
+        "put = directory.put\n"
+        "def stopped(*words):\n"
+        "    put(*words)\n"
+        "    print('written', flush=True)\n"
+        "    sys.stdin.read()\n"
+        "directory.put = stopped\n"
+        "rover_kf.DirectoryCheckpointer().restore(sys.argv[2])\n"
+    )
+    begin = tmp_path / "pod" / "begin"
+    with checkpoint_pod.pods(tmp_path / "pods", 1) as (pod,):
+        _checkpointer(pod).save(3, _written(tmp_path / "written"))
+        for round_ in (2, 3, 4):
+            with subprocess.Popen(
+                [sys.executable, "-I", "-c", code, str(ROOT), str(begin)],
+                env=os.environ | pod.environment(round_=round_),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as process:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "written\n"
+                assert len(list(begin.parent.iterdir())) == 1
+                process.kill()
+        assert _checkpointer(pod, round_=5).restore(begin) == 3
+        assert list(begin.parent.iterdir()) == [begin]
+        assert _content(begin) == _content(tmp_path / "written")
+
+
 def test_what_was_saved_since_is_not_taken_back_by_an_older_answer(tmp_path):
     """The round's answer is the step that the process began with."""
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
