@@ -16,7 +16,7 @@ from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.checkpoint.manifest import Folder
 from rover_kf.cli import checkpoint_tables as tables
-from rover_kf.cli import output
+from rover_kf.cli import following, output
 from rover_kf.inspection import removal
 from rover_kf.inspection.checking import Checked, check
 from rover_kf.inspection.differences import Difference, differences
@@ -143,6 +143,7 @@ def export(  # noqa: PLR0917 - click passes options by name
     force: bool,  # noqa: FBT001 - click passes flags so
 ) -> None:
     """Write the whole state to OUT in a format that others read."""
+    following.end_on_sigterm()
     state = _open(locate(path), step, rank)
     write(state, form, out, force=force)
     click.echo(f"{out}: {tables.summary(state)}")

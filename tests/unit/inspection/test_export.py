@@ -8,6 +8,8 @@ import collections
 import os
 import pathlib
 import resource
+import subprocess
+import sys
 
 import pytest
 import stored_states
@@ -17,6 +19,7 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
+from rover_kf.cli import exit_codes
 
 pytestmark = pytest.mark.torch
 
@@ -225,6 +228,32 @@ def test_a_disk_that_fills_up_is_told_in_a_sentence(three, tmp_path, call, form)
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (code, err) == (1, f"error: {tmp_path / 'state'} cannot be written: File too large\n")
     assert names_in(tmp_path) == ["once"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_export_that_is_ended_leaves_nothing(three, tmp_path, form):
+    """By SIGTERM, as timeout and Kubernetes end it: what it has written has a hidden name."""
+    code = (
+        "import sys\n"
+        "from rover_kf.cli import main\n"
+        "from rover_kf.inspection import safetensors_file\n"
+        "fill = safetensors_file.fill\n"
+        "def stopped(*words):\n"
+        "    fill(*words)\n"
+        "    print('written', flush=True)\n"
+        "    sys.stdin.read()\n"
+        "safetensors_file.fill = stopped\n"
+        "main(['checkpoint', 'export', *sys.argv[1:]])\n"
+    )
+    words = [str(three.path), str(tmp_path / "out"), "--format", form]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"written\n"
+        process.terminate()
+        assert process.wait() == exit_codes.TERMINATED
+    assert names_in(tmp_path) == []
 
 
 def names_in(folder: pathlib.Path) -> list[str]:
