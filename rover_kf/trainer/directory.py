@@ -43,6 +43,7 @@ from rover_kf.trainer.outside import Outside
 from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery, opened
 from rover_kf.trainer.reporter import Reporter
 from rover_kf.trainer.settings import TrainerSettings
+from rover_kf.trainer.turn import Turn
 
 _ARENA_SECONDS = 300.0
 _BEFORE = "folder/"
@@ -70,7 +71,7 @@ class DirectoryCheckpointer:
         self._link = Link(home) if home else None
         self._reporter = Reporter(self._settings, self._link) if self._link else None
         self._outside, self._count = Outside(), count_of(self._settings)
-        self._own = object()
+        self._own, self._turn = object(), Turn()
         self.restored_from = "none"
         """Where restore found its files: ``memory``, ``peer``, ``storage`` or ``none``."""
         if self._reporter is not None:
@@ -96,8 +97,9 @@ class DirectoryCheckpointer:
             InputError: there is no such folder, or no file in it, a metric is no number, or the
                 step is below 1 or goes back.
             UnsupportedState: it has links that lead out of it, or what is neither file nor folder.
-            CheckpointError: a file changed while it was read, or another process saves as this
-                rank.
+            CheckpointError: a file changed while it was read, another process saves as this rank,
+                or a signal handler calls it in the middle of a save: set a flag there, and save
+                after the step.
             ArenaTooSmall: the files do not fit; the message has the size to set.
             SidecarUnavailable: the arena has to grow and the sidecar does not answer.
         """
@@ -109,7 +111,8 @@ class DirectoryCheckpointer:
         step = counted(step, self._count.last)
         self._count.alone.check()
         try:
-            seal = self._taken(step, root, folders.look(root), told)
+            with self._turn.taken():
+                seal = self._taken(step, root, folders.look(root), told)
         except OSError as cause:
             raise errors.CheckpointError(
                 f"step {step} is not saved: {root} cannot be read to its end ({cause}); nobody may "

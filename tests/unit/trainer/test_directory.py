@@ -166,6 +166,35 @@ def test_who_is_killed_in_a_restore_leaves_nothing_for_good(tmp_path):
         assert _content(begin) == _content(tmp_path / "written")
 
 
+def test_a_signal_handler_that_saves_in_a_save_is_told_at_once(tmp_path, monkeypatch):
+    """It would wait for the slot that its own thread fills; the interrupted save is made."""
+    refused: list[str] = []
+    take = folders.take
+
+    def interrupted(*words):
+        if not refused:
+            signal.raise_signal(signal.SIGUSR1)
+        take(*words)
+
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        checkpointer, written = _checkpointer(pod), _written(tmp_path / "written")
+        checkpointer.save(1, written)
+
+        def handler(*_):
+            with pytest.raises(errors.CheckpointError, match="set a flag there") as told:
+                checkpointer.save(3, written)
+            refused.append(str(told.value))
+
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            monkeypatch.setattr(folders, "take", interrupted)
+            checkpointer.save(2, written)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert len(refused) == 1
+        assert _checkpointer(pod, round_=2).restore(tmp_path / "begin") == 2
+
+
 def test_what_was_saved_since_is_not_taken_back_by_an_older_answer(tmp_path):
     """The round's answer is the step that the process began with."""
     with checkpoint_pod.pods(tmp_path, 1) as (pod,):
