@@ -82,6 +82,17 @@ class WholeState:
             self.storage, self.folder, self.manifest, files, tuple(heads[f.rank] for f in files)
         )
 
+    def own_of(self, rank: int) -> WholeState:
+        """Another rank's own tensors and plain values alone, which are in its file.
+
+        Raises:
+            InputError: no such rank wrote.
+        """
+        heads = {file.rank: head for file, head in zip(self.files, self.heads, strict=True)}
+        file = _ordered(self.manifest, rank)[0]
+        found = (file,), (heads[rank],)
+        return _put_together(self.storage, self.folder, self.manifest, *found, ranks=0)
+
     def fill(self, target: memoryview) -> None:
         """Write the put-together snapshot; every file that is needed is read and verified.
 
@@ -150,9 +161,11 @@ def _put_together(
     content: Manifest,
     files: tuple[RankFile, ...],
     heads: tuple[Snapshot, ...],
+    *,
+    ranks: int = 1,
 ) -> WholeState:
     try:
-        made = assembly.plan(heads, 0)
+        made = assembly.plan(heads, 0, ranks=ranks)
     except errors.CheckpointError as error:  # which of the files is wrong nothing tells
         raise errors.CheckpointError(f"{folder.location}: {error}") from error
     found = snapshot.read(made.header, made.length)

@@ -8,11 +8,13 @@ import functools
 import itertools
 import json
 import tracemalloc
+from unittest import mock
 
 import pytest
 import stored_states
 import torch
 
+from rover_kf.checkpoint import assembly
 from rover_kf.checkpoint.location import open_storage
 from rover_kf.inspection import differences, numbers, tensor_reader
 from rover_kf.inspection.whole_state import open_state
@@ -115,6 +117,20 @@ def test_every_ranks_own_is_compared(diff):
     found = diff(one, two)
     assert found.keys() == {("generator", 2), ("rank", 2)}
     assert found["generator", 2]["comparison"]["differing"] == 4
+
+
+def test_the_files_of_all_ranks_are_put_together_once(tmp_path, call, monkeypatch):
+    """Not once for each rank: of hundreds that would be the square of it."""
+    storage = open_storage(str(tmp_path), "demo")
+    for step in (1, 2):
+        ranks = [{"w": torch.ones(4), "rank": rank, "step": step} for rank in range(9)]
+        stored_states.store(storage, step, ranks)
+    plan = mock.Mock(wraps=assembly.plan)
+    monkeypatch.setattr(assembly, "plan", plan)
+    code, out, _ = call("diff", storage.folder(1, 1).location, tmp_path / "demo")
+    assert (code, out.count("value step")) == (1, 9)
+    of_all = [asked for asked in plan.call_args_list if len(asked.args[0]) > 1]
+    assert len(of_all) == 2
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.complex128], ids=str)
