@@ -66,7 +66,7 @@ class Bucket:
     """
 
     def __init__(self, url: str, patience: Patience, keys: Mapping[str, str]) -> None:
-        self._url = url
+        self._url, self._conditional = url, True
         with self._refusals("cannot be opened"):
             self._parts = _open(url, patience, patience.part_seconds, keys)
             self._small = _open(url, patience, patience.small_seconds, keys)
@@ -107,9 +107,19 @@ class Bucket:
         """
         with self._refusals(f"{key} cannot be written"):
             try:
-                obstore.put(self._small, key, content, mode="create")
+                if self._conditional:
+                    obstore.put(self._small, key, content, mode="create")
+                    return True
             except exceptions.AlreadyExistsError:
                 return False
+            except exceptions.BaseError as error:
+                if not object_refusals.is_unknown(error):
+                    raise
+                self._conditional = False
+            # All that a server without conditional writes leaves: to look first.
+            if self.has(key):
+                return False
+            obstore.put(self._small, key, content, use_multipart=False)
             return True
 
     def has(self, key: str) -> bool:

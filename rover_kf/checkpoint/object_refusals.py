@@ -70,6 +70,11 @@ def is_beyond_end(error: Exception) -> bool:
     return "status code: 416" in str(error)
 
 
+def is_unknown(error: Exception) -> bool:
+    """Whether the server does not know what was asked for, such as a condition of a write."""
+    return "status code: 501" in str(error)
+
+
 def _answer(text: str) -> str:
     code, message = _CODE.search(text), _MESSAGE.search(text)
     if code:

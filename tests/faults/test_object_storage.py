@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import http.client
+import http.server
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -258,6 +261,62 @@ def test_a_ranks_file_costs_as_many_requests_however_many_ranks_there_are(server
         "rank-02500-2.safetensors",
     )
     assert len(storage.sizes(folder)) == 2502
+
+
+class Unconditional(http.server.BaseHTTPRequestHandler):
+    """In front of the server, as one that has no conditional writes."""
+
+    protocol_version = "HTTP/1.1"
+    behind = 0
+    """Port of the server."""
+    refused = 0
+
+    def _pass(self) -> None:
+        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if "If-None-Match" in self.headers:
+            type(self).refused += 1
+            said = b"<Error><Code>NotImplemented</Code><Message>A header</Message></Error>"
+            self._answer(501, said, {})
+            return
+        server = http.client.HTTPConnection("127.0.0.1", self.behind)
+        server.request(self.command, self.path, content, dict(self.headers))
+        reply = server.getresponse()
+        self._answer(reply.status, reply.read(), dict(reply.getheaders()))
+        server.close()
+
+    do_GET = do_PUT = do_POST = do_DELETE = _pass  # noqa: N815 - their names
+
+    def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name in headers.keys() - {"Content-Length", "Transfer-Encoding", "Date", "Connection"}:
+            self.send_header(name, headers[name])
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Not on the terminal."""
+
+
+def test_a_server_without_conditional_writes_is_looked_at_first(server, monkeypatch):
+    """Nothing ever became durable there; a manifest that is there is not replaced even so."""
+    monkeypatch.setattr(Unconditional, "behind", server.port)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Unconditional) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.server_port}")
+        storage = ObjectStorage("s3://checkpoints/unconditional/demo")
+        folders = []
+        for step in (1, 2):
+            content = _write(storage, step)
+            folders.append(storage.write_manifest(content))
+            with pytest.raises(errors.StorageFailed, match="another coordinator"):
+                storage.write_manifest(dataclasses.replace(content, world_size=2))
+        proxy.shutdown()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.environment["AWS_ENDPOINT_URL"])
+    there = ObjectStorage("s3://checkpoints/unconditional/demo")
+    assert [there.verify(folder).step for folder in folders] == [1, 2]
+    print(f"asked {Unconditional.refused} times with a condition")
+    assert Unconditional.refused < 10
 
 
 def test_retention_asks_for_what_is_new_alone(server):
