@@ -139,12 +139,12 @@ class DirectoryStorage:
         self, keep: int, *, generation: int, spare: Spare = NOTHING, below: int = 0
     ) -> tuple[Folder, ...]:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
-        folders = self.folders()
-        whole = set(filter(self._has_manifest, folders))
-        kept, doomed = stored.sifted(
+        folders, whole, refused = self._looked_at()
+        kept, doomed, unread = stored.sifted(
             self.load, folders, whole, keep=keep, generation=generation, spare=spare, below=below
         )
-        refused = [error for error in map(self._remove_or_tell, doomed) if error is not None]
+        removals = map(self._remove_or_tell, doomed)
+        refused += [*unread, *(error for error in removals if error is not None)]
         with _refusals(f"{self.root} cannot be tidied"):
             for folder, content in kept.items():
                 path = self.root / folder.name
@@ -155,6 +155,19 @@ class DirectoryStorage:
         if refused:
             raise refused[0]
         return doomed
+
+    def _looked_at(self) -> tuple[list[Folder], set[Folder], list[errors.StorageFailed]]:
+        """Folders, those with a manifest, and why others, which stay, cannot be looked at."""
+        folders, whole, refused = [], set(), []
+        for folder in self.folders():
+            try:
+                if self._has_manifest(folder):
+                    whole.add(folder)
+            except errors.StorageFailed as error:  # noqa: PERF203 - it asks the file system
+                refused.append(error)
+            else:
+                folders.append(folder)
+        return folders, whole, refused
 
     def _remove_or_tell(self, folder: Folder) -> errors.StorageFailed | None:
         """Remove a checkpoint; one that cannot be removed must not keep the others."""

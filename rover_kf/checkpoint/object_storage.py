@@ -135,7 +135,7 @@ class ObjectStorage:
         """Remove what retention does not keep and what crashes left; returns what was removed."""
         tree = self._tree()
         whole = {folder for folder in tree if manifest.NAME in tree[folder]}
-        kept, doomed = stored.sifted(
+        kept, doomed, _ = stored.sifted(
             lambda folder: self._loaded(folder, tree[folder]),
             tree, whole, keep=keep, generation=generation, spare=spare, below=below,
         )  # fmt: skip

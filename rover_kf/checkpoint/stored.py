@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from rover_kf import errors
@@ -30,21 +29,31 @@ def load(storage: StoredCheckpoints, folder: Folder) -> Manifest:
 
 def good(
     load: Callable[[Folder], Manifest], folders: Iterable[Folder]
-) -> Mapping[Folder, Manifest]:
+) -> tuple[Mapping[Folder, Manifest], Mapping[Folder, errors.StorageFailed]]:
     """Of folders that have a manifest those whose files are there in their sizes.
 
     Args:
         load: as ``storage.load``.
         folders: that have a manifest.
 
+    Returns:
+        These, and those of which the file system does not let that be known.
+
     Raises:
-        StorageFailed: the storage cannot be read.
+        StorageFailed: an object store does not answer.
     """
     found: dict[Folder, Manifest] = {}
+    unread: dict[Folder, errors.StorageFailed] = {}
     for folder in folders:
-        with contextlib.suppress(errors.TornSnapshot):
+        try:
             found[folder] = load(folder)
-    return found
+        except errors.TornSnapshot:  # noqa: PERF203 - it reads files
+            continue
+        except errors.StorageFailed as error:
+            if not isinstance(error.__cause__, OSError):
+                raise
+            unread[folder] = error
+    return found, unread
 
 
 def sifted(
@@ -56,8 +65,8 @@ def sifted(
     generation: int,
     spare: Spare,
     below: int,
-) -> tuple[Mapping[Folder, Manifest], tuple[Folder, ...]]:
-    """Good checkpoints that stay, and folders to remove.
+) -> tuple[Mapping[Folder, Manifest], tuple[Folder, ...], tuple[errors.StorageFailed, ...]]:
+    """Good checkpoints that stay, folders to remove, and why others cannot be judged, which stay.
 
     Args:
         load: as ``storage.load``.
@@ -69,13 +78,13 @@ def sifted(
         below: a step that every rank has come to.
 
     Raises:
-        StorageFailed: the storage cannot be read, or another job writes there.
+        StorageFailed: the storage as a whole cannot be read, or another job writes there.
     """
     _check_ours(whole, generation)
-    found = good(load, sorted(whole))
+    found, unread = good(load, sorted(whole))
     spared = spare.of({folder: content.metrics for folder, content in found.items()})
     doomed = retention.doomed(
-        folders,
+        [folder for folder in folders if folder not in unread],
         tuple(found),
         set(folders) - set(whole),
         keep=keep,
@@ -84,7 +93,8 @@ def sifted(
         below=below,
     )
     gone = set(doomed)
-    return {folder: content for folder, content in found.items() if folder not in gone}, doomed
+    kept = {folder: content for folder, content in found.items() if folder not in gone}
+    return kept, doomed, tuple(unread.values())
 
 
 def _check_ours(whole: Collection[Folder], generation: int) -> None:

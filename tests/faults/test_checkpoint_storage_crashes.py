@@ -13,7 +13,7 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import Durable
-from rover_kf.checkpoint import commit, manifest, pieces
+from rover_kf.checkpoint import commit, directory_storage, manifest, pieces
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.files import Files
 
@@ -238,6 +238,40 @@ def test_a_folder_that_cannot_be_removed_keeps_no_other(tmp_path):
         assert [folder.step for folder in storage.whole()] == [1, 3]
         assert not leftover.exists()
     assert _restored(storage.root) == 3
+
+
+@pytest.mark.parametrize("step", [2, 5])
+@pytest.mark.parametrize("shut", ["step-00000000000{}-1", manifest.NAME])
+def test_what_cannot_be_read_stops_no_retention(tmp_path, monkeypatch, shut, step):
+    """Another user's folder, a bad sector below a manifest: it stays and is named, an older one
+    stays in its place, the others go; whether it is the newest or not."""
+    storage = DirectoryStorage(tmp_path / "job")
+    for number in (1, 2, 3, 4, 5):
+        root = tmp_path / f"job-{number}"
+        _persist(DirectoryStorage(root), tmp_path / "slot", number)
+        storage.root.mkdir(exist_ok=True)
+        (folder,) = DirectoryStorage(root).folders()
+        (root / folder.name).rename(storage.root / folder.name)
+
+    class Shut(Files):
+        def size(self, path):
+            if path.parent.name == shut.format(step):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return super().size(path)
+
+    opened = directory_storage._opened
+
+    def open_late(path):
+        if (path.name, path.parent.name[:17]) == (shut, f"step-{step:012d}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return opened(path)
+
+    monkeypatch.setattr(directory_storage, "_opened", open_late)
+    for _ in range(2):
+        with pytest.raises(errors.StorageFailed, match=f"step-{step:012d}-1.* cannot be "):
+            DirectoryStorage(storage.root, Shut()).collect(2, generation=1)
+        left = [folder.step for folder in storage.folders()]
+        assert left == ([2, 4, 5] if step == 2 else [3, 4, 5])
 
 
 @pytest.mark.parametrize("call", ["remove", "sync_folder", "remove_folder"])
