@@ -114,8 +114,8 @@ class Checkpointer:
         """Bring back the newest state that all ranks have in common; every rank must call it.
 
         Modules, optimizers and other objects with ``load_state_dict`` are loaded, tensors are
-        overwritten in place, plain values of the dict are replaced. Nothing refers to the
-        checkpoint's memory afterwards.
+        overwritten in place, lists and dicts are filled, other plain values of the dict are
+        replaced. Nothing refers to the checkpoint's memory afterwards.
 
         Args:
             state: what ``step`` and ``save`` are given, freshly built; what is saved after it is

@@ -8,6 +8,7 @@ In two halves: what can be done before it is known that the snapshot is the one 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -192,10 +193,18 @@ def _placing(live: Any, tree: Any, parts: _Parts, path: str) -> _Placing:
     return _replacing(live, tree, parts, path)
 
 
-def _replacing(live: object, tree: Any, parts: _Parts, path: str) -> _Placing:
+def _replacing(live: Any, tree: Any, parts: _Parts, path: str) -> _Placing:
     check_replaceable(live, tree, path)
     kept = plain.decode(tree, parts.copy)
-    return lambda: kept
+    if type(live) is not type(kept) or not isinstance(live, (list, collections.Counter)):
+        return lambda: kept
+
+    def place() -> Any:  # the script may have it by another name, too, as it may a dict
+        live.clear()
+        (live.extend if isinstance(live, list) else live.update)(kept)
+        return live
+
+    return place
 
 
 def _tensor(live: Any, target: torch.Tensor, tree: Any, parts: _Parts, path: str) -> _Placing:

@@ -199,22 +199,29 @@ def test_a_container_that_the_checkpoint_lacks_is_an_error():
 
 
 def test_containers_of_plain_values_keep_what_they_can_do():
-    """A defaultdict its default; an OrderedDict has the order and the keys of the saved one."""
+    """A defaultdict its default; an OrderedDict has the order and the keys of the saved one; a list
+    and a Counter that the script has by a name of its own go on as parts of the state."""
     counts, recent = collections.defaultdict(int), collections.OrderedDict(a=0, b=0, c=0)
+    history, seen = [], collections.Counter("b")
     saved = {
         "counts": collections.defaultdict(int, x=2),
         "recent": collections.OrderedDict(b=1, a=2),
         "history": [1, 2, 3],
         "pair": (1, (2, "x")),
+        "seen": collections.Counter(a=2, c=0),
     }
-    live = {"counts": counts, "recent": recent, "history": [0], "pair": (0, (0, ""))}
+    live = {"counts": counts, "recent": recent, "history": history, "pair": (0, (0, ""))}
+    live["seen"] = seen
     trainer_slot.restored(_snapshot(saved), live)
     assert live["counts"] is counts
     counts["y"] += 1
     assert counts == {"x": 2, "y": 1}
     assert live["recent"] is recent
     assert [*recent.items()] == [("b", 1), ("a", 2)]
-    assert live["history"] == [1, 2, 3]
+    assert live["history"] is history
+    assert history == [1, 2, 3]
+    assert live["seen"] is seen
+    assert dict(seen) == {"a": 2, "c": 0}
     assert live["pair"] == (1, (2, "x"))
 
 
