@@ -23,6 +23,7 @@ from rover_kf.trainer.balance import Balance, known
 from rover_kf.trainer.drawing import Drawn, drawn
 from rover_kf.trainer.route import Cut, route
 from rover_kf.trainer.waited import Waited
+from rover_kf.trainer.worker_seeds import WorkerSeeds
 
 
 class ElasticDataLoader(DataLoader[Any]):
@@ -107,7 +108,7 @@ class ElasticDataLoader(DataLoader[Any]):
         """By which the last whole step was cut, or the one of which the checkpoint is."""
         self._taken = self._fetched = 0
         """Samples of the epoch that the loop was given here, and that were asked for."""
-        self._waited = Waited()
+        self._waited, self._seeds = Waited(), WorkerSeeds(options)
         super().__init__(dataset, batch_sampler=_Cuts(self), **options)
         self._balance: Balance | None = None
         if balance is not None and self._whole.world_size > 1:
@@ -150,6 +151,7 @@ class ElasticDataLoader(DataLoader[Any]):
         self._ahead.clear()
         self._fetched = self._taken
         course, ahead = self._course, self._ahead
+        self._seeds.begin(self, course.epoch, course.done)
         for batch in self._waited.within(super().__iter__()):
             self._part, done, indices, costs = ahead.popleft()
             if self._part.last:

@@ -27,6 +27,7 @@ from rover_kf.trainer.exchange import HAS, MOST_SPANS, NONE_NOW, OVER, Brought, 
 from rover_kf.trainer.leases import Leases
 from rover_kf.trainer.reads import Order, Read, Reads
 from rover_kf.trainer.sharded import ShardedDataset
+from rover_kf.trainer.worker_seeds import WorkerSeeds
 
 _log = logging.getLogger("rover_kf")
 
@@ -75,7 +76,7 @@ class ShardedLoader(DataLoader[Any]):
         self._agreed_on: DataPlan | None = None
         self._last: Any = None
         self._good = self._bad = self._failures = 0
-        self._weight = 1.0
+        self._weight, self._seeds = 1.0, WorkerSeeds(options)
         super().__init__(
             Reads(data.source, collate_fn or default_collate),
             batch_size=None,
@@ -199,6 +200,7 @@ class ShardedLoader(DataLoader[Any]):
                 if not leases.is_ready():
                     yield None
                     continue
+                self._seeds.begin(self, self._data.epoch, self._data.done)
                 pipe = super().__iter__()
             found = next(pipe, None)
             if found is None:

@@ -25,7 +25,8 @@ class Endless(IterableDataset):
 
 
 def _loader(samples: int = 20, batch: int = 6, **changes) -> ElasticDataLoader:
-    return ElasticDataLoader(Numbered(samples), batch, **{"rank": 0, "world_size": 1, **changes})
+    dataset = changes.pop("dataset", None) or Numbered(samples)
+    return ElasticDataLoader(dataset, batch, **{"rank": 0, "world_size": 1, **changes})
 
 
 def test_what_workers_fetch_ahead_is_not_done():
@@ -52,6 +53,38 @@ def test_a_loop_that_is_left_goes_on_where_it_was():
     assert [len(indices) for indices in loader] == [6, 6, 2]
     assert loader.epoch == 1
     assert [len(indices) for indices in loader] == [6, 6, 6, 2]
+
+
+class Noise(Numbered):
+    """What a worker draws for a sample."""
+
+    def __getitem__(self, index: int) -> float:
+        return torch.rand(()).item()
+
+
+def test_what_the_loop_draws_is_as_without_the_loader():
+    """A process that goes on in the middle of an epoch iterates once more, and DataLoader draws a
+    number of torch's each time: dropout would be another one from there on. Workers draw other
+    numbers in each epoch, the same ones for the same seed, and from a generator of the script's
+    where it gives one."""
+    torch.manual_seed(1)
+    alone = torch.rand(4)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        loader = _loader(batch=20, dataset=Noise(20), num_workers=1)
+        drawn = [torch.cat([batch, torch.rand(1)]) for _ in range(2) for batch in loader]
+        again = _loader()
+        again.load_state_dict({**_loader().state_dict(), "done": 6})
+        assert torch.cat([torch.rand(1) for _ in itertools.islice(again, 2)]).equal(alone[2:])
+        assert torch.stack([row[-1] for row in drawn]).equal(alone[:2])
+        found += [row[:-1] for row in drawn]
+    assert found[0].equal(found[2])
+    assert found[1].equal(found[3])
+    assert not found[0].equal(found[1])
+    given = torch.Generator().manual_seed(7)
+    next(iter(_loader(generator=given)))
+    assert not given.get_state().equal(torch.Generator().manual_seed(7).get_state())
 
 
 def test_the_end_of_an_epoch_is_the_begin_of_the_next():
