@@ -18,16 +18,18 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import BaseFinetuning
+from torch.nn.utils import prune
 
 from rover_kf import errors
 from rover_kf.checkpoint import measured
 from rover_kf.trainer import fit_state
 from rover_kf.trainer.checkpointer import Checkpointer
+from rover_kf.trainer.compiled import plain_name
 from rover_kf.trainer.data_order import DataOrder
 from rover_kf.trainer.fit_state import FitState
 from rover_kf.trainer.generators import HeldGenerators
@@ -60,6 +62,7 @@ class FlashCheckpoint(Callback):
         self._measured: tuple[int, dict[str, float]] = (0, {})
         self._resumes = self._over = False
         self._kept: dict[str, Any] = {}
+        self._names: Collection[str] = ()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """See whether there is a state, and set the generators that its data came from.
@@ -82,7 +85,8 @@ class FlashCheckpoint(Callback):
                 "by another script. Start this one as another job"
             )
         self._resumes = found is not None
-        self._kept = found["fit"]["callbacks"] if found is not None else {}
+        if found is not None:
+            self._kept, self._names = found["fit"]["callbacks"], found["model"].keys()
         self._order.begin(found["data"] if found is not None else None)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -91,6 +95,7 @@ class FlashCheckpoint(Callback):
             return
         if self._resumes:
             _unfreeze(trainer, self._kept)
+            _prune(pl_module, self._names)
         state = self._tensors(trainer, pl_module)
         self.checkpointer.restore(state)
         if self._resumes:
@@ -203,6 +208,20 @@ def _unfreeze(trainer: Trainer, kept: dict[str, Any]) -> None:
         if isinstance(callback, BaseFinetuning) and callback.state_key in kept:
             callback.load_state_dict(kept[callback.state_key])
             callback.on_fit_start(trainer, trainer.lightning_module)
+
+
+def _prune(module: LightningModule, names: Collection[str]) -> None:
+    """Give masks to the parameters that hooks have pruned (``ModelPruning``), to be loaded.
+
+    Args:
+        module: freshly built.
+        names: of the saved model's tensors.
+    """
+    for path, part in module.named_modules():
+        for name in [*part._parameters]:  # noqa: SLF001 - what it has itself, and nobody below it
+            place = ".".join(filter(None, (plain_name(path), name)))
+            if {f"{place}_orig", f"{place}_mask"}.issubset(names):
+                prune.identity(part, name)  # type: ignore[no-untyped-call] # torch's
 
 
 def _begin_epoch(trainer: Trainer) -> None:

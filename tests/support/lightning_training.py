@@ -35,6 +35,7 @@ from lightning.pytorch.callbacks import (
     EarlyStopping,
     GradientAccumulationScheduler,
     ModelCheckpoint,
+    ModelPruning,
     StochasticWeightAveraging,
     WeightAveraging,
 )
@@ -242,6 +243,7 @@ def train(run: dict) -> None:
         "hooks": [GradientAccumulationScheduler({0: 1, 1: 3})],
         "tuned": [BackboneFinetuning(1)],
         "swa": [StochasticWeightAveraging(1e-3, swa_epoch_start=1)],
+        "pruned": [ModelPruning("l1_unstructured", use_lottery_ticket_hypothesis=False)],
     }.get(run.get("way"), [])
     theirs = [judged, stopping, best, *averaged, *more]
     trainer = trainer_of(run, *(ours + theirs if at_the_end else theirs + ours))
