@@ -108,6 +108,7 @@ class ElasticDataLoader(DataLoader[Any]):
         """By which the last whole step was cut, or the one of which the checkpoint is."""
         self._taken = self._fetched = 0
         """Samples of the epoch that the loop was given here, and that were asked for."""
+        self._iteration = object()
         self._waited, self._seeds = Waited(), WorkerSeeds(options)
         super().__init__(dataset, batch_sampler=_Cuts(self), **options)
         self._balance: Balance | None = None
@@ -148,18 +149,24 @@ class ElasticDataLoader(DataLoader[Any]):
                 self._balance.asked(part)
 
     def _counted(self) -> Iterator[Any]:
+        self._iteration = mine = object()
+        if not self._route.rest().steps:
+            self._turn()  # who has all of an epoch, and not its end, has begun the next one
         self._ahead.clear()
         self._fetched = self._taken
         course, ahead = self._course, self._ahead
         self._seeds.begin(self, course.epoch, course.done)
-        for batch in self._waited.within(super().__iter__()):
-            self._part, done, indices, costs = ahead.popleft()
-            if self._part.last:
-                # Before the loop's body runs: a checkpoint at its end has this step.
-                course.done, self._costs = done, costs
-            self._taken += len(indices)
-            yield batch
-        self._turn()
+        try:
+            for batch in self._waited.within(super().__iter__()):
+                self._part, done, indices, costs = ahead.popleft()
+                if self._part.last:
+                    # Before the loop's body runs: a checkpoint at its end has this step.
+                    course.done, self._costs = done, costs
+                self._taken += len(indices)
+                yield batch
+        finally:  # also where the loop takes as many as there are and never asks for the end
+            if self._iteration is mine and not self._route.rest().steps:
+                self._turn()
 
     def _turn(self) -> None:
         self._course.turn()

@@ -110,8 +110,9 @@ def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
     no more. What hooks of an epoch's begin have set is set in a process that begins in its middle:
     lists, batches that make a step, an average's learning rate. What was frozen at first, and free
     since, trains on, and so does what was pruned, whose tensors have other names. An order that is
-    drawn from a loader's own generator is drawn again. Where all was trained the weights are those
-    that training left, averages that a callback behind ours puts into the model at its end."""
+    drawn from a loader's own generator is drawn again, and an ElasticDataLoader has its own. Where
+    all was trained the weights are those that training left, averages that a callback behind ours
+    puts into the model at its end."""
     ways = {
         "plateau": ("kill 3", "kill 9", "kill -1"),
         "stopped": ("kill 2", "kill -1"),
@@ -119,6 +120,7 @@ def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
         "tuned": ("kill 3", "kill 9", "kill 10"),
         "pruned": ("kill 3", "kill 9", "kill -1"),
         "own order": ("kill 3", "kill 9"),
+        "elastic": ("kill 3", "kill 9"),
         "swa": ("kill 2", "kill 4", "kill 9"),
         "averages": ("kill 9", "kill -1"),
     }

@@ -44,6 +44,7 @@ from sharded_training import digest_of
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader, Dataset
 
+from rover_kf import ElasticDataLoader
 from rover_kf.api import names
 from rover_kf.errors import UnsupportedState
 from rover_kf.trainer.lightning import FlashCheckpoint
@@ -94,6 +95,8 @@ class Data(lightning.LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         if self.run.get("places"):
             return Placed(Rows(), 3)
+        if self.run.get("way") == "elastic":
+            return ElasticDataLoader(Rows(), 3)
         own = torch.Generator().manual_seed(3) if self.run.get("way") == "own order" else None
         rows, _ = torch.utils.data.random_split(Rows(), [SAMPLES - 3, 3])
         return DataLoader(rows, 3, shuffle=True, generator=own)

@@ -55,6 +55,25 @@ def test_a_loop_that_is_left_goes_on_where_it_was():
     assert [len(indices) for indices in loader] == [6, 6, 6, 2]
 
 
+def test_a_loop_that_takes_as_many_as_there_are_has_every_epoch():
+    """It never asks for the end of one, as Lightning's does not: each second epoch had nothing."""
+    loader, kept = _loader(shuffle=False), []
+    for epoch in range(2):
+        batches = iter(loader)
+        kept.append(batches)  # what it has begun may live on
+        found = [next(batches).tolist() for _ in range(len(loader))]
+        assert [*itertools.chain(*found)] == [*range(20)]
+        assert (loader.epoch, loader.done) == (epoch, 20)  # in the last step's body
+    for _, batches in zip(range(2 * len(loader)), iter(loader), strict=False):
+        assert (len(batches), loader.epoch) in {(6, 2), (2, 2)}
+    del kept[:], batches
+    assert (loader.epoch, loader.done) == (3, 0)
+    for indices in loader:
+        if len(indices) == 2:
+            break
+    assert (loader.epoch, loader.done) == (4, 0)
+
+
 class Noise(Numbered):
     """What a worker draws for a sample."""
 
