@@ -108,9 +108,9 @@ class ElasticDataLoader(DataLoader[Any]):
         """By which the last whole step was cut, or the one of which the checkpoint is."""
         self._taken = self._fetched = 0
         """Samples of the epoch that the loop was given here, and that were asked for."""
-        self._iteration = object()
+        self._iteration, self._cuts = object(), _Cuts(self)
         self._waited, self._seeds = Waited(), WorkerSeeds(options)
-        super().__init__(dataset, batch_sampler=_Cuts(self), **options)
+        super().__init__(dataset, batch_sampler=self._cuts, **options)
         self._balance: Balance | None = None
         if balance is not None and self._whole.world_size > 1:
             self._balance = Balance(balance, self._whole, self._fetched_ahead())
@@ -157,7 +157,7 @@ class ElasticDataLoader(DataLoader[Any]):
         course, ahead = self._course, self._ahead
         self._seeds.begin(self, course.epoch, course.done)
         try:
-            for batch in self._waited.within(super().__iter__()):
+            for batch in self._waited.within(self._batches()):
                 self._part, done, indices, costs = ahead.popleft()
                 if self._part.last:
                     # Before the loop's body runs: a checkpoint at its end has this step.
@@ -167,6 +167,13 @@ class ElasticDataLoader(DataLoader[Any]):
         finally:  # also where the loop takes as many as there are and never asks for the end
             if self._iteration is mine and not self._route.rest().steps:
                 self._turn()
+
+    def _batches(self) -> Iterator[Any]:
+        self._cuts.asked = True
+        try:
+            return super().__iter__()
+        finally:
+            self._cuts.asked = False
 
     def _turn(self) -> None:
         self._course.turn()
@@ -226,8 +233,16 @@ class _Cuts:
 
     def __init__(self, loader: ElasticDataLoader) -> None:
         self._loader = loader
+        self.asked = False
+        """Whether it is that loader that asks, which counts what it gives."""
 
     def __iter__(self) -> Iterator[list[int]]:
+        if not self.asked:
+            raise errors.InputError(
+                "another DataLoader was made of an ElasticDataLoader (accelerate's prepare does "
+                "so), and what it gives is in no checkpoint; iterate the ElasticDataLoader itself, "
+                "without prepare, and move its batches to the device in the loop"
+            )
         return self._loader.ordered()
 
     def __len__(self) -> int:

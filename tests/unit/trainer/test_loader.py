@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 from numbered import Numbered
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from rover_kf import ElasticDataLoader, errors
 from rover_kf.sharding.permutation import Permutation
@@ -72,6 +72,15 @@ def test_a_loop_that_takes_as_many_as_there_are_has_every_epoch():
         if len(indices) == 2:
             break
     assert (loader.epoch, loader.done) == (4, 0)
+
+
+def test_another_data_loader_over_its_batches_is_refused():
+    """Accelerate's prepare makes one: each restart went back to the begin of the first epoch."""
+    loader = _loader()
+    prepared = DataLoader(loader.dataset, batch_sampler=loader.batch_sampler)
+    with pytest.raises(errors.InputError, match="iterate the ElasticDataLoader itself"):
+        next(iter(prepared))
+    assert len([*loader]) == len(loader)
 
 
 class Noise(Numbered):
