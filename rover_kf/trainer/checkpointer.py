@@ -35,6 +35,7 @@ from rover_kf.trainer.anticipation import Anticipation
 from rover_kf.trainer.collection import without_collection
 from rover_kf.trainer.counted import count_of, counted
 from rover_kf.trainer.drain import Drain
+from rover_kf.trainer.forms import tell_given_apart
 from rover_kf.trainer.link import Link
 from rover_kf.trainer.outside import Outside
 from rover_kf.trainer.own_time import OwnTime
@@ -135,6 +136,7 @@ class Checkpointer:
             return 0
         self._count.restore_by(self._own)
         self._begin()
+        tell_given_apart(state)
         self._phase.attend(state)
         self._places.attend(state)
         with without_collection():

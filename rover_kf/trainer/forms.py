@@ -10,7 +10,8 @@ the state would leave those others at their fresh start.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,12 +19,38 @@ import torch
 from rover_kf import errors
 from rover_kf.trainer.state import DTYPES, is_stateful, unwrap
 
+_log = logging.getLogger("rover_kf")
+
 OTHER_SCRIPT = "was it saved by another script? Start this one as another job to begin anew"
 """What to do about a state that does not fit."""
 _TAGS = {"l": "a list", "t": "a tuple", "d": "a dict", "n": "a Counter", "T": "a tensor"}
 """Of JSON data of rover_kf.checkpoint.plain."""
 _REFUSALS = ("Error(s) in loading state_dict for ", "loaded state dict ")
 """How messages of Module.load_state_dict and Optimizer.load_state_dict begin."""
+
+
+def tell_given_apart(state: Mapping[str, object]) -> None:
+    """Say which entries are what an optimizer's ``state_dict()`` gave, in its place.
+
+    It comes back, but nobody puts it into the optimizer, which would train on from a fresh start.
+    """
+    found = [f"state{path}" for path in _given_apart(state, "")]
+    if found:
+        _log.warning(
+            "rover-kf: %s is a state dict of an optimizer, which gets nothing of it by itself: put "
+            "the optimizer into the state, or call its load_state_dict after each restore",
+            ", ".join(found),
+        )
+
+
+def _given_apart(value: object, path: str) -> Iterator[str]:
+    if not isinstance(value, dict):
+        return
+    if value.keys() == {"state", "param_groups"}:
+        yield path
+        return
+    for key, item in value.items():
+        yield from _given_apart(item, f"{path}[{key!r}]")
 
 
 def check_lacking(live: dict[Any, Any], saved: Collection[Any], path: str) -> None:

@@ -114,6 +114,27 @@ def test_state_comes_back_bit_equal_from_own_memory(tmp_path):
         assert told.startswith("rank 0 of 1 resumes at step 3 from memory in round 2;")
 
 
+def test_an_optimizers_state_dict_in_its_place_is_told(tmp_path, caplog):
+    """As torch.save takes it: the weights come back in place, the moments into the dict alone."""
+    with checkpoint_pod.pods(tmp_path, 1) as (pod,):
+        for round_ in (1, 2):
+            model = torch.nn.Linear(2, 2)
+            optimizer = torch.optim.Adam(model.parameters())
+            state = {"net": {"model": model.state_dict(), "optimizer": optimizer.state_dict()}}
+            caplog.clear()
+            with _checkpointer(pod, round_=round_) as checkpointer:
+                assert checkpointer.restore(state) == round_ - 1
+                (told,) = [record.getMessage() for record in caplog.records]
+                assert "state['net']['optimizer'] is a state dict" in told
+                assert not optimizer.state
+                optimizer.load_state_dict(state["net"]["optimizer"])
+                assert len(optimizer.state) == 2 * (round_ - 1)
+                model(torch.ones(2)).sum().backward()
+                optimizer.step()
+                state["net"]["optimizer"] = optimizer.state_dict()
+                checkpointer.save(round_, state)
+
+
 def test_a_look_takes_no_memory(tmp_path):
     """What a rank's part of sharded state fits into may be too small for the whole, which nobody
     has named the parts of yet: plain data comes without any slot."""
