@@ -151,7 +151,9 @@ class FlashCallback(transformers.TrainerCallback):
         del args, control
         if self._resumes:
             self._resumes = False
-            self._done = self.checkpointer.restore(self._state())
+            found: dict[str, Any] = self._state()
+            self._done = self.checkpointer.restore(found)
+            trainer_text.go_on_adding(self._trainer, found.get("unlogged", []))
             self._ahead = self._done - state.global_step
         else:  # anew, perhaps with smaller batches (auto_find_batch_size); numbers never go back
             self._ahead = max(self._done - state.global_step, 0)
@@ -233,6 +235,7 @@ class FlashCallback(transformers.TrainerCallback):
         trainer = self._trainer
         found = {
             "trainer": trainer_text.of(trainer.state, _exportable(trainer)),
+            "unlogged": trainer_text.unlogged(trainer),
             "model": trainer.model,
             # Accelerate's wrapper has a state of its own class; the optimizer inside has all of it.
             "optimizer": getattr(trainer.optimizer, "optimizer", trainer.optimizer),

@@ -63,3 +63,23 @@ def give_back(kept: Mapping[str, Any], callbacks: Iterable[Any]) -> None:
         for callback, one in zip(by_name.get(name, ()), states, strict=False):
             for attribute, value in one.get("attributes", {}).items():
                 setattr(callback, attribute, value)
+
+
+def unlogged(trainer: Any) -> list[float]:
+    """Losses that Trainer has added up since it last logged their mean, and the step of that."""
+    total = getattr(trainer, "_tr_loss", None)
+    return [] if total is None else [float(total.item()), trainer._globalstep_last_logged]  # noqa: SLF001 - it has no other door
+
+
+def go_on_adding(trainer: Any, kept: list[float]) -> None:
+    """Have the next mean be of all steps since then, as in a process that nobody killed.
+
+    Args:
+        trainer: that has begun to train, and counts from the step that it goes on from.
+        kept: what ``unlogged`` gave.
+    """
+    if kept:
+        total, since = kept
+        trainer._tr_loss += total - trainer._tr_loss.item()  # noqa: SLF001 - as above
+        trainer._globalstep_last_logged = int(since)  # noqa: SLF001
+        trainer._total_loss_scalar -= total  # noqa: SLF001 - the mean of this process's own steps

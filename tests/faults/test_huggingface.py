@@ -125,6 +125,8 @@ WAYS = {
     # Seven steps and two batches a pass; killed in the second and the third one.
     "stream": ([12, 18], 20, {"stream": True, "arguments": {"max_steps": 20}}),
     "logged": ([3], 16, {"logs": True}),
+    # Killed between two logs: the next one's mean is of all steps since the one before.
+    "seldom": ([4, 8, 14], 16, {"arguments": {"logging_steps": 5}}),
 }
 
 
@@ -132,7 +134,8 @@ def test_other_ways_to_train_go_on_where_they_were_as_well(tmp_path):
     """As above, by one process. A training that would stop early counts the evaluations of before
     the kill, too; one that had ended trains no more. The order of a later
     epoch that is sampled by length is drawn again, and a stream goes on in its later passes.
-    A loss that is logged as a tensor is kept as a number."""
+    A loss that is logged as a tensor is kept as a number, and what was added up for the next log
+    goes on."""
     runs = []
     with contextlib.ExitStack() as stack:
         for name, (kills, _, options) in WAYS.items():
