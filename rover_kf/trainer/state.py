@@ -45,6 +45,9 @@ SUB_BYTE = frozenset(
 )
 """Integers of 1 to 7 bits in a byte each: torch has their names, but no copy of them."""
 
+_Shared = Callable[[str, torch.Tensor], bool]
+"""Whether a tensor, by its path, is the same on all ranks where the state is replicated."""
+
 _BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
 
@@ -179,21 +182,19 @@ class _Apart:
             return self._tensor(path, value, shared=False)
         if not is_stateful(value):
             return plain.refuse(path, value)
-        shared: Callable[[str], bool] = lambda _: False  # noqa: E731 - one of three
+        shared: _Shared = lambda *_: False  # noqa: E731 - one of three
+        found = scattered.state_dict_of(value)
         if isinstance(value, torch.nn.Module):
-            parameters = value.named_parameters(remove_duplicate=False)
-            names = {f"{path}[{compiled.plain_name(name)!r}]" for name, _ in parameters}
-            shared = names.__contains__
+            shared = _parameters_in(found, value, path)
         elif isinstance(value, torch.optim.Optimizer):
             self._know_parameters(path, value)
-            shared = lambda _: True  # noqa: E731 - one of three
+            shared = lambda *_: True  # noqa: E731 - one of three
 
         def inner(below: str, item: object) -> Any:
             if isinstance(item, torch.Tensor):
-                return self._tensor(below, item, shared=shared(below))
+                return self._tensor(below, item, shared=shared(below, item))
             return self._leaf(below, item)
 
-        found = scattered.state_dict_of(value)
         versions = module_versions.versions_of(found)
         if versions is not None:
             self._versions[path] = versions
@@ -228,6 +229,24 @@ class _Apart:
             shard = shards.shard_of(parameter, path, self._layouts)
             if shard is not None:
                 self._parameters[_text(f"{path}['state'][{index}]") + "."] = shard
+
+
+def _parameters_in(found: Any, module: torch.nn.Module, path: str) -> _Shared:
+    """Which tensors of its state dict are its parameters.
+
+    By their names; those that hooks give other names (``checkpoint_wrapper``, Lightning's Fabric)
+    by where they are.
+    """
+    named = [*module.named_parameters(remove_duplicate=False)]
+    told = found if isinstance(found, Mapping) else {}
+    names = {f"{path}[{compiled.plain_name(name)!r}]" for name, _ in named}
+    renamed = {_place(one) for name, one in named if name not in told}
+    renamed.discard(0)
+    return lambda below, item: below in names or (bool(renamed) and _place(item) in renamed)
+
+
+def _place(tensor: torch.Tensor) -> int:
+    return 0 if torch.nn.parameter.is_lazy(tensor) else shards.part_of(tensor).data_ptr()
 
 
 def checked(tensor: torch.Tensor, path: str) -> torch.Tensor:

@@ -10,6 +10,7 @@ import json
 import pytest
 import torch
 from own_mesh import own_mesh
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
 
@@ -17,7 +18,7 @@ from rover_kf import errors
 from rover_kf.checkpoint import kinds
 from rover_kf.checkpoint.begins import by_begin
 from rover_kf.checkpoint.kinds import Piece
-from rover_kf.trainer import shards, state
+from rover_kf.trainer import layouts, shards, state
 
 pytestmark = pytest.mark.torch
 
@@ -103,3 +104,17 @@ def test_what_an_optimizer_keeps_of_its_ranks_rows_alone_is_its_own():
     assert set(json.loads(found.metadata[kinds.KEY])["own"]) == {
         f"optimizer.state.{index}.{name}" for index in (0, 1) for name in ("rows", "blocks.0")
     }
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "in pieces"])
+def test_parameters_that_hooks_rename_are_the_same_on_all_ranks(cut):
+    """As where activations are computed again: the state dict has other names than the module. All
+    ranks wrote all of them to storage, and nobody compared them."""
+    inner = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    model = torch.nn.Sequential(checkpoint_wrapper(inner), torch.nn.Linear(4, 2))
+    buffers = {f"model.0.1.{name}" for name, _ in inner[1].named_buffers()}
+    with own_mesh() as mesh:
+        found = state.take_apart({"model": fully_shard(model, mesh=mesh) if cut else model})
+    assert set(json.loads(found.metadata[kinds.KEY])["own"]) == buffers
+    assert layouts.KEY not in found.metadata
+    assert "model.0.0.weight" in found.tensors
