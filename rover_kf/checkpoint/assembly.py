@@ -21,6 +21,9 @@ from rover_kf.checkpoint.snapshot import Entry, Placed, Snapshot
 from rover_kf.checkpoint.split import common_of
 from rover_kf.checkpoint.wishes import Wishes, wishes_of
 
+_MADE_ANEW = frozenset({KEY, snapshot.TYPES_KEY})
+"""Of a header's metadata; long where there are many tensors."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assembly:
@@ -117,7 +120,8 @@ class Assembler:
         """
         is_own = self._own is None
         if is_own:
-            self._own = _Own(kinds.own, head.metadata)
+            told = {name: text for name, text in head.metadata.items() if name not in _MADE_ANEW}
+            self._own = _Own(kinds.own, told)
         for place in head.tensors.values():
             if is_own or place.entry.name not in kinds.own:
                 self._take(source, place, kinds)
@@ -158,9 +162,9 @@ class Assembler:
         pieces = {
             n: Piece(g.shape, g.box.offsets) for n, g in goals.items() if g.box.sizes != g.shape
         }
-        told = Kinds(own.names, pieces, ranks=1 if pieces else self._ranks, common=common)
+        ranks = 1 if pieces else self._ranks
+        told = Kinds(own.names, pieces, ranks=ranks, common=common, complete=bool(pieces))
         metadata = {**own.metadata, KEY: told.to_text()}
-        metadata.pop(snapshot.TYPES_KEY, None)  # the header's own; written anew
         layout = snapshot.plan((goal.entry for goal in goals.values()), metadata)
         head = snapshot.header(layout, metadata)
         assert head is not None  # noqa: S101 - a new layout has room for its own header

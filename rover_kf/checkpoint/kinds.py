@@ -25,7 +25,8 @@ from rover_kf.checkpoint.snapshot import UNREADABLE, Entry, Snapshot
 
 KEY = "rover.pieces"
 """Metadata: JSON of {"own": [names], "pieces": {name: [shape, offsets, copy]}}, and "alike": false
-where shared tensors need not be bit-equal, "ranks" and "common" where a pod keeps these once."""
+where shared tensors need not be bit-equal, "complete": true where a rank with pieces needs no other
+snapshot, "ranks" and "common" where a pod keeps shared tensors once."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ class Kinds:
     after it, of the same pod; 0: a light snapshot, which has none of them."""
     common: int = 0
     """Of a light snapshot: CRC-32 of what the shared tensors are (checkpoint.split)."""
+    complete: bool = False
+    """The rank that holds pieces has all that it saved in this snapshot."""
 
     def to_text(self) -> str:
         """As it stands in the metadata."""
@@ -87,6 +90,8 @@ class Kinds:
         tree: dict[str, object] = {"own": sorted(self.own), "pieces": pieces}
         if not self.alike:
             tree["alike"] = False
+        if self.complete:
+            tree["complete"] = True
         if self.ranks != 1:
             tree |= {"ranks": self.ranks, "common": self.common}
         return json.dumps(tree, separators=(",", ":"))
@@ -120,11 +125,12 @@ def kinds_of(snapshot: Snapshot) -> Kinds:
         }
         alike = bool(parsed.get("alike", True))
         ranks, common = int(parsed.get("ranks", 1)), int(parsed.get("common", 0))
+        complete = bool(parsed.get("complete", False))
     except UNREADABLE as cause:
         raise errors.TornSnapshot(f"a snapshot's pieces cannot be read: {cause!r}") from cause
     for name, piece in pieces.items():
         _check(name, piece, snapshot)
-    return Kinds(own, pieces, alike, ranks, common)
+    return Kinds(own, pieces, alike, ranks, common, complete)
 
 
 def _check(name: str, piece: Piece, snapshot: Snapshot) -> None:

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank writes to storage of its slot, so that all ranks together write all of it once; pure.
+"""What a rank writes to storage of its slot, so that all ranks together write all of it; pure.
 
 Its own tensors, its pieces, and its share of the shared tensors: these are laid end to end and cut
 into as many equal parts as there are ranks, at the nearest row, small tensors whole. Every rank
-computes the same cuts, since shared tensors have the same names, types and shapes everywhere.
+computes the same cuts, since shared tensors have the same names, types and shapes everywhere. So
+all is written once, but for an optimizer's counters beside pieces, which are next to nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from rover_kf.checkpoint.snapshot import Entry, Placed, Snapshot
 
 SMALL_BYTES = 64 << 10
 """A tensor up to this size is not cut."""
+MOST_SHARED = 32
+"""Of a rank's file what other ranks store, too, is at most one part in so many."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,14 +60,14 @@ def share(whole: Snapshot, rank: int, world_size: int) -> Share:
     places = sorted(whole.tensors.values(), key=_order)
     apart = kinds.own | kinds.pieces.keys()
     shared = [place for place in places if place.entry.name not in apart]
+    common = common_of(place.entry for place in shared) if kinds.ranks else kinds.common
+    if _is_file(whole, kinds, shared):
+        return Share(b"", ((0, whole.length),), whole.length, common, kinds.ranks)
     chosen = list(_cut(shared, (rank, rank + kinds.ranks), world_size))
     for place in places:
         piece = kinds.pieces.get(place.entry.name)
         if place.entry.name in kinds.own or (piece is not None and piece.copy == 0):
             chosen.append(_Part(place, piece))
-    plain = kinds.alike and kinds.ranks == 1
-    if plain and not shared and len(chosen) == len(places):  # as FSDP2 has it
-        return Share(b"", ((0, whole.length),), whole.length, common_of(()), kinds.ranks)
     pieces = {part.place.entry.name: part.piece for part in chosen if part.piece is not None}
     metadata = {**whole.metadata, KEY: Kinds(kinds.own, pieces).to_text()}
     metadata.pop(snapshot.TYPES_KEY, None)  # the header's own; written anew
@@ -75,8 +78,17 @@ def share(whole: Snapshot, rank: int, world_size: int) -> Share:
     places_by_name = {part.place.entry.name: part.place for part in chosen}
     inside = (places_by_name[place.entry.name] for place in layout.placed)
     ranges = _joined((place.begin, place.end) for place in inside)
-    common = common_of(place.entry for place in shared) if kinds.ranks else kinds.common
     return Share(head, tuple(ranges), layout.length, common, kinds.ranks)
+
+
+def _is_file(whole: Snapshot, kinds: Kinds, shared: Sequence[Placed]) -> bool:
+    """Whether the slot is the file as it is: pieces (FSDP2), and beside them a few counters.
+
+    So a rank of the same world needs no other rank's file, and nobody has to make a header anew.
+    """
+    first = all(piece.copy == 0 for piece in kinds.pieces.values())
+    few = sum(place.entry.nbytes for place in shared) * MOST_SHARED <= whole.length
+    return kinds.complete and first and few
 
 
 def common_of(shared: Iterable[Entry]) -> int:

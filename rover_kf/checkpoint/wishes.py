@@ -12,7 +12,8 @@ from typing import NamedTuple
 from rover_kf import errors
 from rover_kf.api.checkpoints import Wanted
 from rover_kf.checkpoint.begins import Begins, by_begin
-from rover_kf.checkpoint.kinds import Box
+from rover_kf.checkpoint.kinds import Box, Kinds
+from rover_kf.checkpoint.snapshot import Snapshot
 
 _NONE: Mapping[str, Place] = MappingProxyType({})
 
@@ -61,6 +62,22 @@ class Wishes:
             message = f"{name} was saved with shape {shape}; this script has it as {wish.shape}"
             raise errors.DoesNotFit(message)
         return None if wish is None else Box(wish.offsets, wish.sizes)
+
+
+def lies_as_wished(head: Snapshot, kinds: Kinds, wishes: Wishes) -> bool:
+    """Whether a rank that saved this, in a world of the same size, can go on from it as it is.
+
+    Raises:
+        DoesNotFit: the script has a tensor in another shape.
+    """
+    if not kinds.complete:
+        return False
+    for entry in (place.entry for place in head.tensors.values()):
+        box = wishes.box(entry.name, kinds.shape(entry))
+        # A piece that is not named comes whole: the script may hold all of it now.
+        if box != kinds.box(entry) and (box is not None or entry.name in kinds.pieces):
+            return False
+    return True
 
 
 def wishes_of(wanted: Iterable[Wanted]) -> Wishes:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 from rover_kf.checkpoint.kinds import Kinds, kinds_of
 from rover_kf.checkpoint.snapshot import Snapshot
-from rover_kf.sidecar.sources import Source
+from rover_kf.sidecar.sources import SlotSource, Source
 from rover_kf.sidecar.together import together
 
 _AHEAD = 4
@@ -52,6 +52,8 @@ class Heads:
         finally:
             self._ranks -= 1
             if not self._ranks:
+                for one in self._known.values():
+                    one.cancel()  # what nobody waits for any more
                 self._known.clear()
 
     async def of_all(self, sources: Sequence[Source]) -> AsyncIterator[tuple[int, Head]]:
@@ -68,6 +70,8 @@ class Heads:
                 yield index, head
 
     async def _of(self, source: Source) -> Head:
+        if isinstance(source, SlotSource):  # each rank pins for itself; here and soon read
+            return await self._read(source)
         found = self._known.get(source)
         if found is None:
             found = self._known[source] = asyncio.ensure_future(self._read(source))

@@ -59,7 +59,8 @@ class ParitySource:
                 if len(found) >= snapshot.LENGTH_BYTES:
                     size = snapshot.head_bytes(bytes(found[: snapshot.LENGTH_BYTES]), self.length)
                     if len(found) >= size:
-                        return snapshot.read(bytes(found[:size]), self.length)
+                        head = bytes(found[:size])
+                        return await asyncio.to_thread(snapshot.read, head, self.length)
         raise errors.TornSnapshot(f"{self.rebuild.holding} has no header")
 
     async def blocks(self) -> AsyncGenerator[memoryview, None]:

@@ -58,7 +58,7 @@ class PeerSource:
         async with contextlib.aclosing(self._get(f"/{names.SLOT_HEAD}", 0, None)) as blocks:
             async for block in blocks:
                 found += block
-        return snapshot.read(bytes(found), self.length)
+        return await asyncio.to_thread(snapshot.read, bytes(found), self.length)
 
     def blocks(self) -> AsyncGenerator[memoryview, None]:
         """See Source."""

@@ -247,9 +247,9 @@ class Restorer:
         with contextlib.ExitStack() as pins:
             sources = await self._memory.open(choice, pins)
             state = State(first.step, first.round, first.replicated, first.pieces, first.ranks)
-            same = len(sources) == 1 and first.world_size == request.world_size
+            same = first.world_size == request.world_size
             return await self._filler.fill(
-                request, sources, state, rebuilding=choice.rebuilding, same_place=same
+                request, sources, state, rebuilding=choice.rebuilding, same_world=same
             )
 
     async def _from_storage(
@@ -257,7 +257,8 @@ class Restorer:
     ) -> Seal:
         found, sources = await self._files(request, choice, store)
         state = State(found.step, found.generation, found.replicated, found.pieces)
-        return await self._filler.fill(request, sources, state)
+        same = found.world_size == request.world_size
+        return await self._filler.fill(request, sources, state, same_world=same)
 
     async def _files(
         self, request: RestoreRequest, choice: ResolveReply, store: StoredCheckpoints

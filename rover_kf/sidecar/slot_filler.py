@@ -13,7 +13,8 @@ from rover_kf.api.checkpoints import ArenaRequest, RestoreRequest
 from rover_kf.checkpoint.arena import Filling
 from rover_kf.checkpoint.assembly import Assembler, Assembly
 from rover_kf.checkpoint.control import Seal
-from rover_kf.checkpoint.wishes import wishes_of
+from rover_kf.checkpoint.kinds import kinds_of
+from rover_kf.checkpoint.wishes import Wishes, lies_as_wished, wishes_of
 from rover_kf.sidecar.heads import Heads
 from rover_kf.sidecar.slot_server import SlotServer
 from rover_kf.sidecar.slots import Slots
@@ -44,6 +45,7 @@ class SlotFiller:
 
     def __init__(self, slots: Slots, server: SlotServer) -> None:
         self._slots, self._server, self._heads = slots, server, Heads()
+        self._turn = asyncio.Lock()
 
     async def fill(
         self,
@@ -52,7 +54,7 @@ class SlotFiller:
         state: State,
         *,
         rebuilding: bool = False,
-        same_place: bool = False,
+        same_world: bool = False,
     ) -> Seal:
         """Fill and seal a slot of the rank that asks.
 
@@ -61,7 +63,7 @@ class SlotFiller:
             sources: the first one has the rank's own tensors.
             state: that the sources hold.
             rebuilding: whether replicas or parities are still to be read.
-            same_place: whether the one source is of this rank in a world of this size.
+            same_world: whether the first source is of this rank in a world of this size.
 
         Raises:
             TornSnapshot: the bytes that came are not those promised.
@@ -69,7 +71,7 @@ class SlotFiller:
             StorageFailed: the storage cannot be read.
             ClusterUnavailable: a peer cannot be reached.
         """
-        made = await self._made(sources, request, state, same_place=same_place)
+        made = await self._made(sources, request, state, same_world=same_world)
         length = made.length if made else sources[0].length
         cut = made is not None and made.in_pieces
         light = not request.ranks
@@ -103,17 +105,27 @@ class SlotFiller:
         request: RestoreRequest,
         state: State,
         *,
-        same_place: bool,
+        same_world: bool,
     ) -> Assembly | None:
-        """How the snapshot is put together; None: the one source is taken as it is."""
-        if len(sources) == 1 and not request.wanted and request.ranks == state.ranks:
+        """How the snapshot is put together; None: the first source is taken as it is."""
+        wishes, alike = wishes_of(request.wanted), request.ranks == state.ranks
+        if alike and len(sources) == 1 and not request.wanted:
             return None
-        wishes = wishes_of(request.wanted)
+        if alike and same_world and await self._is_all(sources[0], wishes):
+            return None
+        same_place = same_world and len(sources) == 1
         assembler = Assembler(wishes, ranks=request.ranks, same_place=same_place)
         with self._heads.reading():
             async for index, head in self._heads.of_all(sources):
                 await asyncio.to_thread(assembler.add, index, head.snapshot, head.kinds)
         return await asyncio.to_thread(assembler.made, len(sources))
+
+    async def _is_all(self, source: Source, wishes: Wishes) -> bool:
+        """Whether a rank needs no more than its own; looked at for one at a time, for the room."""
+        async with self._turn:
+            head = await source.head()
+            kinds = await asyncio.to_thread(kinds_of, head)
+            return await asyncio.to_thread(lies_as_wished, head, kinds, wishes)
 
 
 async def _assemble(made: Assembly, sources: Sequence[Source], descriptor: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import mmap
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Protocol
@@ -21,6 +22,7 @@ from rover_kf.checkpoint.copies import Copy, scatter
 from rover_kf.checkpoint.manifest import Folder, RankFile
 from rover_kf.checkpoint.snapshot import Snapshot
 from rover_kf.checkpoint.storage import StoredCheckpoints
+from rover_kf.sidecar.together import to_the_end
 
 
 class Source(Protocol):
@@ -61,7 +63,7 @@ class SlotSource:
 
     async def head(self) -> Snapshot:
         """See Source."""
-        return await asyncio.to_thread(read_head, self.pin.descriptor, self.length)
+        return await to_the_end(functools.partial(read_head, self.pin.descriptor, self.length))
 
     async def blocks(self) -> AsyncGenerator[memoryview, None]:
         """See Source."""

@@ -133,7 +133,7 @@ class Writer(StorageWriter):
         metadata = {
             STATE_KEY: planned.to_text(values),
             # Among what torch saves of one rank for all are running figures, which differ.
-            kinds.KEY: Kinds(pieces=pieces, alike=False).to_text(),
+            kinds.KEY: Kinds(pieces=pieces, alike=False, complete=bool(pieces)).to_text(),
             **self._measured,
         }
         self._checkpointer.save_parts(self._step, Parts(tensors, metadata, boxes=bool(pieces)))

@@ -164,7 +164,9 @@ class _Apart:
         ranks = self._ranks if self._replicated and not pieces else 1
         left = frozenset[str]() if ranks else frozenset(self._tensors.keys() - self._own)
         common = common_of(snapshot.in_order(_entries(self._tensors, left))) if not ranks else 0
-        told = kinds.Kinds(frozenset(self._own), pieces, ranks=ranks, common=common)
+        told = kinds.Kinds(
+            frozenset(self._own), pieces, ranks=ranks, common=common, complete=bool(pieces)
+        )
         metadata = {
             STATE_KEY: json.dumps(tree, separators=(",", ":")),
             kinds.KEY: told.to_text(),

@@ -73,11 +73,11 @@ def _restored(pod: checkpoint_pod.Pod, rank: int) -> bytes:
 
 
 def _own_memory(pid: int) -> int:
-    """Bytes that a process and its children share with nobody; 0 of one that is gone."""
+    """Bytes of no file that a process and its children have, what they share counted once."""
     total = 0
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
-        total = sum(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+        lines = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        total = sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss_Anon"))
         for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
             total += sum(map(_own_memory, map(int, children.read_text().split())))
     return total
@@ -120,18 +120,28 @@ def test_a_restore_from_many_ranks_fits_into_a_sidecar(tmp_path):
     assert most < SIDECAR_MEMORY
 
 
+MANY = tuple(f"optimizer.layers.{n % 48}.experts.{n // 48}.weight.exp_avg" for n in range(40_000))
+"""As a mixture of experts has them."""
+
+
 def _many(rank: int, world_size: int) -> bytes:
-    """A rank's slot of 50,000 tensors: of a mixture of experts, say."""
-    names = [f"optimizer.layers.{n % 48}.experts.{n // 48}.weight.exp_avg" for n in range(50_000)]
-    pieces = {name: Piece((8 * world_size,), (8 * rank,)) for name in names}
-    metadata = {KEY: Kinds(pieces=pieces).to_text(), "rover.state": "{}"}
-    layout = snapshot.plan([Entry(name, "U8", (8,), 1) for name in names], metadata)
+    """A rank's slot of many tensors."""
+    pieces = {name: Piece((8 * world_size,), (8 * rank,)) for name in MANY}
+    metadata = {KEY: Kinds(pieces=pieces, complete=True).to_text(), "rover.state": "{}"}
+    counters = [Entry(f"step {n}", "U8", (), 1) for n in range(100)]
+    layout = snapshot.plan([*counters, *(Entry(n, "U8", (8,), 1) for n in MANY)], metadata)
     head = snapshot.header(layout, metadata)
     return head.ljust(layout.length, bytes([rank]))
 
 
-def test_tens_of_thousands_of_tensors_are_stored_within_a_sidecars_memory(tmp_path):
-    """By each rank of a pod, again and again: what a header takes is given back."""
+def _ranks(pod: SidecarPod, world: int) -> list[bare_trainer.Trainer]:
+    home = types.SimpleNamespace(settings=types.SimpleNamespace(home=pod.home))
+    return [bare_trainer.Trainer(home, rank, world, rank) for rank in range(world)]
+
+
+def test_tens_of_thousands_of_tensors_fit_into_a_sidecar(tmp_path):
+    """Stored by each rank of a pod, again and again: what a header takes is given back. And read by
+    those of a pod that comes in its place, each its own file."""
     world = 4
     slots = [_many(rank, world) for rank in range(world)]
     with job_folder() as (folder, network):
@@ -144,10 +154,10 @@ def test_tens_of_thousands_of_tensors_are_stored_within_a_sidecars_memory(tmp_pa
             names.ENV_PERSIST_SECONDS: "0",
         }
         pod = SidecarPod(folder, 0, address, address, settings=settings)
-        home = types.SimpleNamespace(settings=types.SimpleNamespace(home=pod.home))
-        with ended(pod), concurrent.futures.ThreadPoolExecutor(1) as saving:
+        other = SidecarPod(folder, 0, address, address, "another", settings=settings)
+        with ended(pod, other), concurrent.futures.ThreadPoolExecutor(world) as saving:
             pod.start().ready()
-            ranks = [bare_trainer.Trainer(home, rank, world, rank) for rank in range(world)]
+            ranks = _ranks(pod, world)
 
             def saved() -> None:
                 for step in (1, 2, 3):
@@ -158,6 +168,19 @@ def test_tens_of_thousands_of_tensors_are_stored_within_a_sidecars_memory(tmp_pa
             saves = saving.submit(saved)
             most = _most_memory(pod.process.pid, [saves])
             saves.result()
+            pod.kill()
+            other.start().ready()
+
+            def restored(rank: int) -> None:
+                wanted = Wanted((8 * world,), (8 * rank,), (8,), MANY)
+                reply = _ranks(other, world)[rank].restore(2, (wanted,))
+                assert (reply.step, reply.source) == (3, "storage")
+                assert pathlib.Path(reply.path).read_bytes()[: reply.snapshot_bytes] == slots[rank]
+
+            restores = [saving.submit(restored, rank) for rank in range(world)]
+            most = max(most, _most_memory(other.process.pid, restores))
+            for restore in restores:
+                restore.result()
         stored = DirectoryStorage(tmp_path / "train", Files())
         there = stored.folder(3, 1)
         for file in stored.verify(there).files:

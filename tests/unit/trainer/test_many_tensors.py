@@ -16,9 +16,9 @@ from rover_kf.api import codec
 from rover_kf.api.checkpoints import RestoreRequest
 from rover_kf.checkpoint import snapshot, split
 from rover_kf.checkpoint.begins import by_begin
-from rover_kf.checkpoint.kinds import KEY, Kinds, Piece
+from rover_kf.checkpoint.kinds import KEY, Kinds, Piece, kinds_of
 from rover_kf.checkpoint.snapshot import Entry
-from rover_kf.checkpoint.wishes import Place, together, wishes_of
+from rover_kf.checkpoint.wishes import Place, lies_as_wished, together, wishes_of
 from rover_kf.sidecar.web import LONGEST_LOCAL_BODY
 from rover_kf.trainer.shards import Shard, Shards
 from rover_kf.trainer.template import template_of
@@ -33,6 +33,7 @@ SHAPE, OFFSETS, SIZES = (768, 2048), (96, 0), (12, 2048)
 MOMENTS = [
     f"optimizer.{name}.{what}" for name in NAMES for what in ("step", "exp_avg", "exp_avg_sq")
 ]
+ALL = (*NAMES, *MOMENTS)
 
 
 def test_what_a_rank_holds_is_told_and_found():
@@ -52,15 +53,39 @@ def test_what_a_rank_holds_is_told_and_found():
 
 def test_a_rank_whose_pieces_are_all_its_slot_stores_it_as_it_is():
     """As under FSDP2: the file is the slot, with its header."""
-    entries = [Entry(name, "F32", SIZES, 4) for name in (*NAMES, *MOMENTS)]
-    pieces = {entry.name: Piece(SHAPE, OFFSETS) for entry in entries}
-    metadata = {KEY: Kinds(pieces=pieces).to_text()}
+    entries = [Entry(name, "F32", () if name.endswith("step") else SIZES, 4) for name in ALL]
+    pieces = {entry.name: Piece(SHAPE, OFFSETS) for entry in entries if entry.shape}
+    metadata = {KEY: Kinds(pieces=pieces, complete=True).to_text()}
     layout = snapshot.plan(entries, metadata)
     head = snapshot.header(layout, metadata)
     assert head is not None
-    found = split.share(snapshot.read(head, layout.length), 3, 64)
+    slot = snapshot.read(head, layout.length)
+    found = split.share(slot, 3, 64)
     assert (found.header, found.ranges) == (b"", ((0, layout.length),))
     assert found.length == layout.length
+    place = Place(SHAPE, OFFSETS, SIZES)
+    begins = {f"optimizer.{name}.": place for name in NAMES}
+    wishes = wishes_of(together(dict.fromkeys(NAMES, place), begins))
+    assert lies_as_wished(slot, kinds_of(slot), wishes)
+
+
+@pytest.mark.parametrize("way", ["not complete", "not named", "elsewhere", "a copy", "all whole"])
+def test_what_else_a_rank_holds_is_put_together(way):
+    """A mesh that was changed at one size, a script that holds all of it now, what copies have not
+    written, and a state of which most is the same on all ranks."""
+    entries = [Entry("w", "F32", (2, 4), 4), Entry("step", "F32", (), 4)]
+    if way == "all whole":
+        entries.append(Entry("large", "F32", (64,), 4))
+    piece = Piece((4, 4), (2, 0), copy=int(way == "a copy"))
+    kinds = Kinds(pieces={"w": piece}, complete=way != "not complete")
+    layout = snapshot.plan(entries, {KEY: kinds.to_text()})
+    head = snapshot.header(layout, {KEY: kinds.to_text()})
+    assert head is not None
+    slot = snapshot.read(head, layout.length)
+    assert bool(split.share(slot, 1, 2).header) is (way in {"not complete", "a copy", "all whole"})
+    place = Place((4, 4), (0, 0) if way == "elsewhere" else (2, 0), (2, 4))
+    wishes = wishes_of(together({"w": place} if way != "not named" else {}))
+    assert lies_as_wished(slot, kinds_of(slot), wishes) is (way in {"a copy", "all whole"})
 
 
 def test_layouts_are_found_for_restored_tensors():
