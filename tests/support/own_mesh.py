@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -18,6 +19,7 @@ def own_group():
         yield
     finally:
         dist.destroy_process_group()
+        gc.collect()  # what it left in cycles, which ends badly in a worker that a loader forks
 
 
 @contextlib.contextmanager
