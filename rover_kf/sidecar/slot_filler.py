@@ -111,7 +111,8 @@ class SlotFiller:
         wishes, alike = wishes_of(request.wanted), request.ranks == state.ranks
         if alike and len(sources) == 1 and not request.wanted:
             return None
-        if alike and same_world and await self._is_all(sources[0], wishes):
+        own = alike and same_world and state.pieces  # else others write a part of what it needs
+        if own and await self._is_all(sources[0], wishes):
             return None
         same_place = same_world and len(sources) == 1
         assembler = Assembler(wishes, ranks=request.ranks, same_place=same_place)
