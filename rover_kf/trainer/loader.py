@@ -150,8 +150,7 @@ class ElasticDataLoader(DataLoader[Any]):
 
     def _counted(self) -> Iterator[Any]:
         self._iteration = mine = object()
-        if not self._route.rest().steps:
-            self._turn()  # who has all of an epoch, and not its end, has begun the next one
+        self._turn_at_end()  # who has all of an epoch, and not its end, has begun the next one
         self._ahead.clear()
         self._fetched = self._taken
         course, ahead = self._course, self._ahead
@@ -165,8 +164,8 @@ class ElasticDataLoader(DataLoader[Any]):
                 self._taken += len(indices)
                 yield batch
         finally:  # also where the loop takes as many as there are and never asks for the end
-            if self._iteration is mine and not self._route.rest().steps:
-                self._turn()
+            if self._iteration is mine:
+                self._turn_at_end()
 
     def _batches(self) -> Iterator[Any]:
         self._cuts.asked = True
@@ -175,9 +174,10 @@ class ElasticDataLoader(DataLoader[Any]):
         finally:
             self._cuts.asked = False
 
-    def _turn(self) -> None:
-        self._course.turn()
-        self._taken = self._fetched = 0
+    def _turn_at_end(self) -> None:
+        if not self._route.rest().steps:
+            self._course.turn()
+            self._taken = self._fetched = 0
 
     def __len__(self) -> int:
         """Batches that this rank has in a whole epoch."""
@@ -202,8 +202,7 @@ class ElasticDataLoader(DataLoader[Any]):
         self._costs = known(state.get("costs", ()), self._whole.world_size)
         if self._balance is not None:
             self._balance.recall(self._costs)
-        if not self._route.rest().steps:
-            self._turn()
+        self._turn_at_end()
 
     def data_place(self, name: str) -> DataPlace:
         """How far this rank is, for the coordinator's status; from any thread."""
