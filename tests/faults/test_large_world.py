@@ -16,9 +16,8 @@ import numpy as np
 from sidecar_pods import SidecarPod, ended, job_folder
 from tests_support import eventually
 
-from rover_kf.api import codec, names
-from rover_kf.api.checkpoints import RestoreReply, RestoreRequest, Wanted
-from rover_kf.api.unix_connection import UnixConnection
+from rover_kf.api import names
+from rover_kf.api.checkpoints import Wanted
 from rover_kf.checkpoint import snapshot, split
 from rover_kf.checkpoint.directory_storage import DirectoryStorage
 from rover_kf.checkpoint.files import Files
@@ -60,14 +59,7 @@ def _restored(pod: checkpoint_pod.Pod, rank: int) -> bytes:
     """The snapshot that a training process of the pod is given."""
     begin, end = _rows(rank, POD)
     wanted = Wanted(SHAPE, (begin, 0), (end - begin, SHAPE[1]), TENSORS)
-    request = RestoreRequest(rank, rank, POD, 1, (wanted,))
-    connection = UnixConnection(str(pod.settings.home / names.SOCKET), 300)
-    with contextlib.closing(connection):
-        connection.request("POST", names.PATH_RESTORE, codec.dumps(request))
-        response = connection.getresponse()
-        data = response.read()
-        assert response.status == 200, data
-    reply = codec.loads(RestoreReply, data)
+    reply = bare_trainer.Trainer(pod, rank, POD, rank).restore(1, (wanted,))
     assert (reply.step, reply.source) == (5, "storage")
     return pathlib.Path(reply.path).read_bytes()[: reply.snapshot_bytes]
 
@@ -169,11 +161,11 @@ def test_tens_of_thousands_of_tensors_fit_into_a_sidecar(tmp_path):
             most = _most_memory(pod.process.pid, [saves])
             saves.result()
             pod.kill()
-            other.start().ready()
+            ranks = _ranks(other.start().ready(), world)
 
             def restored(rank: int) -> None:
                 wanted = Wanted((8 * world,), (8 * rank,), (8,), MANY)
-                reply = _ranks(other, world)[rank].restore(2, (wanted,))
+                reply = ranks[rank].restore(2, (wanted,))
                 assert (reply.step, reply.source) == (3, "storage")
                 assert pathlib.Path(reply.path).read_bytes()[: reply.snapshot_bytes] == slots[rank]
 
