@@ -298,6 +298,15 @@ class Named:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Left:
+    """What a pod's training processes have left when they have ended (sidecar → coordinator)."""
+
+    pod: str
+    steps: dict[str, int]
+    """Newest sealed step by local rank; a rank that has saved nothing is not there."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class GivenUp:
     """A rank cannot persist the step that was named (sidecar → coordinator)."""
 

@@ -74,6 +74,14 @@ class Round:
             offset += member.processes
         raise KeyError(pod)
 
+    def place(self, rank: int) -> tuple[str, int]:
+        """The pod of a global rank, and its number there."""
+        for member in self.members:
+            if rank < member.processes:
+                return member.pod, rank
+            rank -= member.processes
+        raise KeyError(rank)
+
     def name(self, member: Member) -> str:
         """The pod with its global ranks; without them if it takes no part."""
         if member not in self.members:

@@ -251,6 +251,7 @@ PATH_COMMIT_SEALED, PATH_COMMIT_DURABLE = "/v1/commit/sealed", "/v1/commit/durab
 PATH_COMMIT_RESOLVE, PATH_COMMIT_WAIT = "/v1/commit/resolve", "/v1/commit/wait"
 PATH_REPLICATE, PATH_REPLICATED = "/v1/replicas/order", "/v1/replicas/done"
 PATH_COMMIT_NAMED, PATH_COMMIT_GIVEN_UP = "/v1/commit/named", "/v1/commit/given-up"
+PATH_COMMIT_LEFT = "/v1/commit/left"
 PATH_PARITY_MADE = "/v1/replicas/parity"
 PATH_KEPT = "/v1/replicas/kept"
 """Of any sidecar: which slots of others it keeps."""

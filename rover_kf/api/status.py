@@ -23,6 +23,8 @@ class Acknowledged:
 
     done: bool = True
     reason: str = ""
+    hopeless: bool = False
+    """It was not done, and waiting does not change that."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ class Formed:
     """A round starts, or one that runs already was taken over by a new coordinator."""
 
     round: Round
+    adopted: bool = False
+    """It runs already."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def mark(rendezvous: Rendezvous) -> tuple[object, ...]:
     """Differs whenever the memory does; costs nothing, however many members there are."""
     world, steward = rendezvous.world, rendezvous.steward
     costs = (steward.restarts.budget, steward.restarts.row)
-    rest = (steward.failures, world.progress.ever, steward.recurrence.last, world.closed is None)
+    rest = (steward.failures, world.progress.ever, steward.recurrence.last, world.closed)
     return (world.number, world.active, world.expected, rendezvous.scaled, *costs, *rest)
 
 

@@ -225,6 +225,14 @@ class Rendezvous:
             self.world.break_round(why, planned=False)
         return self._advance(now)
 
+    def condemn(self, verdict: str, now: float) -> tuple[Effect, ...]:
+        """All processes have ended with 0, and what they made is of no use: the job has failed."""
+        self.world.now = now
+        closed = self.world.closed
+        if closed is not None and closed.exit_code == names.EXIT_DONE:
+            self.steward.fail(verdict)
+        return self.world.flush()
+
     def tick(self, now: float) -> tuple[Effect, ...]:
         """Time has passed."""
         return self._advance(now)

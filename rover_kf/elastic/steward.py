@@ -113,9 +113,9 @@ class Steward:
         self._reported = failure
         again = self.recurrence.again(failure.signature, world.progress, world.now)
         if again:
-            self._fail(f"the same error in the same place again, no restart helps: {told}")
+            self.fail(f"the same error in the same place again, no restart helps: {told}")
         elif self._is_final(failure):
-            self._fail(told)
+            self.fail(told)
         elif failure.counts:
             self._fruitless = None
             if not self.penalties.takes(failure):
@@ -167,6 +167,11 @@ class Steward:
             self._spend(self.world.round_number, HANG, why)
             if self.world.closed is None:
                 self.world.break_round(why, planned=False)
+
+    def fail(self, verdict: str) -> None:
+        """End the job: no restart helps."""
+        self.world.tell(names.EVENT_JOB_FAILED, verdict, warning=True)
+        self.world.close(names.EXIT_USER_ERROR, verdict)
 
     def _expire(self, now: float) -> None:
         world, limits = self.world, self.world.limits
@@ -247,11 +252,7 @@ class Steward:
 
     def _spend(self, round_number: int, kind: str, reason: str) -> None:
         if verdict := self.restarts.pay(round_number, kind, reason):
-            self._fail(verdict)
-
-    def _fail(self, verdict: str) -> None:
-        self.world.tell(names.EVENT_JOB_FAILED, verdict, warning=True)
-        self.world.close(names.EXIT_USER_ERROR, verdict)
+            self.fail(verdict)
 
     def _answer_polls(self, now: float) -> None:
         world, limits = self.world, self.world.limits

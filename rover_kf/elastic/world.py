@@ -172,7 +172,7 @@ class World:
         self.expected = self.highest + 1
         self.awaited = {member.node_rank for member in world.members}
         # It did not begin now, but steps of a round that nobody was told of would count for none.
-        self._effects.append(Formed(world))
+        self._effects.append(Formed(world, adopted=True))
         conflict = False
         for member in world.members:
             known = self.seats.get(member.pod)

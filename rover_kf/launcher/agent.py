@@ -216,12 +216,15 @@ class Agent:
                 reply = self.errands.ask(
                     names.PATH_FLUSH, {}, Acknowledged, patience=30.0, timeout=FLUSH_PATIENCE
                 )
-                done, why = reply.done, reply.reason
+                done, why, hopeless = reply.done, reply.reason, reply.hopeless
             except errors.RoverError as error:
-                done, why = False, str(error)
+                done, why, hopeless = False, str(error), False
             if done:
                 return names.EXIT_DONE
-            say(f"the newest checkpoint is not durable yet: {why}")
+            say(f"the newest checkpoint is not durable{'' if hopeless else ' yet'}: {why}")
+            if hopeless:  # a pod that is tried again would train for the same end
+                termination_log.leave(self.home, why)
+                return names.EXIT_USER_ERROR
             if time.monotonic() > until:
                 return names.EXIT_RETRY
             self.errands.pause(1.0)

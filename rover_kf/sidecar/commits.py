@@ -20,6 +20,7 @@ from rover_kf.api import names
 from rover_kf.api.checkpoints import (
     Durable,
     GivenUp,
+    Left,
     Named,
     NamedRequest,
     ResolveReply,
@@ -45,6 +46,7 @@ from rover_kf.sidecar.savers import Savers
 from rover_kf.sidecar.seal_account import SealAccount
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.unstorable import Unstorable
 from rover_kf.sidecar.web import read, reply
 
 _log = logging.getLogger(__name__)
@@ -88,6 +90,7 @@ class Commits:
         self._common = CommonStep(self._choose, self._begin_round, kept, self._warn, resolve)
         self._poll = LongPoll()
         self._committer = Committer(settings, story, storage, self._committed)
+        self._unstorable = Unstorable(self._seals, self._committer)
 
     @property
     def sealed_step(self) -> int | None:
@@ -108,6 +111,11 @@ class Commits:
     def seals(self) -> SealAccount:
         """What ranks have told of their slots; to be read only."""
         return self._seals
+
+    @property
+    def unstorable(self) -> Unstorable:
+        """What can never become durable."""
+        return self._unstorable
 
     async def first_generation(self) -> int:
         """Number of the first round: above everything that is on storage. Call it once.
@@ -137,6 +145,7 @@ class Commits:
             web.post(names.PATH_COMMIT_WAIT, self._on_wait),
             web.post(names.PATH_COMMIT_NAMED, self._on_named),
             web.post(names.PATH_COMMIT_GIVEN_UP, self._on_given_up),
+            web.post(names.PATH_COMMIT_LEFT, self._on_left),
             *self._replication.routes(),
             *self._verdicts.routes(),
         ]
@@ -198,6 +207,10 @@ class Commits:
             await self._committer.give_up(told)
         return reply(Acknowledged())
 
+    async def _on_left(self, request: web.Request) -> web.Response:
+        self._unstorable.left(await read(request, Left))
+        return reply(Acknowledged())
+
     async def _on_wait(self, request: web.Request) -> web.Response:
         wanted = await read(request, WaitRequest)
         if wanted.level == "replica":
@@ -217,7 +230,8 @@ class Commits:
             why += f"; ranks {list(lacking)} have not saved it: every rank has to"
         if unlike := self._committer.unlike:
             why += f"; {unlike}"
-        return reply(Acknowledged(done=False, reason=why))
+        never = self._unstorable.why(wanted.step)
+        return reply(Acknowledged(done=False, reason=never or why, hopeless=bool(never)))
 
     # -- the common step ---------------------------------------------------------------------
 

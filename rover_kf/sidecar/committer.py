@@ -62,6 +62,8 @@ class Committer:
         self._told_at = float("-inf")
         self._unlike = (0, "")
         """The round in which ranks' states did not go together, and how; told once."""
+        self._unlike_step = 0
+        """The newest one of which that was so."""
         self.has_looked = False
         """Whether it knows what storage had when this coordinator began."""
 
@@ -84,6 +86,10 @@ class Committer:
     def unlike(self) -> str:
         """Why nothing of the running round comes to storage; empty: nothing is known to keep it."""
         return self._unlike[1] if self._unlike[0] == self._ledger.generation else ""
+
+    def is_unlike(self, step: int) -> bool:
+        """Whether ranks' states of that step do not go together: it never comes to storage."""
+        return bool(self.unlike) and step == self._unlike_step
 
     @contextlib.contextmanager
     def waited_for(self) -> Iterator[None]:
@@ -152,13 +158,18 @@ class Committer:
             self._ledger = verdict.ledger
             if verdict.accepted:
                 self._rate.heard(durable)
-            if verdict.unlike and durable.round > self._unlike[0]:
-                told = f"step {durable.step} does not come to storage: {verdict.reason}"
-                self._unlike = durable.round, told
-                self._warn(told)
+            if verdict.unlike:
+                self._are_unlike(durable, verdict.reason)
             if verdict.manifest is not None:
                 await self._commit(verdict.manifest, durable.persist_seconds, self._storage)
             return Acknowledged(done=verdict.accepted, reason=verdict.reason)
+
+    def _are_unlike(self, durable: Durable, why: str) -> None:
+        if durable.round > self._unlike[0]:
+            told = f"step {durable.step} does not come to storage: {why}"
+            self._unlike, self._unlike_step = (durable.round, told), 0
+            self._warn(told)
+        self._unlike_step = max(self._unlike_step, durable.step)
 
     async def give_up(self, told: GivenUp) -> None:
         """Storage has refused a step: it may be full of what ranks wrote of older ones."""

@@ -303,7 +303,8 @@ class Coordinator:
                     self._open.answer(ticket, answer)
                 case Tell(reason, message, warning):
                     self._chronicle.record(reason, message, warning=warning)
-                case Formed(current):
+                case Formed(current, adopted):
+                    self._commits.unstorable.formed(None if adopted else current)
                     self._telemetry.formed(current, self._clock.now())
                     self._cpu.begin()
                     self._hangs.watch.formed(current)
@@ -315,6 +316,7 @@ class Coordinator:
                     self._hangs.watch.broken()
                 case Closed():
                     self._verdict.write(effect)
+                    self._commits.unstorable.ended()
                     self._hangs.watch.broken()
 
         world = self._rendezvous.world
@@ -361,6 +363,8 @@ class Coordinator:
             for pod in self._preflights.tick(now, self._clock.now()):
                 self._rendezvous.heard(pod, now)
             self._carry_out(self._rendezvous.tick(now))
+            if verdict := self._commits.unstorable.verdict:
+                self._carry_out(self._rendezvous.condemn(verdict, now))
             self._carry_out(self._hangs.tick(self._rendezvous, now, self._clock.now()))
             missing = self._rendezvous.world.lacks_pods
             self._telemetry.pods_missing(self._clock.now(), missing=missing)

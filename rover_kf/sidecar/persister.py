@@ -14,11 +14,11 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.api.checkpoints import Durable, GivenUp, Named, NamedRequest, WaitRequest
+from rover_kf.api.checkpoints import Durable, GivenUp, Left, Named, NamedRequest, WaitRequest
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.control import Seal
 from rover_kf.sidecar.assignments import Assignment
@@ -35,6 +35,8 @@ _FLUSH_SECONDS = 600.0
 _REFUSED_SECONDS = 1.0
 """Before a flush asks a storage again that has refused."""
 _LONG_POLL_SECONDS = 10.0
+_TELL_SECONDS = 5.0
+"""The coordinator may have ended, of a pod that has nothing to store."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -130,10 +132,11 @@ class Persister:
         deadline = time.monotonic() + _FLUSH_SECONDS
         while True:
             held = await asyncio.to_thread(self._newest)
+            if held and await asyncio.to_thread(self._are_stored, held.values()):
+                return Acknowledged()
+            await self._tell_left(held)
             if not held:
                 return Acknowledged(reason="nothing was saved")
-            if await asyncio.to_thread(self._are_stored, held.values()):
-                return Acknowledged()
             newest = max(seal.step for seal in held.values())
             for local_rank, seal in held.items():
                 refused = await self._flushed(local_rank, seal, deadline)
@@ -141,8 +144,18 @@ class Persister:
                     return await self._is_durable_anyway(newest, refused)
             # A coordinator that has died meanwhile has forgotten the reports: tell them again.
             reply = await self.wait_durable(newest, _LONG_POLL_SECONDS)
-            if reply.done or time.monotonic() >= deadline:
+            if reply.done or reply.hopeless or time.monotonic() >= deadline:
                 return reply
+
+    async def _tell_left(self, held: Mapping[int, Seal]) -> None:
+        """What is not in this pod's slots now is not waited for."""
+        steps = {str(local_rank): seal.step for local_rank, seal in held.items()}
+        told = Left(self._settings.pod, steps)
+        asked = self._peers.ask_coordinator(names.PATH_COMMIT_LEFT, told, Acknowledged)
+        try:
+            await asyncio.wait_for(asked, _TELL_SECONDS)
+        except (errors.RoverError, asyncio.TimeoutError) as error:
+            _log.info("the coordinator does not know what this pod has: %r", error)
 
     def _newest(self) -> dict[int, Seal]:
         """The newest seal of each local rank."""
@@ -198,7 +211,7 @@ class Persister:
     async def _is_durable_anyway(self, step: int, refused: str) -> Acknowledged:
         """A report that comes late is refused because its step is committed already."""
         reply = await self.wait_durable(step, 0.0)
-        return reply if reply.done else Acknowledged(done=False, reason=refused)
+        return reply if reply.done or reply.hopeless else Acknowledged(done=False, reason=refused)
 
     async def _persist_named(self, local_rank: int, step: int, round_: int) -> None:
         pause = 0.0

@@ -70,6 +70,74 @@ def test_who_waits_by_kubeflows_name_hears_the_coordinators_verdict(tmp_path):
             )
 
 
+UNLIKE = """
+import os, pathlib, sys
+import rover_kf
+own = pathlib.Path(sys.argv[1], os.environ["RANK"])
+own.mkdir(parents=True, exist_ok=True)
+with open(own.parent / "runs", "a") as runs:
+    print(os.environ["RANK"], file=runs)
+saver = rover_kf.DirectoryCheckpointer(replicated=True)
+saver.restore(own / "begin")
+(own / "out").mkdir(exist_ok=True)
+(own / "out" / f"of rank {os.environ['RANK']}").write_text("not alike")
+saver.save(1, own / "out")
+saver.close()
+"""
+
+ALONE = """
+import os, pathlib, sys
+import torch
+import rover_kf
+own = pathlib.Path(sys.argv[1])
+own.mkdir(exist_ok=True)
+with open(own / "runs", "a") as runs:
+    print(os.environ["RANK"], file=runs)
+saver, state = rover_kf.Checkpointer(), {"w": torch.zeros(2)}
+saver.restore(state)
+if os.environ["RANK"] == "0":
+    saver.save(1, state)
+saver.close()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("script", "policy", "why"),
+    [
+        (UNLIKE, "ExitCode", "rank 1 are not those of rank 0"),
+        (UNLIKE, "OnFailure", "rank 1 are not those of rank 0"),
+        (ALONE, "ExitCode", "ranks [1] have not saved it"),
+    ],
+    ids=["unlike", "unlike-in-place", "alone"],
+)
+def test_a_state_that_never_comes_to_storage_fails_the_job_once(tmp_path, script, policy, why):
+    """Ranks save what is not alike as if it were, or one rank saves alone: after ten minutes the
+    pod was tried again, and trained from its beginning, for ever."""
+    (tmp_path / "train.py").write_text(script)
+    kept = {"checkpoint.arena": "16Mi", "checkpoint.path": str(tmp_path / "kept")}
+    job = make_job(workers=1, policy=kept)
+    job["spec"]["nprocPerNode"] = "2"
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = policy
+    ranks = tmp_path / "ranks"
+    trainer_of(job)["command"] = ["torchrun", str(tmp_path / "train.py"), str(ranks)]
+    places = {"state": str(tmp_path / "state"), "history": f"sqlite:///{tmp_path}/history.db"}
+    with RoverClient.at("embedded", **places) as rover:
+        key = rover.submit(yaml.safe_dump(job)).key
+        eventually(lambda: rover.get(key).finished, within=200, every=0.2, what="the job's end")
+        assert rover.get(key).phase == "Failed"
+
+        def verdicts() -> list[str]:
+            events = rover.cluster.list_events(key)
+            return [one.message for one in events if one.reason == names.EVENT_JOB_FAILED]
+
+        (verdict,) = eventually(verdicts, what="the Event")
+        assert verdict.startswith("step 1 does not come to storage: ")
+        assert why in verdict
+    assert sorted((ranks / "runs").read_text().split()) == ["0", "1"]
+
+
 SAVING = """
 import sys
 import torch

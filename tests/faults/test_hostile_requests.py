@@ -49,6 +49,7 @@ POSTED = {
     names.PATH_COMMIT_WAIT: "WaitRequest", names.PATH_REPLICATE: "ReplicateRequest",
     names.PATH_REPLICATED: "Replicated", names.PATH_COMMIT_NAMED: "NamedRequest",
     names.PATH_COMMIT_GIVEN_UP: "GivenUp", names.PATH_PARITY_MADE: "ParityMade",
+    names.PATH_COMMIT_LEFT: "Left",
     names.PATH_REPLICA_DIGEST: "ReplicaDigest", names.PATH_EVENTS: "Event",
     names.PATH_STATE: "CoordinatorState", names.PATH_SCALE: "ScaleRequest",
     names.PATH_ABSENT: "AbsentRequest", names.PATH_PODS: "PodAddresses",

@@ -8,7 +8,9 @@ import pytest
 from simulated_job import SimulatedJob, SimulatedLauncher
 
 from rover_kf import errors
-from rover_kf.api.membership import Failure, FinishRequest, WatchRequest
+from rover_kf.api import names
+from rover_kf.api.membership import Failure, FinishRequest, JoinReply, JoinRequest, WatchRequest
+from rover_kf.elastic import memory
 from rover_kf.elastic.effects import Answer, Closed, Effect, Formed, Tell
 from rover_kf.elastic.limits import Limits
 from rover_kf.elastic.rendezvous import Rendezvous
@@ -189,7 +191,29 @@ def test_an_adopted_round_is_told():
     for ticket, member in enumerate(world.members):
         asked = WatchRequest(member.pod, member.incarnation, 1, world=world)
         told += new.watch(asked, ticket, job.now)
-    assert [effect for effect in told if isinstance(effect, Formed)] == [Formed(world)]
+    assert [effect for effect in told if isinstance(effect, Formed)] == [
+        Formed(world, adopted=True)
+    ]
+
+
+def test_a_job_that_has_ended_well_for_nothing_has_failed():
+    """Its state never comes to storage: who joins again hears the verdict, and so does who goes on
+    from this coordinator's memory."""
+    job = make(1)
+    job.launchers[0].start()
+    run(job, 1)
+    rendezvous, member = job.rendezvous, job.launchers[0].member
+    assert rendezvous.condemn("too early", job.now) == ()
+    rendezvous.finish(FinishRequest(member.pod, member.incarnation, 1), 7, job.now)
+    assert rendezvous.world.closed == Closed(0, "")
+    before = memory.mark(rendezvous)
+    told = rendezvous.condemn("for nothing", job.now)
+    assert Closed(1, "for nothing") in told
+    assert Tell(names.EVENT_JOB_FAILED, "for nothing", warning=True) in told
+    assert memory.mark(rendezvous) != before
+    again = rendezvous.join(JoinRequest(member, "host", 1, 1), 8, job.now)
+    assert again == (Answer(8, JoinReply("closed", None, 1, "for nothing")),)
+    assert rendezvous.condemn("again", job.now) == ()
 
 
 def test_scale_is_bounded():

@@ -51,6 +51,8 @@ class Coordinator:
             raise errors.ClusterUnavailable("it has ended")
         if path == names.PATH_COMMIT_DURABLE:
             return await self._commits._committer.take(message)
+        if path == names.PATH_COMMIT_LEFT:
+            return Acknowledged()
         assert path == names.PATH_COMMIT_WAIT
         return Acknowledged(done=self._commits.durable_step == message.step)
 
