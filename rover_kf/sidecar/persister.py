@@ -205,7 +205,7 @@ class Persister:
                 )
             except errors.RoverError as error:
                 return Acknowledged(done=False, reason=str(error))
-            if reply.done or time.monotonic() >= deadline:
+            if reply.done or reply.hopeless or time.monotonic() >= deadline:
                 return reply
 
     async def _is_durable_anyway(self, step: int, refused: str) -> Acknowledged:

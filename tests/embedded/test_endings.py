@@ -82,6 +82,7 @@ saver.restore(own / "begin")
 (own / "out").mkdir(exist_ok=True)
 (own / "out" / f"of rank {os.environ['RANK']}").write_text("not alike")
 saver.save(1, own / "out")
+assert not saver.wait(1)  # long before the ten minutes that a step may take to be durable
 saver.close()
 """
 
