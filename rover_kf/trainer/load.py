@@ -26,6 +26,7 @@ from rover_kf.trainer import layouts, module_versions
 from rover_kf.trainer.compiled import own_names
 from rover_kf.trainer.copies import Copies
 from rover_kf.trainer.forms import check_lacking, check_replaceable, check_shape, converts, fitting
+from rover_kf.trainer.four_bit import take_beside
 from rover_kf.trainer.hands import Hands
 from rover_kf.trainer.layouts import Layout, laid
 from rover_kf.trainer.module_versions import Versions, with_versions
@@ -235,6 +236,8 @@ def _stateful(live: Any, target: Any, tree: Any, parts: _Parts, path: str) -> _P
 
     def place() -> Any:
         with mode(), fitting(target, path):
+            if isinstance(target, torch.nn.Module):
+                take_beside(given, target, path)
             target.load_state_dict(given)
         return live
 
