@@ -47,7 +47,7 @@ from rover_kf.sidecar.seal_account import SealAccount
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
 from rover_kf.sidecar.unstorable import Unstorable
-from rover_kf.sidecar.web import read, reply
+from rover_kf.sidecar.web import packed, read, reply
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Commits:
         self._verdicts = ReplicaVerdicts(settings.checkpoint_check_every, story)
         kept = PlanFile(settings.home, settings.pod_uid)
         self._common = CommonStep(self._choose, self._begin_round, kept, self._warn, resolve)
-        self._poll = LongPoll()
+        self._poll, self._answering = LongPoll(), asyncio.Lock()
         self._committer = Committer(settings, story, storage, self._committed)
         self._unstorable = Unstorable(self._seals, self._committer)
 
@@ -183,7 +183,12 @@ class Commits:
         return reply(await self._committer.take(durable))
 
     async def _on_resolve(self, request: web.Request) -> web.Response:
-        return reply(await self._common.ask(await read(request, ResolveRequest)))
+        found = await self._common.ask(await read(request, ResolveRequest))
+        if len(found.holdings) <= 1:
+            return reply(found)
+        # A world of another size: all ranks are answered at once, each with the slots of all.
+        async with self._answering:
+            return await asyncio.to_thread(packed, request, found)
 
     async def _on_named(self, request: web.Request) -> web.Response:
         asked = await read(request, NamedRequest)

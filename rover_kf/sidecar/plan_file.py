@@ -11,18 +11,31 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
 
 from rover_kf.api import codec, names, shared_files
-from rover_kf.api.checkpoints import ResolveReply
+from rover_kf.api.checkpoints import Holding, Rebuild, ResolveReply
 from rover_kf.sidecar import pod_file
 
 _log = logging.getLogger(__name__)
 
 NAME = "common-step.json"
 
+T = TypeVar("T")
+
 Plan = Mapping[int, ResolveReply]
 """Each rank's answer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Answer:
+    """A rank's, with places in the file's lists for what hundreds of ranks' answers have alike."""
+
+    reply: ResolveReply
+    holdings: tuple[int, ...]
+    others: tuple[int, ...]
+    rebuilds: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,13 +44,52 @@ class KeptPlan:
 
     pod_uid: str
     round: int
-    answers: dict[str, ResolveReply]
+    answers: dict[str, _Answer]
     """By rank."""
+    holdings: tuple[Holding, ...]
+    rebuilds: tuple[Rebuild, ...]
 
     @property
     def plan(self) -> Plan:
         """Each rank's answer."""
-        return {int(rank): answer for rank, answer in self.answers.items()}
+        return {
+            int(rank): dataclasses.replace(
+                answer.reply,
+                holdings=tuple(self.holdings[place] for place in answer.holdings),
+                others=tuple(self.holdings[place] for place in answer.others),
+                rebuilds=tuple(self.rebuilds[place] for place in answer.rebuilds),
+            )
+            for rank, answer in self.answers.items()
+        }
+
+
+class _List(Generic[T]):
+    """Each item once: the same object is in many answers."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, int] = {}
+        self.items: list[T] = []
+
+    def places(self, items: Sequence[T]) -> tuple[int, ...]:
+        """Where these are in the list from now on."""
+        for item in items:
+            if self._places.setdefault(id(item), len(self.items)) == len(self.items):
+                self.items.append(item)
+        return tuple(self._places[id(item)] for item in items)
+
+
+def _kept(pod_uid: str, number: int, plan: Plan) -> KeptPlan:
+    holdings, rebuilds = _List[Holding](), _List[Rebuild]()
+    answers = {
+        str(rank): _Answer(
+            dataclasses.replace(answer, holdings=(), others=(), rebuilds=()),
+            holdings.places(answer.holdings),
+            holdings.places(answer.others),
+            rebuilds.places(answer.rebuilds),
+        )
+        for rank, answer in plan.items()
+    }
+    return KeptPlan(pod_uid, number, answers, tuple(holdings.items), tuple(rebuilds.items))
 
 
 class PlanFile:
@@ -54,9 +106,8 @@ class PlanFile:
 
     def write(self, number: int, plan: Plan) -> None:
         """Keep the answers of a round; only the newest are."""
-        answers = {str(rank): answer for rank, answer in plan.items()}
         try:
-            shared_files.replace(self._path, codec.dumps(KeptPlan(self._pod_uid, number, answers)))
+            shared_files.replace(self._path, codec.dumps(_kept(self._pod_uid, number, plan)))
         except OSError as error:
             _log.warning("what round %d restores could not be kept: %s", number, error)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
@@ -85,6 +86,17 @@ class Gate(Protocol):
 def reply(message: object, status: int = 200) -> web.Response:
     """A message as the body."""
     return web.Response(body=codec.dumps(message), content_type="application/json", status=status)
+
+
+def packed(request: web.Request, message: object) -> web.Response:
+    """A long message as the body, compressed if who asks takes that, as sidecars do."""
+    if "deflate" not in request.headers.get("Accept-Encoding", ""):
+        return reply(message)
+    return web.Response(
+        body=zlib.compress(codec.dumps(message), 1),
+        content_type="application/json",
+        headers={"Content-Encoding": "deflate"},
+    )
 
 
 async def read(request: web.Request, kind: type[T]) -> T:
