@@ -259,9 +259,7 @@ def checked(tensor: torch.Tensor, path: str) -> torch.Tensor:
     """
     reason = ""
     if type(tensor) not in PLAIN:
-        lazy = torch.nn.parameter.is_lazy(tensor)
-        what = "pass a batch through its lazy module" if lazy else "pass its local or full tensor"
-        reason = f"of class {type(tensor).__name__}; {what}"
+        reason = f"of class {type(tensor).__name__}; {_instead_of(tensor)}"
     elif tensor.layout is not torch.strided or tensor.is_quantized:
         reason = f"of layout {tensor.layout}; pass it dense and not quantized"
     elif tensor.is_meta:
@@ -269,6 +267,20 @@ def checked(tensor: torch.Tensor, path: str) -> torch.Tensor:
     if reason:
         raise errors.UnsupportedState(f"state{path} is a tensor {reason}")
     return tensor.detach()
+
+
+def _instead_of(tensor: Any) -> str:
+    """What to do about a tensor that is more than its bytes."""
+    if torch.nn.parameter.is_lazy(tensor):
+        return "pass a batch through its lazy module"
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return "pass its local or full tensor"
+    inner = ", ".join(tensor.__tensor_flatten__()[0])
+    return (
+        f"its values are in {inner}; put an object in its owner's place whose state_dict gives "
+        "these and whose load_state_dict makes it anew of them, or leave out what the script loads "
+        "anyway (frozen weights beside adapters). bitsandbytes' optimizers keep plain tensors"
+    )
 
 
 def _name(tensor: torch.Tensor, path: str, tensors: dict[str, torch.Tensor]) -> str:

@@ -154,3 +154,31 @@ def test_an_optimizer_of_fsdps_version_1_is_refused(named):
         with pytest.raises(errors.UnsupportedState, match=r"'optimizer'.*rover_kf\.trainer\.dcp"):
             Recall().take_apart(state)
         Recall(replicated=False).take_apart(state)
+
+
+class _Packed(torch.Tensor):
+    """A tensor made of others, as torchao's moments of eight bits are."""
+
+    @staticmethod
+    def __new__(cls, codes, scale):
+        made = torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=scale.dtype)
+        made.codes, made.scale = codes, scale
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, *_):
+        return NotImplemented
+
+    def __tensor_flatten__(self):
+        return ["codes", "scale"], None
+
+
+def test_a_tensor_made_of_others_is_refused_with_what_to_do():
+    """It has no local or full one to pass: the advice for a ShardedTensor helps nobody."""
+    packed = _Packed(torch.zeros(4, dtype=torch.uint8), torch.ones(2))
+    with pytest.raises(errors.UnsupportedState) as refused:
+        Recall().take_apart({"moments": {"exp_avg": packed}})
+    said = str(refused.value)
+    assert said.startswith("state['moments']['exp_avg'] is a tensor of class _Packed; ")
+    assert "in codes, scale; put an object in its owner's place whose state_dict" in said
+    assert "local or full" not in said
