@@ -15,8 +15,10 @@ from collections.abc import Callable
 
 import torch
 
+from rover_kf.trainer import strides
 from rover_kf.trainer.hands import Hands
 from rover_kf.trainer.state import PLAIN, copyable
+from rover_kf.trainer.strides import Strides
 from rover_kf.trainer.transfer import BATCH_BYTES, copy, cuts
 from rover_kf.trainer.work import Work, one_torch_thread
 
@@ -42,13 +44,14 @@ class Copies:
         """Into the live state."""
         self._begun: list[Work] = []
 
-    def of(self, source: torch.Tensor) -> torch.Tensor:
+    def of(self, source: torch.Tensor, lies: Strides | None = None) -> torch.Tensor:
         """A tensor that will have the source's values after ``fill``.
 
         Args:
             source: contiguous, on the host; read until then.
+            lies: how it is to lie in memory; None: as the source does.
         """
-        copy = torch.empty_like(source)
+        copy = strides.empty(source, lies)
         self._fresh.append((copy, source))
         self._fresh_bytes += source.nbytes
         if self._fresh_bytes >= _AHEAD_BYTES:
@@ -134,7 +137,7 @@ def _pieces(pairs: list[Pair], batch_bytes: int) -> list[Callable[[], None]]:
 def _calls(pairs: list[Pair]) -> list[Callable[[], None]]:
     targets = [copyable(target) for target, _ in pairs]
     sources = [copyable(source) for _, source in pairs]
-    parts = cuts(sources[0]) if len(pairs) == 1 else []
+    parts = cuts(sources[0]) if len(pairs) == 1 and targets[0].is_contiguous() else []
     if not parts:
         return [functools.partial(copy, targets, sources)]
     there, here = targets[0].view(-1), sources[0].view(-1)

@@ -22,7 +22,7 @@ from rover_kf import errors
 from rover_kf.checkpoint import plain
 from rover_kf.checkpoint.kinds import Piece
 from rover_kf.checkpoint.snapshot import STATE_KEY
-from rover_kf.trainer import layouts, module_versions
+from rover_kf.trainer import layouts, module_versions, strides
 from rover_kf.trainer.compiled import own_names
 from rover_kf.trainer.copies import Copies
 from rover_kf.trainer.forms import check_lacking, check_replaceable, check_shape, converts, fitting
@@ -33,6 +33,7 @@ from rover_kf.trainer.module_versions import Versions, with_versions
 from rover_kf.trainer.parameter_numbers import found_sooner
 from rover_kf.trainer.shards import NONE, Shard, Shards
 from rover_kf.trainer.state import copyable, is_stateful, unwrap
+from rover_kf.trainer.strides import Strides
 
 _Placing = Callable[[], Any]
 """Gives the value that stands in the live one's place from now on: the live one where it can."""
@@ -53,6 +54,8 @@ class _Parts:
     """Of modules, by the paths of the objects that have them."""
     layouts: Mapping[str, Layout]
     """Of DTensors that the live state may have none of."""
+    strides: Mapping[str, Strides]
+    """Of tensors that did not lie row by row."""
     copies: Copies
 
     def view(self, name: str) -> torch.Tensor:
@@ -69,7 +72,7 @@ class _Parts:
             shard, part = laid(name, layout, part, kept, self.shards)
             kept = kept or shard.piece
         if shard is None:
-            return self.copies.of(part)
+            return self.copies.of(part, self.strides.get(name))
         if shard.mesh.device_type != "cpu":
             return shard.join(name, part, kept)  # which copies it to the device
         return shard.join(name, self.copies.of(part), kept)
@@ -110,7 +113,8 @@ class Loading:
             raise errors.TornSnapshot(f"a snapshot without a state: {cause!r}") from cause
         self._copies = Copies(hands)
         versions, found = module_versions.read(metadata), layouts.read(metadata)
-        parts = _Parts(tensors, shards, pieces, versions, found, self._copies)
+        lies = strides.read(metadata)
+        parts = _Parts(tensors, shards, pieces, versions, found, lies, self._copies)
         try:
             with _for_all_modes():
                 self._place = _dict(state, tree, parts, "")

@@ -21,7 +21,7 @@ from rover_kf.checkpoint import kinds, plain, snapshot
 from rover_kf.checkpoint.begins import by_begin
 from rover_kf.checkpoint.snapshot import STATE_KEY, Entry
 from rover_kf.checkpoint.split import common_of
-from rover_kf.trainer import compiled, layouts, module_versions, scattered, shards
+from rover_kf.trainer import compiled, layouts, module_versions, scattered, shards, strides
 from rover_kf.trainer.module_versions import Versions
 from rover_kf.trainer.shards import Shard, Shards
 
@@ -156,6 +156,7 @@ class _Apart:
         self._laid: dict[str, Shard] = {}
         """DTensors that a new process has none of."""
         self._versions: dict[str, Versions] = {}
+        self._strides: dict[str, strides.Strides] = {}
 
     def take(self, state: Mapping[str, object]) -> Parts:
         """All of it."""
@@ -175,6 +176,8 @@ class _Apart:
             metadata[layouts.KEY] = layouts.to_text(self._laid)
         if self._versions:
             metadata[module_versions.KEY] = module_versions.to_text(self._versions)
+        if self._strides:
+            metadata[strides.KEY] = strides.to_text(self._strides)
         found = Shards(self._exact, by_begin(self._parameters))
         return Parts(self._tensors, metadata, found, ranks=ranks, left=left)
 
@@ -214,6 +217,9 @@ class _Apart:
                 self._laid[name] = shard
         elif not (shared and self._replicated) or (parameter is not None and value.ndim):
             self._own.add(name)  # of a parameter in pieces it is about the piece that is here
+        lies = strides.of(value) if shard is None else None
+        if lies is not None:
+            self._strides[name] = lies
         return {"T": name}
 
     def _parameter_of(self, name: str) -> Shard | None:
