@@ -31,9 +31,10 @@ from rover_kf.checkpoint.snapshot import Placed
 from rover_kf.inspection import safetensors_file
 from rover_kf.inspection.values import replaced
 from rover_kf.inspection.whole_state import WholeState
-from rover_kf.trainer import module_versions, planned
+from rover_kf.trainer import module_versions, planned, strides
 from rover_kf.trainer.module_versions import Versions
 from rover_kf.trainer.state import SUB_BYTE, dtype_of
+from rover_kf.trainer.strides import Strides
 
 
 def write_file(state: WholeState, path: pathlib.Path) -> None:
@@ -158,8 +159,10 @@ def _live(state: WholeState, folder: pathlib.Path) -> Iterator[dict[Any, Any]]:
     with tempfile.TemporaryFile(dir=folder) as scratch:
         safetensors_file.fill(state, scratch.fileno())
         mapping = mmap.mmap(scratch.fileno(), state.made.length, access=mmap.ACCESS_COPY)
-        tensors = state.content.tensors
-        yield replaced(state.tree(), lambda name: _tensor(mapping, tensors[name]))
+        tensors, lies = state.content.tensors, strides.read(state.content.metadata)
+        yield replaced(
+            state.tree(), lambda name: _lying(_tensor(mapping, tensors[name]), lies.get(name))
+        )
 
 
 def _tensor(mapping: mmap.mmap, place: Placed) -> torch.Tensor:
@@ -170,3 +173,7 @@ def _tensor(mapping: mmap.mmap, place: Placed) -> torch.Tensor:
     size = place.end - place.begin
     flat = torch.frombuffer(mapping, dtype=torch.uint8, count=size, offset=place.begin)
     return flat.view(dtype).view(shape)
+
+
+def _lying(tensor: torch.Tensor, lies: Strides | None) -> torch.Tensor:
+    return tensor if lies is None else strides.empty(tensor, lies).copy_(tensor)

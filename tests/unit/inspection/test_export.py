@@ -100,6 +100,23 @@ def test_modules_of_torchs_file_have_their_versions(tmp_path, call):
     net.load_state_dict(found)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_tensors_of_torchs_file_lie_as_they_lay(tmp_path, call, ranks):
+    """A fused optimizer that is given moments in another order than its weights reads others'."""
+    net = torch.nn.Conv2d(16, 300, 3).to(memory_format=torch.channels_last)
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+    net(torch.ones(1, 16, 4, 4)).sum().backward()
+    optimizer.step()
+    states = [{"net": net, "optimizer": optimizer} for _ in range(ranks)]
+    folder = stored_states.store(DirectoryStorage(tmp_path / "job"), 1, states)
+    out = tmp_path / "state.pt"
+    assert call("export", folder.location, out, "--format", "torch")[0] == 0
+    found = torch.load(out, weights_only=True)["optimizer"]["state"][0]["exp_avg"]
+    wanted = optimizer.state_dict()["state"][0]["exp_avg"]
+    assert torch.equal(found, wanted)
+    assert found.stride() == wanted.stride()
+
+
 def test_a_schedule_is_exported_as_it_was_saved(tmp_path, call):
     """MultiStepLR counts its milestones in a Counter, whose methods it calls."""
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
