@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import Wanted
@@ -37,37 +38,52 @@ class Assembly:
     """Whether it has parts of tensors only: the other ranks hold the rest."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Gift:
+class _Gift(NamedTuple):
     """What a source gives of a tensor."""
 
     source: int
-    lying: Lying
+    number: int
+    """Of the sources that give some of it: where it begins there the tensor's goal tells."""
+    there: Box
     box: Box
+
+
+class _Course(NamedTuple):
+    """What is needed, and who gives it, of tensors that are cut alike: there may be thousands."""
+
+    box: Box
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    missing: tuple[Box, ...]
+    gifts: tuple[_Gift, ...] = ()
+    givers: int = 0
+
+    def after(self, source: int, there: Box) -> _Course:
+        """Have a source give what is still missing: each element comes once."""
+        rest: list[Box] = []
+        gifts: list[_Gift] = []
+        for box in self.missing:
+            common = box.overlap(there)
+            if common is None:
+                rest.append(box)
+            else:
+                gifts.append(_Gift(source, self.givers, there, common))
+                rest.extend(_without(box, common))
+        if not gifts:
+            return self
+        return self._replace(
+            missing=tuple(rest), gifts=(*self.gifts, *gifts), givers=self.givers + 1
+        )
 
 
 @dataclasses.dataclass(slots=True)
 class _Goal:
-    """What is needed of a tensor, and who gives it."""
+    """Of one tensor."""
 
     entry: Entry
-    box: Box
-    shape: tuple[int, ...]
-    """Of the whole tensor."""
-    missing: list[Box]
-    gifts: list[_Gift]
-
-    def take(self, source: int, lying: Lying) -> None:
-        """Have a source give what is still missing: each element comes once."""
-        rest: list[Box] = []
-        for box in self.missing:
-            common = box.overlap(lying.box)
-            if common is None:
-                rest.append(box)
-            else:
-                self.gifts.append(_Gift(source, lying, common))
-                rest.extend(_without(box, common))
-        self.missing = rest
+    course: _Course
+    begins: tuple[int, ...] = ()
+    """Where it begins in each source that gives some of it."""
 
     def check(self) -> None:
         """Refuse to do without a part.
@@ -75,10 +91,10 @@ class _Goal:
         Raises:
             CheckpointError: nobody gives it.
         """
-        if self.missing:
+        for missing in self.course.missing:
             raise errors.CheckpointError(
-                f"nobody holds {self.entry.name} from {self.missing[0].offsets} on, "
-                f"{self.missing[0].sizes} of {self.shape}: a rank's state is missing"
+                f"nobody holds {self.entry.name} from {missing.offsets} on, {missing.sizes} of "
+                f"{self.course.shape}: a rank's state is missing"
             )
 
 
@@ -106,6 +122,9 @@ class Assembler:
         self._wishes, self._ranks, self._same_place = wishes, ranks, same_place
         self._goals: dict[str, _Goal] = {}
         self._own: _Own | None = None
+        self._begun: dict[tuple[Box, tuple[int, ...]], _Course] = {}
+        self._turns: dict[tuple[int, Box], tuple[_Course, _Course]] = {}
+        """What becomes of a course, here by its identity, where the present source holds a box."""
 
     def add(self, source: int, head: Snapshot, kinds: Kinds) -> None:
         """Tell of the next source; of several that hold the same part the first one gives it.
@@ -125,27 +144,36 @@ class Assembler:
         for place in head.tensors.values():
             if is_own or place.entry.name not in kinds.own:
                 self._take(source, place, kinds)
+        self._turns.clear()
 
     def _take(self, source: int, place: Placed, kinds: Kinds) -> None:
         entry, shape = place.entry, kinds.shape(place.entry)
         goal = self._goals.get(entry.name)
         if goal is None:
             goal = self._goals[entry.name] = self._goal(entry, shape, kinds)
-        elif (shape, entry.dtype) != (goal.shape, goal.entry.dtype):
+        elif (shape, entry.dtype) != (goal.course.shape, goal.entry.dtype):
+            known = f"{goal.entry.dtype} {goal.course.shape}"
             raise errors.CheckpointError(
-                f"{entry.name} was saved as {goal.entry.dtype} {goal.shape} by one rank and as "
-                f"{entry.dtype} {shape} by another"
+                f"{entry.name} was saved as {known} by one rank and as {entry.dtype} {shape} by "
+                "another"
             )
-        if goal.missing:
-            goal.take(source, Lying(place.begin, kinds.box(entry)))
+        if goal.course.missing:
+            course, there = goal.course, kinds.box(entry)
+            key = id(course), there
+            if key not in self._turns:
+                self._turns[key] = course, course.after(source, there)
+            goal.course = self._turns[key][1]
+            if goal.course is not course:
+                goal.begins += (place.begin,)
 
     def _goal(self, entry: Entry, shape: tuple[int, ...], kinds: Kinds) -> _Goal:
         box = self._wishes.box(entry.name, shape)
         if box is None:
             whole = Box((0,) * len(shape), shape)
             box = kinds.box(entry) if self._same_place else whole
-        missing = [] if box.is_empty else [box]
-        return _Goal(entry._replace(shape=box.sizes), box, shape, missing, [])
+        missing = () if box.is_empty else (box,)
+        course = self._begun.setdefault((box, shape), _Course(box, shape, missing))
+        return _Goal(entry._replace(shape=course.box.sizes), course)
 
     def made(self, sources: int) -> Assembly:
         """The plan, when so many sources have been told.
@@ -159,9 +187,8 @@ class Assembler:
             shared = [goal.entry for name, goal in goals.items() if name not in own.names]
             common = common_of(snapshot.in_order(shared))
             goals = {name: goal for name, goal in goals.items() if name in own.names}
-        pieces = {
-            n: Piece(g.shape, g.box.offsets) for n, g in goals.items() if g.box.sizes != g.shape
-        }
+        courses = ((name, goal.course) for name, goal in goals.items())
+        pieces = {n: Piece(c.shape, c.box.offsets) for n, c in courses if c.box.sizes != c.shape}
         ranks = 1 if pieces else self._ranks
         told = Kinds(own.names, pieces, ranks=ranks, common=common, complete=bool(pieces))
         metadata = {**own.metadata, KEY: told.to_text()}
@@ -172,9 +199,10 @@ class Assembler:
         for place in layout.placed:
             goal = goals[place.entry.name]
             goal.check()
-            for gift in goal.gifts:
-                here = Lying(place.begin, goal.box)
-                copies[gift.source] += runs(gift.box, gift.lying, here, goal.entry.width)
+            here = Lying(place.begin, goal.course.box)
+            for gift in goal.course.gifts:
+                there = Lying(goal.begins[gift.number], gift.there)
+                copies[gift.source] += runs(gift.box, there, here, goal.entry.width)
         ordered = (tuple(sorted(found, key=lambda copy: copy.begin)) for found in copies)
         return Assembly(head, layout.length, tuple(ordered), bool(pieces))
 

@@ -18,7 +18,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rover_kf import errors
 from rover_kf.checkpoint.snapshot import UNREADABLE, Entry, Snapshot
@@ -119,9 +121,10 @@ def kinds_of(snapshot: Snapshot) -> Kinds:
     try:
         parsed = json.loads(text)
         own = frozenset(str(name) for name in parsed["own"])
+        shared: dict[Piece, Piece] = {}  # of tens of thousands many are cut alike
         pieces = {
-            str(name): Piece(tuple(map(int, shape)), tuple(map(int, offsets)), int(copy))
-            for name, (shape, offsets, copy) in parsed["pieces"].items()
+            sys.intern(name): shared.setdefault(piece, piece)
+            for name, piece in ((str(n), _piece(told)) for n, told in parsed["pieces"].items())
         }
         alike = bool(parsed.get("alike", True))
         ranks, common = int(parsed.get("ranks", 1)), int(parsed.get("common", 0))
@@ -131,6 +134,11 @@ def kinds_of(snapshot: Snapshot) -> Kinds:
     for name, piece in pieces.items():
         _check(name, piece, snapshot)
     return Kinds(own, pieces, alike, ranks, common, complete)
+
+
+def _piece(told: Sequence[Any]) -> Piece:
+    shape, offsets, copy = told
+    return Piece(tuple(map(int, shape)), tuple(map(int, offsets)), int(copy))
 
 
 def _check(name: str, piece: Piece, snapshot: Snapshot) -> None:

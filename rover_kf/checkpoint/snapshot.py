@@ -20,6 +20,7 @@ import itertools
 import json
 import math
 import operator
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -239,14 +240,15 @@ def _compact(tree: Any) -> str:
 def _placed(listing: Mapping[str, Any], types: Mapping[str, Any], begin: int) -> list[Placed]:
     """The tensors of a header; column by column, since a restore waits for thousands of them."""
     items = listing.values()
-    shapes = [tuple(item["shape"]) for item in items]
+    shared: dict[Any, Any] = {}  # of tens of thousands many are alike, in type and shape
+    shapes = [shared.setdefault(shape, shape) for shape in (tuple(i["shape"]) for i in items)]
     begins, ends = [], []
     for item in items:
         first, last = item["data_offsets"]
         begins.append(begin + first)
         ends.append(begin + last)
     _check_whole_numbers(shapes, begins, ends)
-    dtypes = [item["dtype"] for item in items]
+    dtypes = [shared.setdefault(item["dtype"], item["dtype"]) for item in items]
     widths = [WIDTHS[dtype] for dtype in dtypes]
     if types:
         for index, name in enumerate(listing):
@@ -255,7 +257,8 @@ def _placed(listing: Mapping[str, Any], types: Mapping[str, Any], begin: int) ->
                 dtypes[index], widths[index] = str(kind), int(width)
                 shapes[index] = tuple(map(operator.index, shape))
     _check_shapes(listing, shapes, widths, zip(begins, ends, strict=True))
-    return list(map(Placed, map(Entry, listing, dtypes, shapes, widths), begins, ends))
+    names = map(sys.intern, listing)  # other files have the same
+    return list(map(Placed, map(Entry, names, dtypes, shapes, widths), begins, ends))
 
 
 def _check_whole_numbers(shapes: list[tuple[Any, ...]], *places: list[Any]) -> None:

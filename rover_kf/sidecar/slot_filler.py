@@ -119,7 +119,8 @@ class SlotFiller:
         with self._heads.reading():
             async for index, head in self._heads.of_all(sources):
                 await asyncio.to_thread(assembler.add, index, head.snapshot, head.kinds)
-        return await asyncio.to_thread(assembler.made, len(sources))
+        async with self._turn:  # a plan takes as much again while it is made
+            return await asyncio.to_thread(assembler.made, len(sources))
 
     async def _is_all(self, source: Source, wishes: Wishes) -> bool:
         """Whether a rank needs no more than its own; looked at for one at a time, for the room."""

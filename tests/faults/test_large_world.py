@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import bare_trainer
 import checkpoint_pod
 import numpy as np
+import pytest
 from sidecar_pods import SidecarPod, ended, job_folder
 from tests_support import eventually
 
@@ -26,9 +27,8 @@ from rover_kf.checkpoint.manifest import Manifest, RankFile
 from rover_kf.checkpoint.snapshot import Entry
 from rover_kf.injection.sizing import SIDECAR_MEMORY
 
-SAVED, POD = 64, 8
-"""Ranks of the world that saved, and of the pod that starts anew: all of its world."""
-TENSORS = tuple(f"optimizer.layers.{n // 9}.attention.weight.{n % 9}.exp_avg" for n in range(700))
+POD = 8
+"""Ranks of the pod that starts anew: all of its world."""
 SHAPE = (512, 8)
 
 
@@ -38,27 +38,33 @@ def _rows(rank: int, world_size: int) -> tuple[int, int]:
     return rank * each, (rank + 1) * each
 
 
-def _store(top: pathlib.Path) -> None:
+def _names(count: int) -> tuple[str, ...]:
+    return tuple(
+        f"optimizer.layers.{n // 9}.attention.weight.{n % 9}.exp_avg" for n in range(count)
+    )
+
+
+def _store(top: pathlib.Path, saved: int, tensors: Sequence[str]) -> None:
     storage = DirectoryStorage(top / "demo", Files())
     folder, files = storage.folder(5, 1), list[RankFile]()
-    for rank in range(SAVED):
-        begin, end = _rows(rank, SAVED)
-        entries = [Entry(name, "U8", (end - begin, SHAPE[1]), 1) for name in TENSORS]
-        pieces = {name: Piece(SHAPE, (begin, 0)) for name in TENSORS}
+    for rank in range(saved):
+        begin, end = _rows(rank, saved)
+        entries = [Entry(name, "U8", (end - begin, SHAPE[1]), 1) for name in tensors]
+        pieces = {name: Piece(SHAPE, (begin, 0)) for name in tensors}
         metadata = {KEY: Kinds(pieces=pieces).to_text(), "rover.state": "{}"}
         layout = snapshot.plan(entries, metadata)
         head = snapshot.header(layout, metadata)
         slot = memoryview(head + bytes([rank]) * (layout.length - len(head)))
-        share = split.share(snapshot.read(slot), rank, SAVED)
+        share = split.share(snapshot.read(slot), rank, saved)
         parts = [memoryview(share.header), *(slot[a:b] for a, b in share.ranges)]
         files.append(storage.write_rank(folder, rank, parts, share.length))
-    storage.write_manifest(Manifest(5, 1, SAVED, replicated=False, files=tuple(files), pieces=True))
+    storage.write_manifest(Manifest(5, 1, saved, replicated=False, files=tuple(files), pieces=True))
 
 
-def _restored(pod: checkpoint_pod.Pod, rank: int) -> bytes:
+def _restored(pod: checkpoint_pod.Pod, rank: int, tensors: tuple[str, ...]) -> bytes:
     """The snapshot that a training process of the pod is given."""
     begin, end = _rows(rank, POD)
-    wanted = Wanted(SHAPE, (begin, 0), (end - begin, SHAPE[1]), TENSORS)
+    wanted = Wanted(SHAPE, (begin, 0), (end - begin, SHAPE[1]), tensors)
     reply = bare_trainer.Trainer(pod, rank, POD, rank).restore(1, (wanted,))
     assert (reply.step, reply.source) == (5, "storage")
     return pathlib.Path(reply.path).read_bytes()[: reply.snapshot_bytes]
@@ -89,10 +95,12 @@ def _most_memory(pid: int, works: Sequence[concurrent.futures.Future[object]]) -
     return most
 
 
-def test_a_restore_from_many_ranks_fits_into_a_sidecar(tmp_path):
-    """Each of a pod's eight ranks has to know what all of 64 held: beyond its limit the sidecar
+@pytest.mark.parametrize(("saved", "count"), [(64, 700), (16, 5000)])
+def test_a_restore_from_many_ranks_fits_into_a_sidecar(tmp_path, saved, count):
+    """Each of a pod's eight ranks has to know what all of them held: beyond its limit the sidecar
     would be killed in each attempt, and the job never start again."""
-    _store(tmp_path / "storage")
+    tensors = _names(count)
+    _store(tmp_path / "storage", saved, tensors)
     with (
         checkpoint_pod.pods(tmp_path, 1, storage=tmp_path / "storage", arena_bytes=1 << 30) as (
             pod,
@@ -100,15 +108,15 @@ def test_a_restore_from_many_ranks_fits_into_a_sidecar(tmp_path):
         concurrent.futures.ThreadPoolExecutor(POD) as asking,
     ):
         assert pod.process is not None
-        ranks = [asking.submit(_restored, pod, rank) for rank in range(POD)]
+        ranks = [asking.submit(_restored, pod, rank, tensors) for rank in range(POD)]
         most = _most_memory(pod.process.pid, ranks)
         for rank, data in enumerate(rank.result() for rank in ranks):
             found = snapshot.read(data)
             begin, end = _rows(rank, POD)
-            expected = np.repeat(np.arange(begin, end) // (SHAPE[0] // SAVED), SHAPE[1])
+            expected = np.repeat(np.arange(begin, end) // (SHAPE[0] // saved), SHAPE[1])
             for place in found.tensors.values():
                 assert data[place.begin : place.end] == expected.astype(np.uint8).tobytes()
-            assert found.tensors.keys() == set(TENSORS)
+            assert found.tensors.keys() == set(tensors)
     assert most < SIDECAR_MEMORY
 
 
