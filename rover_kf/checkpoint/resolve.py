@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import Holding, Rebuild, ResolveReply, ResolveRequest
-from rover_kf.checkpoint import rebuilding
+from rover_kf.checkpoint import rank_list, rebuilding
 
 Key = tuple[int, int]
 """Step, round."""
@@ -168,9 +168,9 @@ def _incomplete(holdings: Sequence[Holding], world_size: int) -> errors.Checkpoi
     held = {h.rank for h in holdings if (h.step, h.round, h.world_size) == key}
     lacking = sorted(set(range(newest.world_size)) - held)
     return errors.CheckpointError(
-        f"step {newest.step} lacks ranks {lacking} of {newest.world_size}: they were lost with "
-        "their pods and those that kept replicas, and no checkpoint is on storage. Start the job "
-        "anew, with checkpoint.path set so that it can go back to storage"
+        f"step {newest.step} lacks ranks {rank_list.shown(lacking)} of {newest.world_size}: they "
+        "were lost with their pods and those that kept replicas, and no checkpoint is on storage. "
+        "Start the job anew, with checkpoint.path set so that it can go back to storage"
     )
 
 

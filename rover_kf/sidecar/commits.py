@@ -30,7 +30,7 @@ from rover_kf.api.checkpoints import (
 )
 from rover_kf.api.replica_checks import SealTaken
 from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint import commit
+from rover_kf.checkpoint import commit, rank_list
 from rover_kf.checkpoint.resolve import newest_in_memory
 from rover_kf.checkpoint.storage import StoredCheckpoints
 from rover_kf.sidecar import first_look, newest_stored
@@ -173,8 +173,9 @@ class Commits:
             self._poll.notify()
         if idle := self._savers.idle(sealed, time.monotonic()):
             self._warn(
-                f"rank {sealed.rank} saves, and of {sealed.world_size} ranks {list(idle)} never: "
-                "only what every rank saves comes to storage; call save, or step, on every rank"
+                f"rank {sealed.rank} saves, and of {sealed.world_size} ranks "
+                f"{rank_list.shown(idle)} never: only what every rank saves comes to storage; call "
+                "save, or step, on every rank"
             )
         return reply(SealTaken(check=self._verdicts.is_due(sealed)))
 
@@ -232,7 +233,7 @@ class Commits:
             return reply(Acknowledged())
         why = f"step {wanted.step} is not durable yet; the newest is {self.durable_step}"
         if lacking := self._seals.lacking(wanted.step):
-            why += f"; ranks {list(lacking)} have not saved it: every rank has to"
+            why += f"; ranks {rank_list.shown(lacking)} have not saved it: every rank has to"
         if unlike := self._committer.unlike:
             why += f"; {unlike}"
         never = self._unstorable.why(wanted.step)

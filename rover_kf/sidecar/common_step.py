@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import ResolveReply, ResolveRequest
+from rover_kf.checkpoint import rank_list
 from rover_kf.sidecar.plan_file import Plan, PlanFile
 
 _log = logging.getLogger(__name__)
@@ -115,14 +116,14 @@ class CommonStep:
             if self._warned_of < asked.round:
                 self._warned_of = asked.round
                 self._warn(
-                    f"ranks {missing} of round {asked.round} have not called restore in {first:g} "
-                    f"s; the others wait for {whole:g} s in all"
+                    f"ranks {rank_list.shown(missing)} of round {asked.round} have not called "
+                    f"restore in {first:g} s; the others wait for {whole:g} s in all"
                 )
             missing = await self._missing(plan, asked, whole - first)
         if missing:
             raise errors.CheckpointError(
-                f"ranks {missing} of round {asked.round} did not ask for a checkpoint in "
-                f"{whole:g} s; every rank has to call restore"
+                f"ranks {rank_list.shown(missing)} of round {asked.round} did not ask for a "
+                f"checkpoint in {whole:g} s; every rank has to call restore"
             )
         # All have asked: a checkpoint on storage is read to the last byte, which may take long.
         return await asyncio.shield(plan)

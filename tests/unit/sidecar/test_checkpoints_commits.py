@@ -39,6 +39,7 @@ from rover_kf.sidecar.commits import RESOLVE, Commits
 from rover_kf.sidecar.common_step import Patience
 from rover_kf.sidecar.peers import SidecarPeers
 from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.story import LONGEST_MESSAGE
 from rover_kf.sidecar.web import application
 
 
@@ -578,6 +579,27 @@ def test_ranks_that_have_not_saved_a_step_are_named(tmp_path):
                 wanted = WaitRequest(step, "durable", 0.0)
                 reply = await coordinator.ask(names.PATH_COMMIT_WAIT, wanted)
                 assert ("ranks [1] have not saved it" in reply.reason) is is_lacking
+
+    asyncio.run(scene())
+
+
+def test_what_to_do_is_told_behind_hundreds_of_ranks(tmp_path):
+    """An Event is cut at a thousand characters; 511 ranks take more."""
+
+    async def scene() -> None:
+        path = str(tmp_path / "pvc")
+        async with Coordinator(
+            tmp_path, resolve=Patience(0.1, 0.05), checkpoint_path=path
+        ) as coordinator:
+            sealed = dataclasses.replace(_saved(0, 1, 1), world_size=512)
+            await coordinator.ask(names.PATH_COMMIT_SEALED, sealed)
+            reply = await coordinator.ask(names.PATH_COMMIT_WAIT, WaitRequest(1, "durable", 0.0))
+            assert reply.reason.endswith("ranks [1 to 511] have not saved it: every rank has to")
+            refused = await coordinator.resolve(3, HELD, world=512)
+            assert refused["message"].startswith("ranks [0 to 2, 4 to 511] of round 1 did not ask")
+            ((_, message, _),) = coordinator.story.lines
+            assert message.endswith("the others wait for 0.1 s in all")
+            assert len(message) < LONGEST_MESSAGE
 
     asyncio.run(scene())
 
