@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
+import time
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -26,7 +29,8 @@ from rover_kf.sidecar.web import read, reply
 _log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 30.0
-"""How long the first rank that reports waits for the last one."""
+"""After the newest report the others are not waited for. A pod sums its ranks' slots in turn, a few
+gigabytes a second: of eight large ones the last is done a minute after the first."""
 _MOST_OPEN = 4
 """Steps that are compared at one time; beyond it the oldest is given up."""
 _MOST_TOLD = 16
@@ -40,6 +44,8 @@ Key = tuple[int, int]
 class _Check:
     """One step."""
 
+    heard: float
+    """When the newest report came."""
     digests: dict[int, ReplicaDigest] = dataclasses.field(default_factory=dict)
     division: Division | None = None
     """None: not all have reported, and it is still waited for them."""
@@ -62,13 +68,20 @@ class ReplicaVerdicts:
     Args:
         every: saves from one check to the next; 0: none is made.
         story: where ranks that differ are told.
-        patience_seconds: how long a rank's report waits for the others'.
+        patience_seconds: how long after a rank's report another one may come.
+        clock: monotonic seconds.
     """
 
     def __init__(
-        self, every: int, story: Story, *, patience_seconds: float = _PATIENCE_SECONDS
+        self,
+        every: int,
+        story: Story,
+        *,
+        patience_seconds: float = _PATIENCE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._every, self._story, self._patience = every, story, patience_seconds
+        self._clock = clock
         self._poll = LongPoll()
         self._newest: Key = (0, 0)
         self._saves = 0
@@ -115,16 +128,21 @@ class ReplicaVerdicts:
             return reply(DigestTaken())
         check = self._opened(key)
         if check.division is None:
-            check.digests[told.rank] = told
+            check.digests[told.rank], check.heard = told, self._clock()
         if check.ranks >= told.world_size:
             self._divide(key, check)
             self._poll.notify()
-        if await self._poll.answer(lambda: check.division, self._patience) is None:
-            self._divide(key, check)  # Those who have reported are compared.
+
+        def settled() -> Division | None:
+            if self._clock() - check.heard >= self._patience:
+                self._divide(key, check)  # Those who have reported are compared.
+            return check.division
+
+        await self._poll.answer(settled, math.inf)
         return reply(DigestTaken(listing_wanted=told.rank in check.wanted))
 
     def _opened(self, key: Key) -> _Check:
-        check = self._open.setdefault(key, _Check())
+        check = self._open.setdefault(key, _Check(self._clock()))
         while len(self._open) > _MOST_OPEN:
             del self._open[min(self._open)]
         return check

@@ -105,7 +105,7 @@ def test_states_that_need_not_be_alike_are_not_compared(tmp_path):
 
 
 PATIENCE_SECONDS = 60.0
-"""Nobody waits for so long here."""
+"""By the coordinator's clock, which a test moves on."""
 
 
 class Coordinator:
@@ -113,7 +113,10 @@ class Coordinator:
 
     def __init__(self, every: int = 3) -> None:
         self.story = checkpoint_pod.Told()
-        self.verdicts = ReplicaVerdicts(every, self.story, patience_seconds=PATIENCE_SECONDS)
+        self.seconds = 0.0
+        self.verdicts = ReplicaVerdicts(
+            every, self.story, patience_seconds=PATIENCE_SECONDS, clock=lambda: self.seconds
+        )
         self._client: TestClient | None = None
 
     async def __aenter__(self):
@@ -140,17 +143,19 @@ class Coordinator:
         return await self._list(told, await asyncio.gather(*await self.overdue(told)))
 
     async def overdue(self, told: list[ReplicaDigest]) -> list[asyncio.Task[DigestTaken]]:
-        """The questions of these: the last one's time alone is over, when all are there."""
-        *first, last = told
-        self.verdicts._patience, asking = PATIENCE_SECONDS, []
-        for one in first:
+        """The questions of these: their time is over, when all are there."""
+        asking = []
+        for one in told:
             asking.append(asyncio.create_task(self.ask(one)))
             known = functools.partial(self._has, one)
             await asyncio.to_thread(eventually, known, every=0.01, what="a report")
-        self.verdicts._patience = 0.01
-        asking.append(asyncio.create_task(self.ask(last)))
-        await asking[-1]
+        self.pass_time(PATIENCE_SECONDS)
         return asking
+
+    def pass_time(self, seconds: float) -> None:
+        """Those who wait look."""
+        self.seconds += seconds
+        self.verdicts._poll.notify()
 
     def _has(self, told: ReplicaDigest) -> bool:
         check = self.verdicts._open.get((told.round, told.step))
@@ -215,6 +220,25 @@ def test_a_mismatch_is_told_once_a_set_of_ranks():
     asyncio.run(scene())
 
 
+def test_ranks_that_are_summed_in_turn_are_waited_for_as_long_as_others_come():
+    """A pod's last rank of eight with large slots reports long after the first one."""
+
+    async def scene() -> None:
+        async with Coordinator() as coordinator:
+            told = [_digest(rank, 10, 8 if rank == 3 else 7, 4) for rank in range(4)]
+            asking = []
+            for one in told[:3]:
+                asking.append(asyncio.create_task(coordinator.ask(one)))
+                known = functools.partial(coordinator._has, one)
+                await asyncio.to_thread(eventually, known, every=0.01, what="a report")
+                coordinator.pass_time(0.9 * PATIENCE_SECONDS)
+            asking.append(asyncio.create_task(coordinator.ask(told[3])))
+            assert await coordinator._list(told, await asyncio.gather(*asking)) == {0, 3}
+            assert "rank 3 (pod-3) differs from the other 3" in coordinator.messages[0]
+
+    asyncio.run(scene())
+
+
 def test_who_is_silent_costs_a_check_and_no_memory():
     """Those who report are compared after the patience; a slot that was overwritten is not waited
     for; steps that stay open are few."""
@@ -225,12 +249,10 @@ def test_who_is_silent_costs_a_check_and_no_memory():
             assert await coordinator.check_without(20, {0: 7, 1: 7, 2: 8}, world=4) == {0, 2}
             assert "step 20: rank 2 (pod-2) differs from the other 2" in coordinator.messages[0]
             assert "No earlier step was found equal" in coordinator.messages[0]
-            asking = []
+            wanted = []
             for step in range(30, 60):
-                asking += await coordinator.overdue(
-                    [_digest(rank, step, rank, 3) for rank in (0, 1)]
-                )
-            wanted = await asyncio.gather(*asking)
+                told = [_digest(rank, step, rank, 3) for rank in (0, 1)]
+                wanted += await asyncio.gather(*await coordinator.overdue(told))
             print(f"{sum(taken.listing_wanted for taken in wanted)} listings wanted, none sent")
             assert len(coordinator.verdicts._open) == 4
             late = _digest(0, 31, 0, 3, (TensorSum("model.w", 1),))
