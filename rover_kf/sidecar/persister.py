@@ -132,7 +132,7 @@ class Persister:
         deadline = time.monotonic() + _FLUSH_SECONDS
         while True:
             held = await asyncio.to_thread(self._newest)
-            if held and await asyncio.to_thread(self._are_stored, held.values()):
+            if bool(held) and await asyncio.to_thread(self._are_stored, held.values()):
                 return Acknowledged()
             await self._tell_left(held)
             if not held:
