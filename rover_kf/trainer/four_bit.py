@@ -10,6 +10,7 @@ are told by their names: the library is not imported.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,10 +36,12 @@ def take_beside(given: Any, module: torch.nn.Module, path: str) -> None:
     if not beside:
         return
     saved = {name: given.pop(name) for name in beside}
-    live = module.state_dict()
+    live, weights = module.state_dict(), dict(module.named_parameters(remove_duplicate=False))
     for name, tensor in saved.items():
         if name in live and live[name].shape == tensor.shape:
             live[name].copy_(tensor)
+        if _LAST in name:
+            _take_offset(tensor, weights.get(name.partition(_LAST)[0]))
     told = module.state_dict()  # some of it is made at each look: that has to be the same already
     for name, tensor in saved.items():
         if name not in told or not torch.equal(told[name].cpu(), tensor.cpu()):
@@ -47,6 +50,14 @@ def take_beside(given: Any, module: torch.nn.Module, path: str) -> None:
                 "one is not quantized so: build the model as it was, on its device and with the "
                 "same settings, before restore. Or start this one as another job to begin anew"
             )
+
+
+def _take_offset(packed: torch.Tensor, weight: torch.Tensor | None) -> None:
+    """The one number that is no tensor: a mean, which another device may round otherwise."""
+    offset = getattr(getattr(weight, "quant_state", None), "offset", None)
+    if isinstance(offset, torch.Tensor):
+        told = json.loads(bytes(packed.tolist()))
+        offset.fill_(told.get("nested_offset", 0.0))
 
 
 def _beside(given: Mapping[Any, Any]) -> list[str]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import types
 
 import pytest
 import torch
@@ -26,10 +27,12 @@ class _Packed(torch.nn.Module):
         packed = torch.randint(0, 256, (8, 1), dtype=torch.uint8, generator=made)
         self.weight = torch.nn.Parameter(packed, requires_grad=False)
         self.absmax, self.kind = torch.rand(2, generator=made), kind
+        self.weight.quant_state = types.SimpleNamespace(offset=torch.rand((), generator=made))
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        rest = json.dumps({"quant_type": self.kind, "blocksize": 64}).encode()
+        offset = self.weight.quant_state.offset.item()
+        rest = json.dumps({"quant_type": self.kind, "nested_offset": offset}).encode()
         told = {"absmax": self.absmax, "quant_map": torch.arange(16.0)}
         told |= {f"quant_state.bitsandbytes__{self.kind}": torch.tensor(list(rest)).byte()}
         for name, tensor in told.items():
@@ -53,6 +56,7 @@ def test_a_model_on_layers_of_four_bits_comes_back(compiled):
         found = target.state_dict()
         assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
         assert torch.equal(target[0].absmax, model[0].absmax)
+        assert target[0].weight.quant_state.offset == model[0].weight.quant_state.offset
         model = target
 
 
