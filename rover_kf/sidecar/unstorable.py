@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from rover_kf.api.checkpoints import Left
 from rover_kf.api.membership import Round
+from rover_kf.checkpoint import rank_list
 from rover_kf.sidecar.committer import Committer
 from rover_kf.sidecar.seal_account import SealAccount
 
@@ -67,7 +68,7 @@ class Unstorable:
             return ""
         return (
             f"step {step} does not come to storage: all processes have ended, and ranks "
-            f"{list(lacking)} have not saved it; every rank has to"
+            f"{rank_list.shown(lacking)} have not saved it; every rank has to"
         )
 
     def _has_not(self, rank: int, step: int) -> bool:
