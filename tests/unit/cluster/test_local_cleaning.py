@@ -73,6 +73,8 @@ def gone(pids, memory):
 def said_ready(cluster, key, pod):
     eventually(lambda: pod in [one.name for one in cluster.list_pods(key)], within=WAIT)
     eventually(lambda: "ready" in cluster.read_log(key, pod, "pytorch"), within=WAIT)
+    # It may have said so before the cluster has noted its process.
+    eventually(lambda: cluster.processes(key, pod, "pytorch"), within=WAIT)
 
 
 def ended(cluster, key):
