@@ -74,13 +74,9 @@ class Round:
             offset += member.processes
         raise KeyError(pod)
 
-    def place(self, rank: int) -> tuple[str, int]:
-        """The pod of a global rank, and its number there."""
-        for member in self.members:
-            if rank < member.processes:
-                return member.pod, rank
-            rank -= member.processes
-        raise KeyError(rank)
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Of each global rank, in order, the pod and its number there."""
+        return tuple((one.pod, local) for one in self.members for local in range(one.processes))
 
     def name(self, member: Member) -> str:
         """The pod with its global ranks; without them if it takes no part."""

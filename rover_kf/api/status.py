@@ -26,6 +26,11 @@ class Acknowledged:
     hopeless: bool = False
     """It was not done, and waiting does not change that."""
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self.done or self.hopeless
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScaleRequest:

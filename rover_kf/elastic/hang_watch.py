@@ -202,5 +202,4 @@ class HangWatch:
 
 def pods_by_rank(current: Round) -> dict[int, str]:
     """The pod of each rank."""
-    every = [member.pod for member in current.members for _ in range(member.processes)]
-    return dict(enumerate(every))
+    return {rank: pod for rank, (pod, _) in enumerate(current.places())}

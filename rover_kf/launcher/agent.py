@@ -216,14 +216,14 @@ class Agent:
                 reply = self.errands.ask(
                     names.PATH_FLUSH, {}, Acknowledged, patience=30.0, timeout=FLUSH_PATIENCE
                 )
-                done, why, hopeless = reply.done, reply.reason, reply.hopeless
             except errors.RoverError as error:
-                done, why, hopeless = False, str(error), False
-            if done:
+                reply = Acknowledged(done=False, reason=str(error))
+            if reply.done:
                 return names.EXIT_DONE
-            say(f"the newest checkpoint is not durable{'' if hopeless else ' yet'}: {why}")
-            if hopeless:  # a pod that is tried again would train for the same end
-                termination_log.leave(self.home, why)
+            yet = "" if reply.hopeless else " yet"
+            say(f"the newest checkpoint is not durable{yet}: {reply.reason}")
+            if reply.hopeless:  # a pod that is tried again would train for the same end
+                termination_log.leave(self.home, reply.reason)
                 return names.EXIT_USER_ERROR
             if time.monotonic() > until:
                 return names.EXIT_RETRY

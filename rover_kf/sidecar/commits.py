@@ -231,13 +231,14 @@ class Commits:
                 done = bool(await self._poll.answer(look, wanted.timeout_seconds))
         if done:
             return reply(Acknowledged())
+        if never := self._unstorable.why(wanted.step):
+            return reply(Acknowledged(done=False, reason=never, hopeless=True))
         why = f"step {wanted.step} is not durable yet; the newest is {self.durable_step}"
         if lacking := self._seals.lacking(wanted.step):
             why += f"; ranks {rank_list.shown(lacking)} have not saved it: every rank has to"
         if unlike := self._committer.unlike:
             why += f"; {unlike}"
-        never = self._unstorable.why(wanted.step)
-        return reply(Acknowledged(done=False, reason=never or why, hopeless=bool(never)))
+        return reply(Acknowledged(done=False, reason=why))
 
     # -- the common step ---------------------------------------------------------------------
 

@@ -144,7 +144,7 @@ class Persister:
                     return await self._is_durable_anyway(newest, refused)
             # A coordinator that has died meanwhile has forgotten the reports: tell them again.
             reply = await self.wait_durable(newest, _LONG_POLL_SECONDS)
-            if reply.done or reply.hopeless or time.monotonic() >= deadline:
+            if reply.is_settled or time.monotonic() >= deadline:
                 return reply
 
     async def _tell_left(self, held: Mapping[int, Seal]) -> None:
@@ -205,13 +205,13 @@ class Persister:
                 )
             except errors.RoverError as error:
                 return Acknowledged(done=False, reason=str(error))
-            if reply.done or reply.hopeless or time.monotonic() >= deadline:
+            if reply.is_settled or time.monotonic() >= deadline:
                 return reply
 
     async def _is_durable_anyway(self, step: int, refused: str) -> Acknowledged:
         """A report that comes late is refused because its step is committed already."""
         reply = await self.wait_durable(step, 0.0)
-        return reply if reply.done or reply.hopeless else Acknowledged(done=False, reason=refused)
+        return reply if reply.is_settled else Acknowledged(done=False, reason=refused)
 
     async def _persist_named(self, local_rank: int, step: int, round_: int) -> None:
         pause = 0.0

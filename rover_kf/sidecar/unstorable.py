@@ -27,7 +27,8 @@ class Unstorable:
 
     def __init__(self, seals: SealAccount, committer: Committer) -> None:
         self._seals, self._committer = seals, committer
-        self._round: Round | None = None
+        self._places: tuple[tuple[str, int], ...] = ()
+        """Of the running round's ranks; none of a round whose begin was not seen."""
         self._left: dict[str, Mapping[str, int]] = {}
         self._ended = False
         self.verdict = ""
@@ -40,7 +41,7 @@ class Unstorable:
             current: None: this coordinator has not seen its begin. Whoever saved may have told its
                 predecessor, and have been lost since: then a restart helps.
         """
-        self._round = current
+        self._places = current.places() if current else ()
         self._left.clear()
 
     def ended(self) -> None:
@@ -73,7 +74,7 @@ class Unstorable:
 
     def _has_not(self, rank: int, step: int) -> bool:
         """Whether its pod has told so: the news of a save may be behind."""
-        if self._round is None or rank >= self._round.world_size:
+        if rank >= len(self._places):
             return False
-        pod, local_rank = self._round.place(rank)
+        pod, local_rank = self._places[rank]
         return pod in self._left and self._left[pod].get(str(local_rank), 0) < step

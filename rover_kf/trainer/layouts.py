@@ -21,6 +21,7 @@ import torch
 from rover_kf import errors
 from rover_kf.checkpoint.kinds import Piece
 from rover_kf.checkpoint.snapshot import UNREADABLE
+from rover_kf.trainer import strides
 from rover_kf.trainer.shards import Shard, Shards, box_here, torch_module
 
 KEY = "rover.layouts"
@@ -100,7 +101,7 @@ def laid(
     if kept is None:
         for axis, (begin, size) in enumerate(zip(offsets, sizes, strict=True)):
             part = part.narrow(axis, begin, size)
-    stride = torch.empty(shape, device="meta").stride()
+    stride = strides.by_rows(shape)
     return Shard(mesh, placements, stride, Piece(shape, offsets), sizes), part.contiguous()
 
 

@@ -22,11 +22,22 @@ KEY = "rover.strides"
 Strides = tuple[int, ...]
 
 
+def by_rows(shape: Iterable[int]) -> Strides:
+    """Of a tensor of that shape that lies row by row."""
+    found = [1]
+    for size in reversed(tuple(shape)):
+        found.append(found[-1] * max(size, 1))
+    return tuple(reversed(found[:-1]))
+
+
 def of(tensor: torch.Tensor) -> Strides | None:
     """Of a tensor without holes or overlaps that does not lie row by row; of others None."""
     strides = tensor.stride()
-    by_rows = strides == _by_rows(tensor.shape)
-    return None if by_rows or not _is_dense(tensor.shape, strides) else strides
+    return (
+        None
+        if strides == by_rows(tensor.shape) or not _is_dense(tensor.shape, strides)
+        else strides
+    )
 
 
 def to_text(found: Mapping[str, Strides]) -> str:
@@ -53,13 +64,6 @@ def empty(like: torch.Tensor, strides: Strides | None) -> torch.Tensor:
     if strides is None or not _is_dense(like.shape, strides):
         return torch.empty_like(like)
     return torch.empty_strided(like.shape, strides, dtype=like.dtype)
-
-
-def _by_rows(shape: Iterable[int]) -> Strides:
-    found = [1]
-    for size in reversed(tuple(shape)):
-        found.append(found[-1] * max(size, 1))
-    return tuple(reversed(found[:-1]))
 
 
 def _is_dense(shape: Iterable[int], strides: Strides) -> bool:

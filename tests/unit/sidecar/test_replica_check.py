@@ -144,12 +144,15 @@ class Coordinator:
 
     async def overdue(self, told: list[ReplicaDigest]) -> list[asyncio.Task[DigestTaken]]:
         """The questions of these: their time is over, when all are there."""
-        asking = []
-        for one in told:
-            asking.append(asyncio.create_task(self.ask(one)))
-            known = functools.partial(self._has, one)
-            await asyncio.to_thread(eventually, known, every=0.01, what="a report")
+        asking = [await self.begin(one) for one in told]
         self.pass_time(PATIENCE_SECONDS)
+        return asking
+
+    async def begin(self, told: ReplicaDigest) -> asyncio.Task[DigestTaken]:
+        """A rank's question, when it is there."""
+        asking = asyncio.create_task(self.ask(told))
+        known = functools.partial(self._has, told)
+        await asyncio.to_thread(eventually, known, every=0.01, what="a report")
         return asking
 
     def pass_time(self, seconds: float) -> None:
@@ -228,9 +231,7 @@ def test_ranks_that_are_summed_in_turn_are_waited_for_as_long_as_others_come():
             told = [_digest(rank, 10, 8 if rank == 3 else 7, 4) for rank in range(4)]
             asking = []
             for one in told[:3]:
-                asking.append(asyncio.create_task(coordinator.ask(one)))
-                known = functools.partial(coordinator._has, one)
-                await asyncio.to_thread(eventually, known, every=0.01, what="a report")
+                asking.append(await coordinator.begin(one))
                 coordinator.pass_time(0.9 * PATIENCE_SECONDS)
             asking.append(asyncio.create_task(coordinator.ask(told[3])))
             assert await coordinator._list(told, await asyncio.gather(*asking)) == {0, 3}
