@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rover_kf import errors
-from rover_kf.checkpoint.snapshot import UNREADABLE, Entry, Snapshot
+from rover_kf.checkpoint.snapshot import Entry, Snapshot, reading
 
 KEY = "rover.pieces"
 """Metadata: JSON of {"own": [names], "pieces": {name: [shape, offsets, copy]}}, and "alike": false
@@ -118,7 +118,7 @@ def kinds_of(snapshot: Snapshot) -> Kinds:
     text = snapshot.metadata.get(KEY)
     if text is None:
         return Kinds(own=frozenset(snapshot.tensors))
-    try:
+    with reading("pieces"):
         parsed = json.loads(text)
         own = frozenset(str(name) for name in parsed["own"])
         shared: dict[Piece, Piece] = {}  # of tens of thousands many are cut alike
@@ -129,8 +129,6 @@ def kinds_of(snapshot: Snapshot) -> Kinds:
         alike = bool(parsed.get("alike", True))
         ranks, common = int(parsed.get("ranks", 1)), int(parsed.get("common", 0))
         complete = bool(parsed.get("complete", False))
-    except UNREADABLE as cause:
-        raise errors.TornSnapshot(f"a snapshot's pieces cannot be read: {cause!r}") from cause
     for name, piece in pieces.items():
         _check(name, piece, snapshot)
     return Kinds(own, pieces, alike, ranks, common, complete)

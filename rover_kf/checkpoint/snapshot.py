@@ -15,13 +15,14 @@ Types that safetensors lacks are stored as U8 and named in the metadata.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import math
 import operator
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rover_kf import errors
@@ -41,7 +42,7 @@ _MOST_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library, and of what is read here."""
 _MOST_DIMENSIONS = 64
 """That torch can have, and what bounds the time that a shape's product takes."""
-UNREADABLE = (
+_UNREADABLE = (
     ValueError,
     KeyError,
     TypeError,
@@ -172,6 +173,22 @@ def head_bytes(data: bytes | memoryview, file_bytes: int) -> int:
     return LENGTH_BYTES + length
 
 
+@contextlib.contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Take a snapshot's text apart, which may be another's or damaged.
+
+    Args:
+        what: the error names.
+
+    Raises:
+        TornSnapshot: it cannot be read.
+    """
+    try:
+        yield
+    except _UNREADABLE as cause:
+        raise errors.TornSnapshot(f"a snapshot's {what} cannot be read: {cause!r}") from cause
+
+
 def read(data: bytes | memoryview, file_bytes: int | None = None) -> Snapshot:
     """Read a file's header and check that it describes exactly so many bytes.
 
@@ -184,14 +201,11 @@ def read(data: bytes | memoryview, file_bytes: int | None = None) -> Snapshot:
     """
     whole = len(data) if file_bytes is None else file_bytes
     data_begin = head_bytes(data, whole)
-    try:
+    with reading("header"):
         parsed = json.loads(str(memoryview(data)[LENGTH_BYTES:data_begin], "utf-8"))
         metadata = {str(key): str(item) for key, item in parsed.pop("__metadata__", {}).items()}
         types = json.loads(metadata.get(TYPES_KEY, "{}"))
         placed = _placed(parsed, types, data_begin)
-    except UNREADABLE as cause:
-        message = f"a snapshot's header cannot be read: {cause!r}"
-        raise errors.TornSnapshot(message) from cause
     _check_places(placed, data_begin, whole)
     return Snapshot({p.entry.name: p for p in placed}, metadata, whole)
 

@@ -20,7 +20,7 @@ import torch
 
 from rover_kf import errors
 from rover_kf.checkpoint.kinds import Piece
-from rover_kf.checkpoint.snapshot import UNREADABLE
+from rover_kf.checkpoint.snapshot import reading
 from rover_kf.trainer import strides
 from rover_kf.trainer.shards import Shard, Shards, box_here, torch_module
 
@@ -57,14 +57,12 @@ def read(metadata: Mapping[str, str]) -> Mapping[str, Layout]:
     Raises:
         TornSnapshot: they cannot be read.
     """
-    try:
+    with reading("layouts"):
         return {
             name: Layout(None if dimensions is None else tuple(dimensions), tuple(placements))
             for dimensions, placements, names in json.loads(metadata.get(KEY, "[]"))
             for name in names
         }
-    except UNREADABLE as cause:
-        raise errors.TornSnapshot(f"a snapshot's layouts cannot be read: {cause!r}") from cause
 
 
 def laid(

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from rover_kf import errors
+from rover_kf.checkpoint.snapshot import reading
 from rover_kf.trainer.compiled import plain_name
 
 KEY = "rover.modules"
@@ -48,15 +48,12 @@ def read(metadata: Mapping[str, str]) -> Mapping[str, Versions]:
     Raises:
         TornSnapshot: they cannot be read.
     """
-    try:
+    with reading("versions of modules"):
         found = json.loads(metadata.get(KEY, "{}"))
         return {
             path: {name: {**facts} for name, facts in versions.items()}
             for path, versions in found.items()
         }
-    except (ValueError, TypeError, AttributeError, RecursionError) as cause:
-        message = f"a snapshot's versions of modules cannot be read: {cause!r}"
-        raise errors.TornSnapshot(message) from cause
 
 
 def with_versions(given: Any, target: object, kept: Versions | None) -> Any:

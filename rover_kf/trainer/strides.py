@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from rover_kf import errors
-from rover_kf.checkpoint.snapshot import UNREADABLE
+from rover_kf.checkpoint.snapshot import reading
 
 KEY = "rover.strides"
 """Metadata: JSON of {name: [elements from one index to the next, of each dimension]}."""
@@ -51,12 +50,9 @@ def read(metadata: Mapping[str, str]) -> Mapping[str, Strides]:
     Raises:
         TornSnapshot: they cannot be read.
     """
-    try:
+    with reading("strides"):
         found = json.loads(metadata.get(KEY, "{}"))
         return {str(name): tuple(map(int, strides)) for name, strides in found.items()}
-    except UNREADABLE as cause:
-        message = f"a snapshot's strides cannot be read: {cause!r}"
-        raise errors.TornSnapshot(message) from cause
 
 
 def empty(like: torch.Tensor, strides: Strides | None) -> torch.Tensor:
