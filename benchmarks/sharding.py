@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The data path: what its loader costs, what its place in the data takes, a slow rank, a resume.
+"""The data path: what its loader costs, what its place in the data takes, a resume.
 
 ``make bench-sharding`` writes build/bench/sharding.json. The parts are in sharding_parts.
 """
@@ -26,7 +26,6 @@ import ledgers
 import overhead
 import pulled
 import resume
-import straggler
 from counted import Counted
 
 from rover_kf import ElasticDataLoader
@@ -34,16 +33,14 @@ from rover_kf.sharding.permutation import Permutation
 
 BATCH, RANKS = 256, 4
 SIZES = (10**6, 10**9, 10**12)
-PARTS = ("loader_overhead", "orders", "ledgers", "leases", "straggler", "resume", "pulled")
+PARTS = ("loader_overhead", "orders", "ledgers", "leases", "resume", "pulled")
 
 
 def main() -> None:
     """Measure, write, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=60, help="of the loader's overhead")
-    parser.add_argument(
-        "--epochs", type=int, default=3, help="of slow rank, resume and pulling, each system"
-    )
+    parser.add_argument("--epochs", type=int, default=3, help="of resume and pulling, each system")
     parser.add_argument("--parts", default=",".join(PARTS), help="to measure")
     parser.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("build/bench/sharding.json")
@@ -57,7 +54,6 @@ def main() -> None:
         "orders": lambda: {"orders": {f"{size:.0e}": order(size) for size in SIZES}},
         "ledgers": ledgers.measure,
         "leases": leases.measure,
-        "straggler": lambda: straggler.measure(given.epochs),
         "resume": lambda: resume.measure(given.epochs),
         "pulled": lambda: pulled.measure(given.epochs),
     }

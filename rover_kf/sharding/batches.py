@@ -3,21 +3,15 @@
 """An epoch cut into global batches, and each batch into what every rank takes of it.
 
 A batch is the next so many positions of the epoch's order, whatever the number of ranks; the ranks
-cut it evenly, or by what a sample costs each of them. So steps are the same samples at every size
-of the world and whoever is slow.
+cut it evenly. So steps are the same samples at every size of the world.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
 
 from rover_kf import errors
-from rover_kf.sharding.shares import shares
-
-_WIDEST = 2
-"""Times the even part that a rank takes at most, where only its speed speaks for more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,8 +51,6 @@ class Batches:
     """Samples that a rank computes at once; what it takes of a step is cut into parts of it."""
     drop_last: bool = False
     """Leave out the samples that do not fill a batch."""
-    alike: bool = True
-    """All ranks compute as many parts, whatever they take: collectives come with each of them."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be cut."""
@@ -105,17 +97,16 @@ class Batches:
         """Samples of the epoch that are used after a step."""
         return min(self.begin_of(step + 1), self.samples)
 
-    def parts_of(self, size: int, costs: Sequence[int] = ()) -> tuple[Part, ...]:
+    def parts_of(self, size: int) -> tuple[Part, ...]:
         """What the rank computes of a batch, one after the other.
 
-        Where the samples do not suffice (the end of an epoch), the batch's first sample stands in
-        with weight 0: all must take part in a step.
+        All ranks compute as many parts, since collectives come with each of them. Where the samples
+        do not suffice (the end of an epoch), the batch's first sample stands in with weight 0.
 
         Args:
             size: of the batch, in samples.
-            costs: nanoseconds that a sample takes each rank; none: cut evenly.
         """
-        marks = self._marks(size, costs)
+        marks = self._marks(size)
         return tuple(
             Part(
                 at if at < end else 0,
@@ -126,34 +117,8 @@ class Batches:
             for number, (at, end) in enumerate(itertools.pairwise(marks), start=1)
         )
 
-    def shares_of(self, size: int, costs: Sequence[int] = ()) -> tuple[int, ...]:
-        """Samples of a batch that each rank takes.
-
-        Args:
-            size: of the batch, in samples.
-            costs: nanoseconds that a sample takes each rank; none: alike.
-        """
-        world, count = self.world_size, self._count(size)
-        if not costs or size < world * count:
-            marks = [size * rank // world for rank in range(world + 1)]
-            return tuple(end - begin for begin, end in itertools.pairwise(marks))
-        widest = _WIDEST * -(-size // world)
-        if self.alike:
-            return shares(size, costs, least=count, most=min(widest, count * self.most))
-        return shares(size, costs, least=1, most=widest)
-
-    def _marks(self, size: int, costs: Sequence[int]) -> list[int]:
+    def _marks(self, size: int) -> list[int]:
         """Where the rank's parts begin and end."""
-        count = self._count(size)
-        if not costs:
-            parts, first = count * self.world_size, count * self.rank
-            return [size * part // parts for part in range(first, first + count + 1)]
-        taken = self.shares_of(size, costs)
-        begin, own = sum(taken[: self.rank]), taken[self.rank]
-        if not self.alike:
-            count = max(-(-own // self.most), 1)
-        return [begin + own * part // count for part in range(count + 1)]
-
-    def _count(self, size: int) -> int:
-        """Parts of each rank, if all take alike."""
-        return -(-size // (self.world_size * self.most))
+        count = -(-size // (self.world_size * self.most))
+        parts, first = count * self.world_size, count * self.rank
+        return [size * part // parts for part in range(first, first + count + 1)]

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -23,28 +23,22 @@ class Drawn(NamedTuple):
     done: int
     """Samples of the epoch that are used after its step, over all ranks."""
     indices: list[int]
-    costs: tuple[int, ...] = ()
-    """By which its step was cut."""
 
 
-def drawn(
-    batches: Batches, order: Order, cut_by: Callable[[int], tuple[tuple[int, ...], int]]
-) -> Iterator[Drawn]:
+def drawn(batches: Batches, order: Order) -> Iterator[Drawn]:
     """The rest of an epoch.
 
     Args:
         batches: of the rank.
         order: of the epoch.
-        cut_by: given a step, what it is cut by and the first later one that may be cut otherwise.
     """
     step = 0
     while step < batches.steps:
-        costs, end = cut_by(step)
         size = batches.end_of(step) - batches.begin_of(step)
-        parts = batches.parts_of(size, costs)
+        parts = batches.parts_of(size)
         at_once = max(AT_ONCE // sum(part.samples for part in parts), 1)
         # All of one size: only the epoch's last batch is smaller.
-        end = min(end, step + at_once, max(batches.full, step + 1))
+        end = min(step + at_once, max(batches.full, step + 1))
         begins = torch.arange(batches.begin_of(step), batches.begin_of(end), batches.batch)
         own = torch.cat([torch.arange(part.begin, part.end) for part in parts])
         indices = order.at((begins[:, None] + own).flatten()).tolist()
@@ -52,6 +46,6 @@ def drawn(
         for number in range(step, end):
             done = batches.end_of(number)
             for part, samples in sized:
-                yield Drawn(part, done, indices[at : at + samples], costs)
+                yield Drawn(part, done, indices[at : at + samples])
                 at += samples
         step = end

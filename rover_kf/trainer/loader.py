@@ -13,13 +13,11 @@ import collections
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, Dataset
 
 from rover_kf import errors
 from rover_kf.api.samples import DataPlace
 from rover_kf.sharding.batches import Part
-from rover_kf.trainer.balance import Balance, known
 from rover_kf.trainer.drawing import Drawn, drawn
 from rover_kf.trainer.route import Cut, route
 from rover_kf.trainer.waited import Waited
@@ -49,9 +47,6 @@ class ElasticDataLoader(DataLoader[Any]):
         seed: of the order.
         shuffle: False: the data set's own order.
         drop_last: leave out samples of an epoch that do not fill a batch.
-        balance: the model, as it is trained: ranks then take parts of a step by their speed, which
-            its backward pass shows. Which samples a step has stays. Not with tensor or pipeline
-            parallelism.
         lanes: blocks that a batch's samples come from, of a data set that has ``blocks`` (files):
             about as many as ranks, so that each reads blocks of its own. 0: any sample may follow
             any other, wherever it lies.
@@ -74,7 +69,6 @@ class ElasticDataLoader(DataLoader[Any]):
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
-        balance: torch.nn.Module | None = None,
         lanes: int = 8,
         fingerprint: str = "",
         rank: int | None = None,
@@ -87,7 +81,6 @@ class ElasticDataLoader(DataLoader[Any]):
             batch_size,
             micro_batch_size,
             drop_last=drop_last,
-            alike=Balance.parts_alike(balance),
             lanes=lanes,
             workers=options.get("num_workers", 0),
         )
@@ -104,16 +97,11 @@ class ElasticDataLoader(DataLoader[Any]):
         self._part: Part | None = None
         self._ahead: collections.deque[Drawn] = collections.deque()
         """Parts that were asked for and have not come yet."""
-        self._costs: tuple[int, ...] = ()
-        """By which the last whole step was cut, or the one of which the checkpoint is."""
         self._taken = self._fetched = 0
         """Samples of the epoch that the loop was given here, and that were asked for."""
         self._iteration, self._cuts = object(), _Cuts(self)
         self._waited, self._seeds = Waited(), WorkerSeeds(options)
         super().__init__(dataset, batch_sampler=self._cuts, **options)
-        self._balance: Balance | None = None
-        if balance is not None and self._whole.world_size > 1:
-            self._balance = Balance(balance, self._whole, self._fetched_ahead())
 
     @property
     def weight(self) -> float:
@@ -137,18 +125,6 @@ class ElasticDataLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # DataLoader's has a narrower type
         """The rest of the epoch, then the next one is the next; this rank's part of it."""
-        if self._balance is None:
-            yield from self._counted()
-            return
-        with self._balance.iterating(self.done):
-            for batch in self._counted():
-                part = self._part
-                assert part is not None  # noqa: S101 - it was counted
-                self._balance.give(part)
-                yield batch
-                self._balance.asked(part)
-
-    def _counted(self) -> Iterator[Any]:
         self._iteration = mine = object()
         self._turn_at_end()  # who has all of an epoch, and not its end, has begun the next one
         self._ahead.clear()
@@ -157,10 +133,10 @@ class ElasticDataLoader(DataLoader[Any]):
         self._seeds.begin(self, course.epoch, course.done)
         try:
             for batch in self._waited.within(self._batches()):
-                self._part, done, indices, costs = ahead.popleft()
+                self._part, done, indices = ahead.popleft()
                 if self._part.last:
                     # Before the loop's body runs: a checkpoint at its end has this step.
-                    course.done, self._costs = done, costs
+                    course.done = done
                 self._taken += len(indices)
                 yield batch
         finally:  # also where the loop takes as many as there are and never asks for the end
@@ -187,8 +163,8 @@ class ElasticDataLoader(DataLoader[Any]):
         return found + len(whole.parts_of(whole.samples % whole.batch)) if rest else found
 
     def state_dict(self) -> dict[str, Any]:
-        """The place after the last whole step, and what samples cost; the same on all ranks."""
-        return {**self._course.state_dict(), "costs": list(self._costs)}
+        """The place after the last whole step; the same on all ranks."""
+        return self._course.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at a place; the next iteration begins there.
@@ -196,12 +172,9 @@ class ElasticDataLoader(DataLoader[Any]):
         Raises:
             CheckpointError: it is a place in another data set, or of a newer version.
         """
+        # Earlier versions kept "costs" of each rank, too, on which no step's samples depend.
         self._course.load_state_dict(state)
         self._part, self._taken, self._fetched = None, 0, 0
-        # Earlier versions kept no costs.
-        self._costs = known(state.get("costs", ()), self._whole.world_size)
-        if self._balance is not None:
-            self._balance.recall(self._costs)
         self._turn_at_end()
 
     def data_place(self, name: str) -> DataPlace:
@@ -213,15 +186,9 @@ class ElasticDataLoader(DataLoader[Any]):
         """Seconds that the loop has waited for batches since it was asked last."""
         return self._waited.take()
 
-    def _fetched_ahead(self) -> int:
-        """Parts that workers are given before they are asked for."""
-        return self.num_workers * (self.prefetch_factor or 0)
-
     def ordered(self) -> Iterator[list[int]]:
         """Indices into the data set, a part after the other, from the place on."""
-        batches, balance = self._route.rest(), self._balance
-        cut_by = (lambda _: ((), batches.steps)) if balance is None else balance.at
-        for found in drawn(batches, self._course.order(), cut_by):
+        for found in drawn(self._route.rest(), self._course.order()):
             self._ahead.append(found)
             self._fetched += len(found.indices)
             yield found.indices

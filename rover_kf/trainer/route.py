@@ -21,8 +21,6 @@ class Cut:
     most: int = 0
     """Samples that a rank computes at once; 0: its whole part of the step."""
     drop_last: bool = False
-    alike: bool = True
-    """All ranks compute as many parts of a step."""
     lanes: int = 0
     """Of data sets with blocks, for each worker; 0: none."""
     workers: int = 1
@@ -86,6 +84,5 @@ def route(
         world_size=given.world_size if world_size is None else world_size,
         most=cut.most or cut.batch,
         drop_last=cut.drop_last,
-        alike=cut.alike,
     )
     return Route(course, whole)

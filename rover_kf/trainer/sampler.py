@@ -148,7 +148,7 @@ class _Indices(Iterator[int]):
 
     def _begin(self) -> None:
         rest = self._route.rest()
-        self._parts = drawn(rest, self._course.order(), lambda _: ((), rest.steps))
+        self._parts = drawn(rest, self._course.order())
         self._now = Drawn(rest.parts_of(rest.batch)[0], self._course.done, [])
         self._at = 0
 

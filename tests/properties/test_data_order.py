@@ -18,7 +18,6 @@ from numbered import Numbered
 from rover_kf import errors
 from rover_kf.sharding.batches import Batches
 from rover_kf.sharding.permutation import MOST, Permutation
-from rover_kf.sharding.shares import shares
 from rover_kf.trainer.drawing import AT_ONCE
 from rover_kf.trainer.loader import ElasticDataLoader
 from rover_kf.trainer.orders import Shuffled
@@ -88,53 +87,11 @@ def test_ranks_cut_a_batch_evenly_and_whole(samples, batch, world, most, drop_la
         parts = [rank.parts_of(size) for rank in ranks]
         assert len({len(of_rank) for of_rank in parts}) == 1
         taken = _check(parts, size, most)
-        assert taken == list(ranks[0].shares_of(size))
+        marks = [size * rank // world for rank in range(world + 1)]
+        assert taken == [end - begin for begin, end in itertools.pairwise(marks)]
         assert max(taken) - min(taken) <= 1
         used += size
     assert used == (samples // batch * batch if drop_last else samples)
-
-
-@EXAMPLES
-@given(st.integers(1, 400), st.integers(1, 9), st.integers(1, 70), st.booleans(), st.data())
-def test_ranks_cut_a_batch_by_their_speed_and_whole(size, world, most, alike, data):
-    """At any speeds: whole, with exact weights, none too large and no rank idle where there is
-    enough; no other cut within the same bounds is done sooner."""
-    costs = data.draw(st.lists(st.integers(1, 10**12), min_size=world, max_size=world))
-    batch = max(size, world)
-    ranks = [Batches(batch, 0, batch, rank, world, most, alike=alike) for rank in range(world)]
-    parts = [rank.parts_of(size, costs) for rank in ranks]
-    taken = _check(parts, size, most)
-    assert taken == list(ranks[0].shares_of(size, costs))
-    counts = {len(of_rank) for of_rank in parts}
-    even = -(-size // (world * most))
-    if alike:
-        assert counts == {even}
-    if size < world * even:
-        return
-    widest = 2 * -(-size // world)
-    least, widest = (even, min(widest, even * most)) if alike else (1, widest)
-    assert all(least <= share <= widest for share in taken)
-    longest = max(share * cost for share, cost in zip(taken, costs, strict=True))
-    # In any less time all ranks together, each within its bounds, do not get through.
-    sooner = [min(max((longest - 1) // cost, least), widest) for cost in costs]
-    forced = any(least * cost >= longest for cost in costs)
-    assert forced or sum(sooner) < size
-
-
-def test_a_rank_three_times_slower_takes_a_third():
-    """256 samples, one of four ranks: 25 of them instead of 64, and the others 77."""
-    batches = Batches(256, 0, 256, 0, 4, 256)
-    found = batches.shares_of(256, (1000, 1000, 1000, 3000))
-    assert found == (77, 77, 77, 25)
-
-
-@pytest.mark.parametrize(
-    ("size", "costs", "least", "most"), [(4, (1, 0), 1, 4), (1, (1, 1), 1, 4), (9, (1, 1), 1, 4)]
-)
-def test_cuts_that_cannot_be_are_refused(size, costs, least, most):
-    """Speeds that were not measured, and bounds that no cut keeps."""
-    with pytest.raises(errors.InputError):
-        shares(size, costs, least=least, most=most)
 
 
 def _check(parts, size, most) -> list[int]:

@@ -168,7 +168,6 @@ def test_another_batch_size_goes_on_at_the_same_place(caplog):
         ({"rank": 3, "world_size": 3}, "rank 3 of 3"),
         ({"samples": 5, "drop_last": True}, "drop_last"),
         ({"in_order": False}, "in order"),
-        ({"balance": torch.nn.Linear(1, 1), "world_size": 2}, "init_process_group"),
     ],
 )
 def test_bad_numbers_are_refused(changes, words):
@@ -195,6 +194,22 @@ def test_a_place_in_other_data_is_refused(changes, words):
     """A checkpoint of other samples, or of another order of them."""
     with pytest.raises(errors.CheckpointError, match=words):
         _loader(**changes).load_state_dict(_loader().state_dict())
+
+
+@pytest.mark.parametrize("costs", [[], [5, 7], [5, 7, 9]])
+def test_a_place_with_what_samples_cost_is_gone_on_from(costs):
+    """Earlier versions kept it, of one rank after the other; no step's samples depended on it."""
+    loader = _loader(world_size=2)
+    next(iter(loader))
+    saved = loader.state_dict()
+    assert "costs" not in saved
+    again = [_loader(rank=rank, world_size=2) for rank in range(2)]
+    for rank in again:
+        rank.load_state_dict({**saved, "costs": costs})
+        assert rank.state_dict() == saved
+    order = Permutation(20, 0, 0)
+    steps = [torch.cat(parts).tolist() for parts in zip(*again, strict=True)]
+    assert [*itertools.chain(*steps)] == [order.at(place) for place in range(6, 20)]
 
 
 def test_a_newer_state_is_refused():

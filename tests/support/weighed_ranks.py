@@ -1,8 +1,7 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
 """Forks the ranks of a world for each line of its standard input: data-parallel training whose
-ranks take parts of a step by their speed. A sample takes each rank as long as it is told to,
-asleep: what an accelerator computes takes no time of this machine's cores.
+ranks may have unequal parts of a step.
 
 Each rank writes what it was given in every step, and the weights that it ended with.
 """
@@ -12,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import time
 
 import forked_ranks
 import torch
@@ -36,18 +34,10 @@ class Points(Dataset):
         return index, torch.randn(6, generator=generator, dtype=torch.float64)
 
 
-class Accelerator(torch.nn.Module):
-    """A linear layer on a device of some speed."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = torch.nn.Linear(6, 1, dtype=torch.float64)
-        self._seconds = seconds
-
-    def forward(self, points: torch.Tensor) -> torch.Tensor:
-        time.sleep(self._seconds * len(points))
-        return self.layer(points)
+def model() -> torch.nn.Module:
+    """The same in every process."""
+    torch.manual_seed(0)
+    return torch.nn.Linear(6, 1, dtype=torch.float64)
 
 
 def main(asked: dict) -> None:
@@ -57,18 +47,16 @@ def main(asked: dict) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world
     )
-    model = DistributedDataParallel(Accelerator(asked["seconds"][rank]))
-    loader = ElasticDataLoader(
-        Points(), BATCH, seed=SEED, balance=model, **asked.get("options", {})
-    )
-    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    trained = DistributedDataParallel(model())
+    loader = ElasticDataLoader(Points(), BATCH, seed=SEED, **asked.get("options", {}))
+    optimizer = torch.optim.SGD(trained.parameters(), 0.05)
     if "state" in asked:
         loader.load_state_dict(asked["state"])
-        model.module.load_state_dict(torch.load(asked["weights"]))
+        trained.module.load_state_dict(torch.load(asked["weights"]))
     steps = [[]]
     for indices, points in loader:
         steps[-1] += indices.tolist() if loader.weight else []
-        loss = (model(points) - points.sum(1, keepdim=True)).square().mean()
+        loss = (trained(points) - points.sum(1, keepdim=True)).square().mean()
         (loss * loader.weight).backward()
         if loader.accumulates:
             continue
@@ -77,7 +65,7 @@ def main(asked: dict) -> None:
         if len(steps) == asked["steps"]:
             break
         steps.append([])
-    torch.save(model.module.state_dict(), folder / f"{rank}.pt")
+    torch.save(trained.module.state_dict(), folder / f"{rank}.pt")
     found = {"steps": [step for step in steps if step], "state": loader.state_dict()}
     (folder / f"{rank}.json").write_text(json.dumps(found))
 
