@@ -295,7 +295,7 @@ span events, by the names of the job's Events.
 | `rover_kf.restart_seconds` | root | as `rover_kf_restart_seconds` has it |
 | `rover_kf.step` | root, restore | step that training went on from |
 | `rover_kf.rank`, `k8s.pod.name` | restore | whose state it was |
-| `rover_kf.checkpoint.source` | restore | `memory`, `peer`, `parity` or `storage` |
+| `rover_kf.checkpoint.source` | restore | `memory`, `peer` or `storage` |
 | `rover_kf.message` | span event | the Event's message |
 
 Times are those of the Events, so a rank's restore is by its own pod's clock. Ids are made from the

@@ -107,7 +107,7 @@ class RestoreReply:
 
     step: int | None
     source: str
-    """``memory`` (this pod's own arena), ``peer``, ``parity``, ``storage`` or ``none``."""
+    """``memory`` (this pod's own arena), ``peer``, ``storage`` or ``none``."""
     path: str = ""
     """Slot file; its first snapshot_bytes bytes are a safetensors file."""
     snapshot_bytes: int = 0
@@ -167,50 +167,13 @@ class Holding:
     """Kubernetes node of the pod."""
     replica: bool = False
     """A copy of another pod's slot."""
-    parity: bool = False
-    """No snapshot, but a parity of several pods' slots; the local rank is its lane's number."""
     ranks: int = 1
     """As in Sealed; of light slots alone no state is put together."""
 
     @property
     def place(self) -> str:
         """Which slots of the pod: the last part but one of its path."""
-        if self.parity:
-            return f"{names.PARITY_PLACE}{self.local_rank}"
         return f"{names.REPLICA_PLACE}{self.rank}" if self.replica else str(self.local_rank)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Lane:
-    """One slot of each pod of a group, all of one step; each of the pods holds a parity of them."""
-
-    number: int
-    """Tells a pod's lanes apart."""
-    members: tuple[Holding, ...]
-    """As they were when the parities were ordered."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Parity:
-    """A pod's part of a lane's parity (checkpoint.parity)."""
-
-    slot: Holding
-    """Where it lies."""
-    begin: int
-    """First byte of the parity in its slot; the lane stands before it."""
-    lane: Lane
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Rebuild:
-    """A slot that nobody holds any more, and from what it is put together."""
-
-    holding: Holding
-    """As it was."""
-    members: tuple[Holding, ...]
-    """Of its lane; the others are where they are now."""
-    parities: tuple[Parity, ...]
-    """Of the other members' pods, in the order of the members."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -221,7 +184,6 @@ class ResolveRequest:
     rank: int
     world_size: int
     holdings: tuple[Holding, ...]
-    parities: tuple[Parity, ...] = ()
     refused: tuple[int, ...] = ()
     """Steps that the rank cannot take."""
 
@@ -232,16 +194,14 @@ class ResolveReply:
 
     step: int | None
     source: str
-    """``memory``, ``peer``, ``parity``, ``storage`` or ``none``."""
+    """``memory``, ``peer``, ``storage`` or ``none``."""
     holdings: tuple[Holding, ...] = ()
     """For all from memory: the one to take as it is, or all of a world of another size, first the
     one whose own tensors the rank takes."""
     path: str = ""
     """For ``storage``: the checkpoint's folder."""
-    rebuilds: tuple[Rebuild, ...] = ()
-    """For ``parity``: those of the holdings that nobody has."""
     rebuilding: bool = False
-    """Some rank of the round reads replicas or parities, which stay until then."""
+    """Some rank of the round reads replicas, which stay until then."""
     others: tuple[Holding, ...] = ()
     """For ``peer``: each as good as the one to take, where that one cannot be had."""
 

@@ -136,8 +136,6 @@ ENV_CHECKPOINT_BANDWIDTH = "ROVER_CHECKPOINT_BANDWIDTH"
 """Most bytes a second that a pod persists; 0 is no cap."""
 ENV_CHECKPOINT_REPLICA_BANDWIDTH = "ROVER_CHECKPOINT_REPLICA_BANDWIDTH"
 """Most bytes a second that a pod copies of another pod's slots to keep them; 0 is no cap."""
-ENV_CHECKPOINT_PARITY_GROUP = "ROVER_CHECKPOINT_PARITY_GROUP"
-"""Fewest pods that share a parity of their slots; 0: each keeps a copy of another pod's."""
 ENV_CHECKPOINT_EVERY = "ROVER_CHECKPOINT_EVERY"
 """Steps between two saves to memory; also in the trainer container."""
 ENV_CHECKPOINT_COPY_PER = "ROVER_CHECKPOINT_COPY_PER"
@@ -252,7 +250,6 @@ PATH_COMMIT_RESOLVE, PATH_COMMIT_WAIT = "/v1/commit/resolve", "/v1/commit/wait"
 PATH_REPLICATE, PATH_REPLICATED = "/v1/replicas/order", "/v1/replicas/done"
 PATH_COMMIT_NAMED, PATH_COMMIT_GIVEN_UP = "/v1/commit/named", "/v1/commit/given-up"
 PATH_COMMIT_LEFT = "/v1/commit/left"
-PATH_PARITY_MADE = "/v1/replicas/parity"
 PATH_KEPT = "/v1/replicas/kept"
 """Of any sidecar: which slots of others it keeps."""
 PATH_REPLICA_DIGEST = "/v1/replicas/digest"
@@ -279,7 +276,7 @@ PATH_HISTORY = "/v1/history"
 """Of the controller, not of a coordinator."""
 PATH_PODS = "/v1/pods"
 # sidecar to sidecar: PATH_SLOTS/<place>/<step> gives a sealed slot's bytes; the place is a local
-# rank, REPLICA_PLACE<rank> or PARITY_PLACE<lane>
+# rank or REPLICA_PLACE<rank>
 PATH_SLOTS = "/v1/slots"
 SLOT_HEAD = "head"
 """PATH_SLOTS/<place>/<step>/head gives the snapshot's header alone."""
@@ -287,11 +284,6 @@ CHECKSUM_HEADER = "X-Rover-Checksum"
 """Of an answer to PATH_SLOTS: CRC-32C of the whole slot, in decimal."""
 REPLICA_PLACE = "replica-"
 """Before the rank of another pod whose slot is kept here; also in the arena's folders."""
-PARITY_GROUP_LEAST, PARITY_GROUP_MOST = 3, 16
-"""What may stand in ``checkpoint.parity-group``. All pods of a group are read at once, which takes
-the sidecar some memory for each."""
-PARITY_PLACE = "parity-"
-"""Before the number of a lane (checkpoint.parity); also in the arena's folders."""
 
 # -- exit codes of rover-run -----------------------------------------------------------------------
 

@@ -3,8 +3,7 @@
 """Which step all ranks restore, and each from where; pure. The coordinator asks it once a round.
 
 A state is told by its step and by the round that made it: after a rollback the same step comes
-again, and ranks must not mix the two. A slot that parities can bring back counts like one that is
-there.
+again, and ranks must not mix the two.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from rover_kf import errors
-from rover_kf.api.checkpoints import Holding, Rebuild, ResolveReply, ResolveRequest
-from rover_kf.checkpoint import rank_list, rebuilding
+from rover_kf.api.checkpoints import Holding, ResolveReply, ResolveRequest
+from rover_kf.checkpoint import rank_list
 
 Key = tuple[int, int]
 """Step, round."""
@@ -56,9 +55,7 @@ def resolve(
         CheckpointError: ranks' parts of the only state are lost.
     """
     world_size = len(requests)
-    held = _held(requests, absent)
-    rebuilds = _rebuilds(requests, held)
-    holdings = [*held, *rebuilds]
+    holdings = _held(requests, absent)
     chosen = _newest(holdings, world_size)
     if stored is not None and (not chosen or stored.step > chosen[0].step):
         if not stored.fits:
@@ -69,11 +66,8 @@ def resolve(
         if holdings:
             raise _incomplete(holdings, world_size)
         return {request.rank: ResolveReply(None, "none") for request in requests}
-    replies = {request.rank: _source(request, chosen, rebuilds) for request in requests}
-    rebuilding = any(
-        reply.rebuilds or any(holding.replica for holding in reply.holdings)
-        for reply in replies.values()
-    )
+    replies = {request.rank: _source(request, chosen) for request in requests}
+    rebuilding = any(holding.replica for reply in replies.values() for holding in reply.holdings)
     return {
         rank: dataclasses.replace(reply, rebuilding=rebuilding) for rank, reply in replies.items()
     }
@@ -86,21 +80,12 @@ def newest_in_memory(requests: Sequence[ResolveRequest], absent: Sequence[Holdin
         requests: one of each rank of the round.
         absent: as for ``resolve``.
     """
-    held = _held(requests, absent)
-    chosen = _newest([*held, *_rebuilds(requests, held)], len(requests))
+    chosen = _newest(_held(requests, absent), len(requests))
     return chosen[0].step if chosen else 0
 
 
 def _held(requests: Sequence[ResolveRequest], absent: Sequence[Holding]) -> Sequence[Holding]:
     return [*(holding for request in requests for holding in request.holdings), *absent]
-
-
-def _rebuilds(
-    requests: Sequence[ResolveRequest], held: Sequence[Holding]
-) -> Mapping[Holding, Rebuild]:
-    """Slots that nobody has, and how they come back."""
-    parities = [parity for request in requests for parity in request.parities]
-    return {found.holding: found for found in rebuilding.rebuilds(held, parities)}
 
 
 def _newest(holdings: Sequence[Holding], world_size: int) -> Sequence[Holding]:
@@ -125,11 +110,9 @@ def _newest(holdings: Sequence[Holding], world_size: int) -> Sequence[Holding]:
     return max(whole, key=lambda state: state[:3])[3] if whole else ()
 
 
-def _source(
-    request: ResolveRequest, chosen: Sequence[Holding], rebuilds: Mapping[Holding, Rebuild]
-) -> ResolveReply:
+def _source(request: ResolveRequest, chosen: Sequence[Holding]) -> ResolveReply:
     if chosen[0].pieces and chosen[0].world_size != request.world_size:
-        return _all(request, chosen, rebuilds)
+        return _all(request, chosen)
     for holding in request.holdings:
         if holding in chosen and (holding.replicated or holding.rank == request.rank):
             return ResolveReply(holding.step, "memory", (holding,))
@@ -138,15 +121,10 @@ def _source(
     holders.sort(key=lambda h: h.rank)
     at = request.rank % len(holders)
     holding, *others = (*holders[at:], *holders[:at])
-    if holding in rebuilds:
-        return ResolveReply(holding.step, "parity", (holding,), rebuilds=(rebuilds[holding],))
-    there = tuple(other for other in others if other not in rebuilds)
-    return ResolveReply(holding.step, "peer", (holding,), others=there[:_MOST_OTHERS])
+    return ResolveReply(holding.step, "peer", (holding,), others=tuple(others[:_MOST_OTHERS]))
 
 
-def _all(
-    request: ResolveRequest, chosen: Sequence[Holding], rebuilds: Mapping[Holding, Rebuild]
-) -> ResolveReply:
+def _all(request: ResolveRequest, chosen: Sequence[Holding]) -> ResolveReply:
     """One holding of every rank of the world that saved it, the pod's own where it has one.
 
     No copy where the rank's own slot is there: slots that grow may need the copies' room.
@@ -156,8 +134,7 @@ def _all(
     first = request.rank % chosen[0].world_size
     ordered = (by_rank[first], *(h for rank, h in sorted(by_rank.items()) if rank != first))
     source = "memory" if own.issuperset(ordered) else "peer"
-    lost = tuple(rebuilds[holding] for holding in ordered if holding in rebuilds)
-    return ResolveReply(chosen[0].step, "parity" if lost else source, ordered, rebuilds=lost)
+    return ResolveReply(chosen[0].step, source, ordered)
 
 
 def _incomplete(holdings: Sequence[Holding], world_size: int) -> errors.CheckpointError:

@@ -35,12 +35,6 @@ def _split_sizes(value: object) -> object:
     return sorted({int(part) for part in value.split(",")}) if isinstance(value, str) else value
 
 
-def _some_pods(value: int) -> int:
-    if 0 < value < names.PARITY_GROUP_LEAST:
-        raise ValueError("too few")
-    return value
-
-
 def _kinds(value: str) -> str:
     try:
         failure_kinds.budgets(value)
@@ -89,15 +83,6 @@ class CheckpointPolicy(Section):
         default=0, ge=0, description="bytes a second such as 100Mi, 1 or more; 0 is no cap"
     )
     """Most bytes a second that a pod copies of another's state; a restore is not held back."""
-    parity_group: Annotated[int, AfterValidator(_some_pods)] = Field(
-        default=0,
-        ge=0,
-        le=names.PARITY_GROUP_MOST,
-        description=f"a whole number of pods, {names.PARITY_GROUP_LEAST} to "
-        f"{names.PARITY_GROUP_MOST} (of two pods a parity is as large as a copy); 0 keeps copies",
-    )
-    """Fewest pods that share a parity of their sharded state, in place of the copy that each pod
-    keeps of another one's. Of four pods it takes a third of a slot and brings back any one."""
     peer_copy: Literal["off", "on"] = Field(default="off", description="off or on")
     """Of a TFJob with parameter servers: the first one keeps a copy of the chief's newest save in
     its pod's memory, since no other pod has that state."""

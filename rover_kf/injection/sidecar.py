@@ -70,7 +70,6 @@ def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
         names.ENV_CHECKPOINT_PATH: world.path(policy) or "",
         names.ENV_CHECKPOINT_BANDWIDTH: policy.checkpoint.bandwidth or "",
         names.ENV_CHECKPOINT_REPLICA_BANDWIDTH: policy.checkpoint.replica_bandwidth or "",
-        names.ENV_CHECKPOINT_PARITY_GROUP: policy.checkpoint.parity_group or "",
         names.ENV_CHECKPOINT_EVERY: policy.checkpoint.every,
         names.ENV_CHECKPOINT_KEEP: policy.checkpoint.keep,
         names.ENV_CHECKPOINT_KEEP_EVERY: policy.checkpoint.keep_every or "",

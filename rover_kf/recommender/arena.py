@@ -20,7 +20,7 @@ def arena(sources: Sources) -> Quantity:
         largest = max([sample.value for sample in sizes] or [float(measured or 0)])
         target = whole_mib(largest * slots * ranks * MARGIN)
         size = f"{largest / MIB:.1f} MiB"
-        why = f"{slots:.3g} slots of {size} for each of {ranks} processes, and 10 %{_once(sources)}"
+        why = f"{slots} slots of {size} for each of {ranks} processes, and 10 %{_once(sources)}"
         low = largest * slots * ranks
         if sizes:
             return counted("arena", target, (low, target * 1.25), sizes, why)
@@ -47,27 +47,19 @@ def replica(sources: Sources, arena: Quantity) -> Quantity:
     layout, slots = sources.layout(), sources.slots()
     if layout is None:
         why = (
-            f"not known yet: nothing where all ranks hold the same (DDP); {_room(sources)} for "
-            "each process, beside the arena's two, where state is sharded (FSDP, tensor parallel)"
+            "not known yet: nothing where all ranks hold the same (DDP); a third slot for each "
+            "process, beside the arena's two, where state is sharded (FSDP, tensor parallel)"
         )
-        most = sources.kept() * arena.target / SLOTS
+        most = arena.target / SLOTS
         return single("replica", 0.0, (0.0, most), "default", why)
     if layout.record.replicated:
         why = "a run alike held all of its state in every rank: nothing is copied to other pods"
         return single("replica", 0.0, (0.0, 0.0), "history", why, samples=layout.weight)
-    kept = sources.kept()
-    target, low, high = (kept * n / slots for n in (arena.target, arena.lower, arena.upper))
+    target, low, high = (n / slots for n in (arena.target, arena.lower, arena.upper))
     why = (
-        f"one of the arena's {slots:.3g} slots for each process holds a rank of another pod: a run "
+        f"one of the arena's {slots} slots for each process holds a rank of another pod: a run "
         "alike had sharded state, which is lost with its pod otherwise"
     )
-    if sources.facts.parity_group:
-        high *= 2
-        why = (
-            f"{kept:.3g} of a slot for each process is its part of the parity of its group: a run "
-            "alike had sharded state, which is lost with its pod otherwise. As much again, in the "
-            "annotation checkpoint.arena, lets the part before stay while the next one is made"
-        )
     return single("replica", target, (low, high), "history", why, samples=layout.weight)
 
 
@@ -79,8 +71,3 @@ def _once(sources: Sources) -> str:
     if sources.facts.copy_per_pod:
         return f"; the pod's {ranks} processes keep what they hold alike once"
     return f"; with the annotation checkpoint.copy-per: pod one {ranks}th of it is enough"
-
-
-def _room(sources: Sources) -> str:
-    kept = sources.kept()
-    return f"{kept:.3g} of a slot (parity)" if sources.facts.parity_group else "a third slot"

@@ -34,8 +34,6 @@ class JobFacts:
     """Whether the annotation is there."""
     arena_bytes: int | None = None
     """The annotation; None if it is not there."""
-    parity_group: int = 0
-    """Fewest pods that share a parity of sharded state; 0: each keeps a copy."""
     copy_per_pod: bool = False
     """Whether a pod's ranks keep what they hold alike once."""
     persist_seconds: float = 60.0
@@ -84,7 +82,6 @@ def of(manifest: Manifest, *, source: str = "manifest") -> JobFacts:
         checkpoint_every=policy.checkpoint.every,
         states_every="every" in policy.checkpoint.model_fields_set,
         arena_bytes=policy.checkpoint.arena,
-        parity_group=policy.checkpoint.parity_group,
         copy_per_pod=policy.checkpoint.copy_per == names.COPY_PER_POD,
         persist_seconds=max(1.0, policy.checkpoint.persist_seconds),
         storage=storage.identity(

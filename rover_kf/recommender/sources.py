@@ -57,17 +57,10 @@ class Sources:
         """The most alike run of which it is known whether its state was sharded."""
         return next((item for item in self.runs if item.record.replicated is not None), None)
 
-    def kept(self) -> float:
-        """What each rank's pod keeps of other pods' sharded state, in slots: one, or a parity."""
-        if not self.facts.parity_group:
-            return 1.0
-        pods = self.facts.masters + int(self.facts.requested["replicas"])
-        return 1.0 / (max(min(self.facts.parity_group, pods), 2) - 1)
-
-    def slots(self) -> float:
-        """Snapshots in the arena for each rank, what is kept of other pods' among them."""
+    def slots(self) -> int:
+        """Snapshots in the arena for each rank, the copy of another pod's among them."""
         layout = self.layout()
-        return SLOTS + (0.0 if layout is None or layout.record.replicated else self.kept())
+        return SLOTS + (0 if layout is None or layout.record.replicated else 1)
 
     def savers(self) -> int:
         """Processes of a pod that keep a whole snapshot each."""

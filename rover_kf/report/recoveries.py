@@ -42,7 +42,7 @@ class Restored:
     rank: int
     step: int
     source: str
-    """``memory``, ``peer``, ``parity`` or ``storage``."""
+    """``memory``, ``peer`` or ``storage``."""
     at: float
     pod: str
 

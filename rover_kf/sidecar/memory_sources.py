@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the coordinator's choice lies in memory: slots here, in other pods, or put together."""
+"""Where the coordinator's choice lies in memory: slots here or in other pods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import contextlib
 from rover_kf import errors
 from rover_kf.api.checkpoints import Holding, ResolveReply
 from rover_kf.checkpoint.control import Seal
-from rover_kf.sidecar.parity_source import ParitySource
 from rover_kf.sidecar.peer_source import PeerSource
 from rover_kf.sidecar.seams import Peers
 from rover_kf.sidecar.settings import SidecarSettings
@@ -29,7 +28,6 @@ class MemorySources:
 
     def __init__(self, settings: SidecarSettings, slots: Slots, peers: Peers) -> None:
         self._settings, self._slots, self._peers = settings, slots, peers
-        self._turn = asyncio.Lock()
 
     async def open(self, choice: ResolveReply, pins: contextlib.ExitStack) -> list[Source]:
         """Of each holding of the choice; this pod's own are pinned.
@@ -41,12 +39,9 @@ class MemorySources:
         Raises:
             TornSnapshot: one of this pod's own was overwritten.
         """
-        lost = {rebuild.holding: rebuild for rebuild in choice.rebuilds}
         sources: list[Source] = []
         for holding in choice.holdings:
-            if holding in lost:
-                sources.append(ParitySource(self._peers, lost[holding], self._turn))
-            elif holding.pod != self._settings.pod:
+            if holding.pod != self._settings.pod:
                 sources.append(PeerSource(self._peers, holding))
             else:
                 # Pinned, so that what is being made does not take its place.

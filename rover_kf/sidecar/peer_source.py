@@ -55,55 +55,44 @@ class PeerSource:
     async def head(self) -> Snapshot:
         """See Source."""
         found = bytearray()
-        async with contextlib.aclosing(self._get(f"/{names.SLOT_HEAD}", 0, None)) as blocks:
+        async with contextlib.aclosing(self._get(f"/{names.SLOT_HEAD}", 0)) as blocks:
             async for block in blocks:
                 found += block
         return await asyncio.to_thread(snapshot.read, bytes(found), self.length)
 
-    def blocks(self) -> AsyncGenerator[memoryview, None]:
-        """See Source."""
-        return self._span(0, None)
+    async def blocks(self) -> AsyncGenerator[memoryview, None]:
+        """See Source.
 
-    def part(self, span: range) -> AsyncGenerator[memoryview, None]:
-        """Some of its bytes in order, at least one.
-
-        What is missing or wrong with them only their own checksum tells.
-
-        Args:
-            span: which bytes.
+        A peer that gave nothing at all is not asked again: who chose it has to decide that.
         """
-        return self._span(span.start, span.stop)
-
-    async def _span(self, begin: int, end: int | None) -> AsyncGenerator[memoryview, None]:
-        """A peer that gave nothing at all is not asked again: who chose it has to decide that."""
-        at, failed = begin, 0
+        at, failed = 0, 0
         while True:
             begun = at
             try:
-                async with contextlib.aclosing(self._get("", at, end)) as blocks:
+                async with contextlib.aclosing(self._get("", at)) as blocks:
                     async for block in blocks:
                         at += len(block)
                         yield memoryview(block)
             except errors.ClusterUnavailable as broken:
                 failed = 1 if at - begun >= _SOMETHING_BYTES else failed + 1
-                if at == begin or failed == ATTEMPTS:
+                if not at or failed == ATTEMPTS:
                     raise
                 _log.info("%d of %d bytes came: %s", at, self.length, broken)
             else:
                 return
             await self.sleep(FIRST_PAUSE_SECONDS * 2 ** (failed - 1))
 
-    async def _get(self, what: str, offset: int, end: int | None) -> AsyncGenerator[bytes, None]:
+    async def _get(self, what: str, offset: int) -> AsyncGenerator[bytes, None]:
         holding = self.holding
         path = f"{names.PATH_SLOTS}/{holding.place}/{holding.step}{what}"
         # After a change of size both slots may hold the step, in the pieces of two worlds.
         path += f"?checksum={holding.checksum}"
-        async with self.peers.get(holding.address, path, offset=offset, end=end) as stream:
-            self._check(stream, offset, in_part=bool(offset) or end is not None)
+        async with self.peers.get(holding.address, path, offset=offset) as stream:
+            self._check(stream, offset)
             async for chunk in stream.chunks(pieces.PIECE_BYTES):
                 yield chunk
 
-    def _check(self, stream: Stream, offset: int, *, in_part: bool) -> None:
+    def _check(self, stream: Stream, offset: int) -> None:
         """That what comes is what was promised, from the offset on."""
         holding, status = self.holding, stream.status
         if status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -111,7 +100,7 @@ class PeerSource:
         headers = {key.lower(): value for key, value in stream.headers.items()}
         stated = headers.get(names.CHECKSUM_HEADER.lower())
         wanted, begin = http.HTTPStatus.OK, ""
-        if in_part:
+        if offset:
             wanted, begin = http.HTTPStatus.PARTIAL_CONTENT, f"bytes {offset}-"
         good = status == wanted and headers.get("content-range", "").startswith(begin)
         if not good or stated != str(holding.checksum):

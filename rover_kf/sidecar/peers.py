@@ -218,14 +218,12 @@ class SidecarPeers:
             delay = min(delay * 1.5, 2.0)
 
     @contextlib.asynccontextmanager
-    async def get(
-        self, address: str, path: str, *, offset: int = 0, end: int | None = None
-    ) -> AsyncIterator[Stream]:
+    async def get(self, address: str, path: str, *, offset: int = 0) -> AsyncIterator[Stream]:
         """See seams.Peers."""
         url = f"{self._scheme}://{address}{path}"
         headers = self._headers()
-        if offset or end is not None:
-            headers["Range"] = f"bytes={offset}-{'' if end is None else end - 1}"
+        if offset:
+            headers["Range"] = f"bytes={offset}-"
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
         )

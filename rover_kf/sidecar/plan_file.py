@@ -12,17 +12,14 @@ import dataclasses
 import logging
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
 
 from rover_kf.api import codec, names, shared_files
-from rover_kf.api.checkpoints import Holding, Rebuild, ResolveReply
+from rover_kf.api.checkpoints import Holding, ResolveReply
 from rover_kf.sidecar import pod_file
 
 _log = logging.getLogger(__name__)
 
 NAME = "common-step.json"
-
-T = TypeVar("T")
 
 Plan = Mapping[int, ResolveReply]
 """Each rank's answer."""
@@ -30,12 +27,11 @@ Plan = Mapping[int, ResolveReply]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Answer:
-    """A rank's, with places in the file's lists for what hundreds of ranks' answers have alike."""
+    """A rank's, with places in the file's list for what hundreds of ranks' answers have alike."""
 
     reply: ResolveReply
     holdings: tuple[int, ...]
     others: tuple[int, ...]
-    rebuilds: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,7 +43,6 @@ class KeptPlan:
     answers: dict[str, _Answer]
     """By rank."""
     holdings: tuple[Holding, ...]
-    rebuilds: tuple[Rebuild, ...]
 
     @property
     def plan(self) -> Plan:
@@ -57,20 +52,19 @@ class KeptPlan:
                 answer.reply,
                 holdings=tuple(self.holdings[place] for place in answer.holdings),
                 others=tuple(self.holdings[place] for place in answer.others),
-                rebuilds=tuple(self.rebuilds[place] for place in answer.rebuilds),
             )
             for rank, answer in self.answers.items()
         }
 
 
-class _List(Generic[T]):
-    """Each item once: the same object is in many answers."""
+class _List:
+    """Each holding once: the same object is in many answers."""
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}
-        self.items: list[T] = []
+        self.items: list[Holding] = []
 
-    def places(self, items: Sequence[T]) -> tuple[int, ...]:
+    def places(self, items: Sequence[Holding]) -> tuple[int, ...]:
         """Where these are in the list from now on."""
         for item in items:
             if self._places.setdefault(id(item), len(self.items)) == len(self.items):
@@ -79,17 +73,16 @@ class _List(Generic[T]):
 
 
 def _kept(pod_uid: str, number: int, plan: Plan) -> KeptPlan:
-    holdings, rebuilds = _List[Holding](), _List[Rebuild]()
+    holdings = _List()
     answers = {
         str(rank): _Answer(
-            dataclasses.replace(answer, holdings=(), others=(), rebuilds=()),
+            dataclasses.replace(answer, holdings=(), others=()),
             holdings.places(answer.holdings),
             holdings.places(answer.others),
-            rebuilds.places(answer.rebuilds),
         )
         for rank, answer in plan.items()
     }
-    return KeptPlan(pod_uid, number, answers, tuple(holdings.items), tuple(rebuilds.items))
+    return KeptPlan(pod_uid, number, answers, tuple(holdings.items))
 
 
 class PlanFile:

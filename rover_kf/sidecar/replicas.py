@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A pod's half of replicas: copies of a partner pod's slots in this pod's memory, or parities.
+"""A pod's half of replicas: copies of a partner pod's slots in this pod's memory.
 
 One slot for each rank that is kept, beside the pod's own slots. While a newer step is copied over
 an older one there is no replica; a pod that is lost in that moment costs a way back to storage.
-Parities are parity_maker.py's. A pod that is a world of its own may keep another world's slots: it
-asks that one's coordinator in place of its own.
+A pod that is a world of its own may keep another world's slots: it asks that one's coordinator in
+place of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.arena import Filling
 from rover_kf.checkpoint.bandwidth import Cap
 from rover_kf.sidecar.capped_source import CappedSource
-from rover_kf.sidecar.parity_maker import ParityMaker
 from rover_kf.sidecar.peer_source import PeerSource
 from rover_kf.sidecar.seams import Peers, Story
 from rover_kf.sidecar.settings import SidecarSettings
@@ -55,13 +54,12 @@ class Replicas:
         self._settings, self._slots = settings, slots
         self._peers, self._story = peers, story
         self._cap = Cap(settings.checkpoint_replica_bandwidth)
-        self._parities = ParityMaker(settings, slots, peers, self._cap)
         # A chief that is lost is not waited for: its successor may have another address.
         self._poll_seconds = _KEEPER_POLL_SECONDS if settings.keeps_host else _LONG_POLL_SECONDS
         self._told: type[Exception] | None = None
 
     async def run(self) -> None:
-        """Copy what the coordinator orders, or make parities of it, for ever."""
+        """Copy what the coordinator orders, for ever."""
         number = 0
         while True:
             request = ReplicateRequest(self._settings.pod, number, self._poll_seconds)
@@ -89,27 +87,13 @@ class Replicas:
         """Do what is ordered; why it could not be done."""
         holdings = order.holdings
         await asyncio.to_thread(self._slots.forget_replicas, {h.rank for h in holdings})
-        if order.lanes:
-            return await self._mix(order)
-        await asyncio.to_thread(self._slots.forget_parities, frozenset())
         try:
             for holding in holdings:
                 await self._copy(holding)
         except (errors.RoverError, OSError) as error:
-            what = f"no replica of rank {holding.rank}"
-            self._warn(error, what, f"if {holding.pod} is lost, the job goes back to storage")
+            self._warn(error, holding)
             return str(error)
         return ""
-
-    async def _mix(self, order: ReplicateOrder) -> str:
-        """Make the parities; why it could not be done."""
-        try:
-            return await self._parities.make(order.number, order.lanes)
-        except (errors.RoverError, OSError) as error:
-            step = order.lanes[0].members[0].step
-            what = f"no parity of step {step}"
-            self._warn(error, what, "if a pod is lost now, the job goes back further than that")
-            return str(error)
 
     async def _copy(self, holding: Holding) -> None:
         if await asyncio.to_thread(self._has, holding):
@@ -146,9 +130,11 @@ class Replicas:
             for seal in arena.sealed()
         )  # fmt: skip
 
-    def _warn(self, why: Exception, what: str, then: str) -> None:
+    def _warn(self, why: Exception, holding: Holding) -> None:
+        what = f"no replica of rank {holding.rank}"
         _log.info("%s: %s", what, why)
         if type(why) is not self._told:  # each kind once, not at each step
             self._told = type(why)
+            then = f"if {holding.pod} is lost, the job goes back to storage"
             message = f"{self._settings.pod} keeps {what}: {why}; {then}"
             self._story.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)

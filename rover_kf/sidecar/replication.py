@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator's half of replicas: who copies whose slots or makes which parity, who has some.
+"""The coordinator's half of replicas: who copies whose slots, and who has some.
 
 A pod that has left the world may still be there for a moment, with its slots: after a planned
 change of size they are as good as a replica.
@@ -19,16 +19,9 @@ from aiohttp import web
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import Holding, ResolveRequest
-from rover_kf.api.replication import (
-    ParityMade,
-    ParityVerdict,
-    Replicated,
-    ReplicateOrder,
-    ReplicateRequest,
-)
+from rover_kf.api.replication import Replicated, ReplicateOrder, ReplicateRequest
 from rover_kf.api.status import Acknowledged
 from rover_kf.sidecar.long_poll import LongPoll
-from rover_kf.sidecar.parity_verdicts import ParityVerdicts
 from rover_kf.sidecar.peer_source import PeerSource
 from rover_kf.sidecar.places_file import PlacesFile
 from rover_kf.sidecar.ring import KEEPER_PACE, Key, Ring
@@ -48,7 +41,7 @@ class Replication:
     Args:
         peers: other sidecars.
         persisting: tells which step is being persisted.
-        settings: of the sidecar: who shares a parity, or that a pod beside the world keeps a copy.
+        settings: of the sidecar: whether a pod beside the world keeps a copy.
     """
 
     def __init__(
@@ -56,13 +49,11 @@ class Replication:
     ) -> None:
         self._peers, self._persisting = peers, persisting
         self._ring = Ring(
-            settings.checkpoint_parity_group,
             # Above all that a coordinator before this one has counted: members remember that.
             number=time.time_ns(),
             keeper=settings.keeper_host,
             keeper_pace=min(KEEPER_PACE, (settings.checkpoint_replica_bandwidth or math.inf) / 2),
         )
-        self._verdicts = ParityVerdicts()
         self._poll = LongPoll()
         self._places = SlotPlaces()
         self._kept = PlacesFile(settings.home, settings.pod_uid)
@@ -87,7 +78,6 @@ class Replication:
         return [
             web.post(names.PATH_REPLICATE, self._on_replicate),
             web.post(names.PATH_REPLICATED, self._on_replicated),
-            web.post(names.PATH_PARITY_MADE, self._on_parity_made),
         ]
 
     def recall(self) -> None:
@@ -161,11 +151,8 @@ class Replication:
             self._ring.anew()
 
         def news() -> ReplicateOrder | None:
-            before = self._ring.number
             if self._ring.keeper in ("", asked.pod):  # nothing waits for one that does not ask
                 self._ring.due(self._persisting(), time.monotonic())
-            if self._ring.number != before:
-                self._verdicts = ParityVerdicts(self._ring.lanes)
             order = self._ring.order(asked.pod)
             return order if order and order.number != asked.after else None
 
@@ -174,24 +161,6 @@ class Replication:
 
     async def _on_replicated(self, request: web.Request) -> web.Response:
         told = await read(request, Replicated)
-        if told.reason and told.number == self._ring.number:
-            self._verdicts.failed(told.pod, told.reason)
         self._ring.finished(told.pod, told.number, done=not told.reason)
         self._poll.notify()
         return reply(Acknowledged())
-
-    async def _on_parity_made(self, request: web.Request) -> web.Response:
-        told = await read(request, ParityMade)
-
-        def news() -> ParityVerdict | None:
-            order = self._ring.order(told.pod)
-            if order is None or order.number != told.number:
-                return ParityVerdict(known=True, reason="the order is over", told=True)
-            found = self._verdicts.verdict(told.pod)
-            return found if found.known else None
-
-        if told.number == self._ring.number:
-            self._verdicts.made(told)
-            self._poll.notify()
-        found = await self._poll.answer(news, told.timeout_seconds)
-        return reply(found or ParityVerdict(known=False))

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training process starts from: the coordinator chooses the step, this brings its bytes.
 
-Own memory, a peer's memory, parities, or storage; as they are, or put together from several ranks'
-where the world has another size or the file was split. Whatever the source, the result is a sealed,
-verified slot of this pod. Slots with steps after the common one are cleared: they belong to a
-course that the job has left, and a later choice must not mix the two.
+Own memory, a peer's memory, or storage; as they are, or put together from several ranks' where the
+world has another size or the file was split. Whatever the source, the result is a sealed, verified
+slot of this pod. Slots with steps after the common one are cleared: they belong to a course that
+the job has left, and a later choice must not mix the two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import (
     Holding,
-    Parity,
     ResolveReply,
     ResolveRequest,
     RestoreReply,
@@ -33,7 +32,7 @@ from rover_kf.checkpoint.control import Seal
 from rover_kf.checkpoint.manifest import Folder, Manifest
 from rover_kf.checkpoint.snapshot import STATE_KEY, Snapshot
 from rover_kf.checkpoint.storage import StoredCheckpoints
-from rover_kf.sidecar import leads, newest_stored, parity_slot
+from rover_kf.sidecar import leads, newest_stored
 from rover_kf.sidecar.assignments import Assignment
 from rover_kf.sidecar.examination import Examination
 from rover_kf.sidecar.leads import Lead, Leads
@@ -99,7 +98,6 @@ class Restorer:
         await asyncio.to_thread(self._slots.assignments.set, local_rank, assignment)
         await asyncio.to_thread(self._let_go, request)
         holdings = await self._holdings(local_rank, look=request.look)
-        parities = await asyncio.to_thread(self._parities, local_rank)
         choice = await self._peers.ask_coordinator(
             names.PATH_COMMIT_RESOLVE,
             ResolveRequest(
@@ -107,7 +105,6 @@ class Restorer:
                 request.rank,
                 request.world_size,
                 holdings,
-                parities,
                 tuple(one.step for one in request.refused),
             ),
             ResolveReply,
@@ -153,7 +150,7 @@ class Restorer:
     async def _bring(self, request: RestoreRequest, choice: ResolveReply) -> Seal:
         if choice.source == "storage" and self._storage is not None:
             return await self._from_storage(request, choice, self._storage)
-        if choice.source in ("memory", "peer", "parity") and choice.holdings:
+        if choice.source in ("memory", "peer") and choice.holdings:
             first = choice.holdings[0]
             here = choice.source == "memory" and not first.replica
             sharded = any(one.sizes != one.shape for one in request.wanted)
@@ -202,13 +199,6 @@ class Restorer:
             for damage in damages:
                 self._story.record(names.EVENT_CHECKPOINT_WARNING, damage, warning=True)
         return tuple(found)
-
-    def _parities(self, local_rank: int) -> tuple[Parity, ...]:
-        """The pod's parities, which its first rank tells of."""
-        found, damages = parity_slot.found(self._slots) if local_rank == 0 else ((), ())
-        for damage in damages:
-            self._story.record(names.EVENT_CHECKPOINT_WARNING, damage, warning=True)
-        return found
 
     def _own_verified(self, holding: Holding) -> Seal:
         """The slot to be taken as it is; the newest one was verified when it was offered."""

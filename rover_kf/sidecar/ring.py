@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which pod keeps whose slots as well, one step at a time; pure.
 
-Each pod the next one's, or each pod a parity of its group's (parity_groups.py), or one pod beside
-the world all of it. Only states that are not replicated need it, and those of a single pod: of a
-replicated one every pod has all. A pod is spared its own node's pods where there is another node,
-since a node is lost with all of them.
+Each pod the next one's, or one pod beside the world all of it. Only states that are not replicated
+need it, and those of a single pod: of a replicated one every pod has all. A pod is spared its own
+node's pods where there is another node, since a node is lost with all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections.abc import Sequence
 
 from rover_kf.api.checkpoints import Holding
 from rover_kf.api.replication import ReplicateOrder
-from rover_kf.sidecar import parity_groups
 
 Key = tuple[int, int]
 """Round, step."""
@@ -46,22 +44,16 @@ def partners(holdings: Sequence[Holding]) -> dict[str, str]:
     return found
 
 
-def orders(
-    holdings: Sequence[Holding], parity_group: int, number: int, keeper: str = ""
-) -> dict[str, ReplicateOrder]:
+def orders(holdings: Sequence[Holding], number: int, keeper: str = "") -> dict[str, ReplicateOrder]:
     """What each pod shall do about a step; nothing for a single pod without a keeper.
 
     Args:
         holdings: of the step, of all ranks.
-        parity_group: fewest pods that share a parity; 0: each keeps a copy.
         number: of the orders.
         keeper: pod beside the world that copies all of it.
     """
     if keeper:
         return {keeper: ReplicateOrder(number, tuple(holdings))} if holdings else {}
-    if parity_group:
-        lanes = parity_groups.lanes(holdings, parity_group)
-        return {pod: ReplicateOrder(number, lanes=found) for pod, found in lanes.items()}
     return {
         pod: ReplicateOrder(number, tuple(h for h in holdings if h.pod == partner))
         for pod, partner in partners(holdings).items()
@@ -73,12 +65,10 @@ class Ring:
     """What is copied now, and what is copied.
 
     Args:
-        parity_group: fewest pods that share a parity; 0: each keeps a copy of another one's slots.
         keeper: pod beside the world that copies all of it; empty: the world's pods do.
         keeper_pace: bytes a second that it copies at least.
     """
 
-    parity_group: int = 0
     number: int = 0
     """Counts orders."""
     under_way: Key | None = None
@@ -129,7 +119,7 @@ class Ring:
         new = self.replicated is None or key > self.replicated
         if new and persisting in (None, key):
             number = self.number + 1
-            self._orders = orders(holdings, self.parity_group, number, self.keeper)
+            self._orders = orders(holdings, number, self.keeper)
             if not (self._orders or self.keeper or self._dismissed):
                 pods = {holding.pod for holding in holdings}
                 self._dismissed = len(pods) == 1
@@ -140,23 +130,18 @@ class Ring:
                 self.under_way, self.number = key, number
         return self.under_way
 
-    @property
-    def lanes(self) -> parity_groups.Lanes:
-        """What parities were ordered last, of each pod."""
-        return {pod: order.lanes for pod, order in self._orders.items()}
-
     def order(self, pod: str) -> ReplicateOrder | None:
         """What the pod shall do now; None if it has done so."""
         return self._orders[pod] if self.under_way is not None and pod in self._open else None
 
     def finished(self, pod: str, number: int, *, done: bool) -> None:
-        """A pod has copied its partner's slots or has its parities, or cannot."""
+        """A pod has copied its partner's slots, or cannot."""
         if number != self.number or self.under_way is None:
             return
         self._open.discard(pod)
         self._failed = self._failed or not done
         if not self._open:
-            kept = any(order.holdings or order.lanes for order in self._orders.values())
+            kept = any(order.holdings for order in self._orders.values())
             if kept and not self._failed:
                 self.replicated = self.under_way
             elif self._newest is not None and self._newest[0] == self.under_way:

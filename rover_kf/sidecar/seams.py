@@ -48,7 +48,7 @@ class Peers(Protocol):
         """
 
     def get(
-        self, address: str, path: str, *, offset: int = 0, end: int | None = None
+        self, address: str, path: str, *, offset: int = 0
     ) -> contextlib.AbstractAsyncContextManager[Stream]:
         """GET from the sidecar at host:port.
 
@@ -56,7 +56,6 @@ class Peers(Protocol):
             address: host:port.
             path: with its query.
             offset: first byte of the body that is wanted; above 0 it is asked for as a range.
-            end: the byte behind the last one that is wanted; None: all.
 
         Raises:
             ClusterUnavailable: it cannot be reached.

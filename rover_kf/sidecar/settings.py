@@ -55,8 +55,6 @@ class SidecarSettings:
     """Most bytes a second that are persisted; 0 is no cap."""
     checkpoint_replica_bandwidth: int = 0
     """Most bytes a second of replicas that are copied; 0 is no cap."""
-    checkpoint_parity_group: int = 0
-    """Fewest pods that share a parity of their slots; 0: each keeps a copy of another pod's."""
     checkpoint_keep_every: int = 0
     """Checkpoints whose step it divides are never removed; 0: none are."""
     checkpoint_keep_best: str = ""
@@ -173,7 +171,6 @@ def read(environment: Mapping[str, str]) -> SidecarSettings:
         checkpoint_replica_bandwidth=int(
             _number(environment, names.ENV_CHECKPOINT_REPLICA_BANDWIDTH, "0")
         ),
-        checkpoint_parity_group=int(_number(environment, names.ENV_CHECKPOINT_PARITY_GROUP, "0")),
         checkpoint_keep_every=int(_number(environment, names.ENV_CHECKPOINT_KEEP_EVERY, "0")),
         checkpoint_keep_best=_best(environment),
         persist_steps=int(_number(environment, names.ENV_PERSIST_STEPS, "0")),

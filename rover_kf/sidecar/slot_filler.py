@@ -62,7 +62,7 @@ class SlotFiller:
             request: of the rank.
             sources: the first one has the rank's own tensors.
             state: that the sources hold.
-            rebuilding: whether replicas or parities are still to be read.
+            rebuilding: whether replicas are still to be read.
             same_world: whether the first source is of this rank in a world of this size.
 
         Raises:

@@ -68,8 +68,8 @@ class SlotServer:
 
     def routes(self) -> list[web.RouteDef]:
         """For the TCP port."""
-        kinds = f"(?:{names.REPLICA_PLACE}|{names.PARITY_PLACE})?"
-        slot = names.PATH_SLOTS + f"/{{place:{kinds}[0-9]{{1,9}}}}/{{step:[0-9]{{1,18}}}}"
+        place = f"(?:{names.REPLICA_PLACE})?[0-9]{{1,9}}"
+        slot = names.PATH_SLOTS + f"/{{place:{place}}}/{{step:[0-9]{{1,18}}}}"
         return [
             web.get(slot, self._on_slot, allow_head=False),
             web.get(f"{slot}/{{part:{names.SLOT_HEAD}}}", self._on_slot, allow_head=False),

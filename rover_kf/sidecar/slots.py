@@ -9,7 +9,6 @@ thread. All it knows is in the arena's files, so a sidecar that was killed goes 
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -24,7 +23,7 @@ from rover_kf.sidecar.assignments import Assignments
 from rover_kf.sidecar.settings import SidecarSettings
 
 _DIGITS = 9
-"""Of a local rank, a rank or a lane, at most."""
+"""Of a local rank or a rank, at most."""
 
 
 class Slots:
@@ -43,11 +42,11 @@ class Slots:
         """Of what is kept of other pods: its room is not taken again while it is given up."""
 
     def allocate(self, request: ArenaRequest, *, rebuilding: bool = False) -> ArenaReply:
-        """Make or grow a local rank's slots; copies and parities give way where that makes room.
+        """Make or grow a local rank's slots; copies give way where that makes room.
 
         Args:
             request: of the rank.
-            rebuilding: whether replicas or parities are still to be read.
+            rebuilding: whether replicas are still to be read.
 
         Raises:
             ArenaTooSmall: they do not fit.
@@ -61,20 +60,19 @@ class Slots:
         try:
             arena = allocation.allocate(self._root, place, size, most_bytes=most)
         except errors.ArenaTooSmall:
-            gone = frozenset((*self.replicas(), *self.parities()))
+            gone = frozenset(self.replicas())
             if not gone or (rebuilding and self._settings.checkpoint_path is None):
                 raise  # nobody could go on without them
             if not allocation.fits(self._root, place, size, most_bytes=most, without=gone):
                 raise  # they would be given up in vain
             with self._beside:
                 self.forget_replicas(frozenset())
-                self.forget_parities(frozenset())
                 if rebuilding:
                     # The next round takes what is on storage.
                     raise errors.CheckpointError(
-                        f"slots of {size} bytes have no room beside the copies or parities of "
-                        "other pods' slots that the restore reads; these are given up, so that the "
-                        "next attempt does without. Set the annotation "
+                        f"slots of {size} bytes have no room beside the copies of other pods' "
+                        "slots that the restore reads; these are given up, so that the next "
+                        "attempt does without. Set the annotation "
                         f"{names.PREFIX}checkpoint.arena higher to go on from memory"
                     ) from None
                 arena = allocation.allocate(self._root, place, size, most_bytes=most)
@@ -91,45 +89,15 @@ class Slots:
         with self._beside:
             return allocation.allocate(self._root, place, slot_bytes, most_bytes=most, slots=(0,))
 
-    def allocate_parity(self, lane: int, slot_bytes: int) -> Arena:
-        """Make or grow two slots for a parity, or one if there is no room for two.
-
-        Raises:
-            ArenaTooSmall: not even one fits beside this pod's own.
-        """
-        place, most = f"{names.PARITY_PLACE}{lane}", self._settings.arena_bytes
-        make = functools.partial(
-            allocation.allocate, self._root, place, slot_bytes, most_bytes=most
-        )
-        with self._beside:
-            try:
-                return make()
-            except errors.ArenaTooSmall:
-                if self.arena(place).slot_bytes():
-                    self._remove(place)  # Two of the smaller size may take the larger one's room.
-                return make(slots=(0,))
-
     def forget_replicas(self, kept: AbstractSet[int]) -> None:
         """Give back the memory of all replicas but those of these ranks."""
         for place in self.replicas():
             if int(place.removeprefix(names.REPLICA_PLACE)) not in kept:
                 self._remove(place)
 
-    def forget_parities(self, kept: AbstractSet[int]) -> None:
-        """Give back the memory of all parities but those of these lanes."""
-        for place in self.parities():
-            if int(place.removeprefix(names.PARITY_PLACE)) not in kept:
-                self._remove(place)
-
     def replicas(self) -> tuple[str, ...]:
         """Places of the replicas in this pod."""
-        return self._places(names.REPLICA_PLACE)
-
-    def parities(self) -> tuple[str, ...]:
-        """Places of the parities in this pod."""
-        return self._places(names.PARITY_PLACE)
-
-    def _places(self, prefix: str) -> tuple[str, ...]:
+        prefix = names.REPLICA_PLACE
         found = (path.parent.name for path in self._root.glob(f"{prefix}*/control"))
         return tuple(sorted(name for name in found if _is_number(name.removeprefix(prefix))))
 
@@ -186,7 +154,7 @@ class Slots:
     def holdings(
         self, place: int | str, verified: Seal | None = None
     ) -> tuple[tuple[Holding, ...], tuple[str, ...]]:
-        """What a rank's, a replica's or a parity's slots hold, and what was wrong with the others.
+        """What a rank's or a replica's slots hold, and what was wrong with the others.
 
         The newest that is whole is verified; a damaged slot is cleared: it must be offered to
         nobody. An older one, which is seldom wanted, has the checksum of its seal, and is verified
@@ -211,14 +179,12 @@ class Slots:
         return tuple(found), tuple(wrong)
 
     def _holding(self, place: int | str, seal: Seal, found: int) -> Holding:
-        name = str(place)
-        replica, parity = (name.startswith(p) for p in (names.REPLICA_PLACE, names.PARITY_PLACE))
+        replica = str(place).startswith(names.REPLICA_PLACE)
         return Holding(
             pod=self._settings.pod,
             address=self._settings.endpoint,
-            local_rank=0 if replica else int(name.removeprefix(names.PARITY_PLACE)),
+            local_rank=0 if replica else int(place),
             replica=replica,
-            parity=parity,
             node=self._settings.node,
             rank=seal.rank,
             world_size=seal.world_size,

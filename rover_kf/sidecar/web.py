@@ -64,7 +64,6 @@ LONG_POLLS = frozenset(
         names.PATH_COMMIT_NAMED,
         names.PATH_COMMIT_WAIT,
         names.PATH_REPLICATE,
-        names.PATH_PARITY_MADE,
         names.PATH_KEPT,
         names.PATH_REPLICA_DIGEST,
     }

@@ -162,26 +162,6 @@ def test_a_lost_pod_comes_back_from_its_partners_memory(worlds, tmp_path):
         assert kept == [{"replica-1"}, {"replica-2"}, {"replica-0"}]
 
 
-def test_lost_pods_come_back_from_parity_at_any_size(worlds, tmp_path):
-    """The same with a parity in place of copies: first another pod takes the lost one's place, then
-    the other two of a world of three share out what a lost one had."""
-    with checkpoint_pod.pods(tmp_path, 3, checkpoint_parity_group=3) as three:
-        ended = worlds.run(three, "fsdp", 1, 3, "replica")["ended"]
-        three[1].kill()
-        shutil.rmtree(three[1].settings.home)
-        three[1].start()
-        told = worlds.run(three, "fsdp", 2, 3, "replica")
-        assert (told["resumed"], told["restored"]) == (2, ended)
-        (story,) = three[1].told(names.EVENT_RESTORED)
-        assert "rank 1 of 3 resumes at step 2 from parity" in story
-        three[2].kill()
-        ended = told["ended"]
-        told = worlds.run(three, "fsdp", 3, 2, "replica")
-        assert (told["resumed"], told["restored"]) == (4, ended)
-        assert told["restored_from"] == "parity"
-        assert not list(tmp_path.glob("*/arena/replica-*"))
-
-
 def test_two_lost_pods_are_one_too_many(worlds, tmp_path):
     """Partner and pod lost together, and no storage: an error that says what is missing."""
     with checkpoint_pod.pods(tmp_path, 3) as three:

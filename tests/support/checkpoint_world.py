@@ -100,8 +100,8 @@ class Here:
         return found
 
     @contextlib.asynccontextmanager
-    async def get(self, address, path, *, offset, end):
-        raise errors.ClusterUnavailable(f"{address}{path} from {offset} to {end}")
+    async def get(self, address, path, *, offset):
+        raise errors.ClusterUnavailable(f"{address}{path} from {offset}")
         yield
 
 

@@ -96,7 +96,7 @@ class CuttingProxy:
                     return
                 target.sendall(block)
                 if source is client:
-                    begin = re.search(rb"\r\nRange: bytes=(\d+)-\d*\r\n", block)
+                    begin = re.search(rb"\r\nRange: bytes=(\d+)-\r\n", block)
                     self.asked.append(int(begin[1]) if begin else 0)
                     continue
                 self.answered[number] += len(block)

@@ -101,15 +101,6 @@ def test_the_sidecar_knows_the_caps_on_its_network(rules, caps):
     assert (found.checkpoint_bandwidth, found.checkpoint_replica_bandwidth) == caps
 
 
-@pytest.mark.parametrize(("rules", "group"), [({}, 0), ({"checkpoint.parity-group": "4"}, 4)])
-def test_the_sidecar_knows_how_many_pods_share_a_parity(rules, group):
-    """As the policy says; without it each keeps a copy."""
-    job = make_job(policy=rules)
-    variables = environment_of(container_of(injected(job), names.SIDECAR_CONTAINER))
-    variables[names.ENV_REPLICA_INDEX] = "0"  # the pod's own label says so
-    assert sidecar_settings.read(variables).checkpoint_parity_group == group
-
-
 @pytest.mark.parametrize(("rules", "saves"), [({}, 10), ({"checkpoint.check-every": "0"}, 0)])
 def test_the_sidecar_knows_how_often_replicas_are_compared(rules, saves):
     """Every tenth save if nothing is said; 0 reaches it as 0."""

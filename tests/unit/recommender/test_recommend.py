@@ -118,22 +118,6 @@ def test_fewer_ranks_hold_more_of_sharded_state():
     assert combine(FACTS, [untold]).get("arena").lower == 12 * 100 * MIB
 
 
-def test_a_parity_takes_a_part_of_a_slot():
-    """Of four pods a third, of a job of three a half; as much again at most, for the one before."""
-    rule = {"rover-kf.io/checkpoint.parity-group": "4"}
-    for workers, part in ((8, 1 / 3), (3, 1 / 2), (1, 1)):
-        facts = reading.of(manifest(annotations=rule, workers=workers))
-        found = combine(facts, [run(signature=facts.signature, replicated=False)])
-        arena, replica = found.get("arena"), found.get("replica")
-        assert arena.lower == pytest.approx((2 + part) * 100 * MIB)
-        assert replica.lower == pytest.approx(part * 100 * MIB)
-        assert replica.upper == pytest.approx(2 * part / (2 + part) * arena.upper)
-        assert f"{part:.3g} of a slot" in replica.why
-        unknown = combine(facts, [])
-        assert unknown.get("replica").upper == pytest.approx(part * unknown.get("arena").target / 2)
-        assert f"{part:.3g} of a slot (parity)" in unknown.get("replica").why
-
-
 def test_checkpoint_interval_is_young_and_daly():
     """sqrt(2 * 0.05 s * (2 days seen + 1 day prior) / 2 failures) at the run's step time."""
     every = combine(FACTS, [run()]).get("checkpoint_every")

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,30 +96,9 @@ def test_a_late_word_counts_for_nothing():
     assert (ring.under_way, ring.replicated) == (None, None)
 
 
-def test_parities_are_ordered_in_place_of_copies():
-    """Where the policy says so: each pod gets the lanes of its group, and no slot to copy; a step
-    of which a rank is missing, or a single pod, gets nothing."""
-    ring = Ring(parity_group=3)
-    ring.sealed((1, 10), [_held(rank) for rank in range(9)])
-    assert ring.due(None) == (1, 10)
-    order = ring.order("pod-4")
-    assert order.holdings == ()
-    (lane,) = order.lanes
-    assert [holding.pod for holding in lane.members] == ["pod-1", "pod-4", "pod-7"]
-    assert {pod for pod, lanes in ring.lanes.items() if lane in lanes} == {
-        "pod-1",
-        "pod-4",
-        "pod-7",
-    }
-    ring = Ring(parity_group=3)
-    ring.sealed((1, 10), [_held(rank) for rank in range(8)])
-    assert ring.due(None) is None
-
-
-@pytest.mark.parametrize("group", [0, 3])
-def test_a_pod_that_is_alone_keeps_nothing_any_more(group):
+def test_a_pod_that_is_alone_keeps_nothing_any_more():
     """It is told so once a round, and no step of it counts as copied."""
-    ring = Ring(parity_group=group)
+    ring = Ring()
     ring.sealed((1, 10), [_held(rank, pod="a") for rank in range(9)])
     assert ring.due(None) == (1, 10)
     assert ring.order("a") == ReplicateOrder(ring.number)

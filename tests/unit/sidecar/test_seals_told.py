@@ -41,8 +41,8 @@ class Away:
         return reply(check=False)
 
     @contextlib.asynccontextmanager
-    async def get(self, address, path, *, offset, end):
-        raise AssertionError(f"{address}{path} from {offset} to {end}")
+    async def get(self, address, path, *, offset):
+        raise AssertionError(f"{address}{path} from {offset}")
         yield
 
 

@@ -123,11 +123,11 @@ def test_an_assignment_is_read_from_a_file_alone(slots, secret, put):
 def test_folders_with_strange_names_are_no_ranks(slots):
     """Who trains may make folders, too."""
     root = slots.arena(0).directory.parent
-    for name in ("²", "-1", "replica-x", "replica-", "parity-²", "9" * 30, "a b"):
+    for name in ("²", "-1", "replica-x", "replica-", "replica-²", "9" * 30, "a b"):
         (root / name).mkdir()
         (root / name / "control").touch()
     assert slots.local_ranks() == (0,)
-    assert (slots.replicas(), slots.parities()) == ((), ())
+    assert slots.replicas() == ()
 
 
 def test_no_more_is_read_than_may_be(tmp_path):

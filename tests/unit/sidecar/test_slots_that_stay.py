@@ -264,14 +264,12 @@ def test_a_state_that_grows_goes_before_copies(tmp_path):
         assert "checkpoint.arena" in warned()[0]
 
 
-@pytest.mark.parametrize(("group", "room"), [(4, 2.85), (0, 3.2)], ids=["parities", "copies"])
-def test_what_was_kept_is_given_up_where_the_next_restore_does_without(tmp_path, group, room):
-    """The three that are left have room for their larger slots, and none for parities or copies
-    beside them: what is on storage is what they go on from."""
+def test_copies_are_given_up_where_the_next_restore_does_without(tmp_path):
+    """The three that are left have room for their larger slots, and none for copies beside them:
+    what is on storage is what they go on from."""
     four, three = _form(4), _form(3)
     given = {
-        "arena_bytes": int(len(four.bytes_of(5, 1, 0)) * room),
-        "checkpoint_parity_group": group,
+        "arena_bytes": int(len(four.bytes_of(5, 1, 0)) * 3.2),
         "storage": tmp_path / "pvc",
         "persist_seconds": 3600.0,
     }
@@ -296,20 +294,12 @@ def test_what_was_kept_is_given_up_where_the_next_restore_does_without(tmp_path,
         assert [(reply.step, reply.source) for reply in replies] == [(4, "storage")] * 3
 
 
-@pytest.mark.parametrize(
-    ("group", "room", "source"),
-    [
-        pytest.param(4, (2 + 1 / 3) * 1.1, "parity", id="parities"),
-        pytest.param(0, 3.2, "peer", id="copies"),
-    ],
-)
-def test_what_was_kept_stays_where_nothing_else_is_left(tmp_path, group, room, source):
+def test_copies_stay_where_nothing_else_is_left(tmp_path):
     """A pod of four is lost, without storage; the slots of the three that are left do not fit. When
     the lost one's place is taken, what it had comes back."""
     four, three = _form(4), _form(3)
-    arena = int(len(four.bytes_of(5, 1, 0)) * room)
-    given = {"arena_bytes": arena, "checkpoint_parity_group": group}
-    with checkpoint_pod.pods(tmp_path, 4, **given) as pods:
+    arena = int(len(four.bytes_of(5, 1, 0)) * 3.2)
+    with checkpoint_pod.pods(tmp_path, 4, arena_bytes=arena) as pods:
         trainers = _saved(pods)
         assert _is_kept(trainers[0], 5, 50)
         pods[3].kill()
@@ -319,7 +309,7 @@ def test_what_was_kept_stays_where_nothing_else_is_left(tmp_path, group, room, s
             _at_once(left, 2, [three.wanted(rank) for rank in range(3)])
         pods[3].start()
         replies = _at_once(trainers, 3, [four.wanted(rank) for rank in range(4)])
-        assert [reply.source for reply in replies] == ["memory"] * 3 + [source]
+        assert [reply.source for reply in replies] == ["memory"] * 3 + ["peer"]
 
 
 @pytest.fixture
