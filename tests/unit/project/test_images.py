@@ -92,7 +92,7 @@ def _pinned(listed: pathlib.Path) -> dict[str, Requirement]:
     [("sidecar", "rover_kf.sidecar.__main__"), ("controller", "controller.__main__")],
 )
 def test_an_image_has_what_its_program_imports(image, program):
-    """Parity by numpy was made nowhere but where the tests ran."""
+    """A package that an image lacks is missed nowhere where the tests run."""
     needed = {canonicalize_name(NAMES.get(name, name)) for name in _foreign(program)}
     print(f"{image}: {sorted(needed)}")
     assert "aiohttp" in needed
