@@ -77,7 +77,6 @@ def page() -> str:
         parts.append(f"\n{NOTES[title]}")
     listed = [f".. autoclass:: {path}\n   :members:\n" for path in sum(SECTIONS.values(), ())]
     told = "\n".join([*listed, ".. automodule:: rover_kf.errors\n   :members:\n"])
-    told = told.replace("RoverClient\n", "RoverClient\n   :inherited-members:\n")
     told = told.replace("Course\n   :members:", "Course\n   :members: last, events")
     told = told.replace("RoverPolicy\n   :members:\n", "RoverPolicy\n")
     return f"{''.join(parts)}{_errors()}{_TAIL}```{{eval-rst}}\n{told}```\n"

@@ -37,14 +37,10 @@ def bounded(cluster: Cluster, namespace: str, given: Constraints | None) -> Cons
 def _limits(cluster: Cluster, namespace: str) -> NamespaceLimits:
     if isinstance(cluster, LocalCluster):
         # Embedded replicas share the cores of one machine: they bound a replica, not their sum.
-        return NamespaceLimits(container_most=this_machine())
+        cores, pages = os.cpu_count() or 1, os.sysconf("SC_PHYS_PAGES")
+        room = Room(cpu=float(cores), memory=float(pages * os.sysconf("SC_PAGE_SIZE")))
+        return NamespaceLimits(container_most=room)
     api = getattr(cluster, "api", None)
     if api is None:
         return NamespaceLimits(unread=("this cluster's limits cannot be read",))
     return kubernetes_limits.read(api, namespace)
-
-
-def this_machine() -> Room:
-    """What one process here can have."""
-    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return Room(cpu=float(os.cpu_count() or 1), memory=float(pages * size))

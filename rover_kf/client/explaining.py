@@ -129,16 +129,7 @@ class Explanation(Shown):
 
 
 def explain(cluster: Cluster, history: HistoryStore, key: JobKey) -> Explanation:
-    """Explain a job's size.
-
-    Args:
-        cluster: where the job is.
-        history: that its controller writes; without the job's run the annotation tells.
-        key: of the job.
-
-    Raises:
-        JobNotFound: there is no such job.
-    """
+    """Explain a job's size; decisions that the history lacks come from the job's annotation."""
     job = cluster.get_job(key)
     memory = status.read(job)
     decisions, source = _recorded(history, job), HISTORY
@@ -216,11 +207,8 @@ def _servers(history: HistoryStore, job: ObservedJob) -> tuple[Effect, ...]:
 
 
 def _recorded(history: HistoryStore, job: ObservedJob) -> tuple[ScaleDecision, ...]:
-    try:
-        record = outcome.newest_run(history, job.key)
-    except errors.HistoryUnavailable:  # the annotation tells the last few
-        return ()
-    return record.decisions if record is not None and record.uid == job.uid else ()
+    record = outcome.run_of(history, job)
+    return record.decisions if record is not None else ()  # the annotation has the last few
 
 
 def _policy(job: ObservedJob) -> tuple[str, str, str]:

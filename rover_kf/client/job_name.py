@@ -30,6 +30,15 @@ def key_of(namespace: str, text: str) -> JobKey:
     return JobKey(namespace, name, _KINDS[kind.lower()])
 
 
+def to_key(key: JobKey | str) -> JobKey:
+    """``NAME`` (a PyTorchJob) or ``tfjob/NAME`` is in the namespace ``default``.
+
+    Raises:
+        InputError: there is no such kind.
+    """
+    return key if isinstance(key, JobKey) else key_of("default", key)
+
+
 def called(key: JobKey) -> str:
     """What to call a job."""
     return key.name if key.kind == names.PYTORCHJOB else f"{key.kind.lower()}/{key.name}"

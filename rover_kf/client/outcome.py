@@ -8,11 +8,12 @@ import html
 import pathlib
 
 from rover_kf import errors
-from rover_kf.api.decisions import Recommendation
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.api.records import RunRecord
 from rover_kf.client import text_file
+from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.protocol import HistoryStore
+from rover_kf.recommender.recommend import recommend
 from rover_kf.report.page import render
 
 SHOWN_BYTES = 2 << 20
@@ -37,15 +38,23 @@ def newest_run(history: HistoryStore, key: JobKey) -> RunRecord | None:
     return found[0] if found else None
 
 
-def write_report(
-    history: HistoryStore, key: JobKey, path: pathlib.Path, following: Recommendation | None
-) -> ReportFile:
-    """Write the newest run's report, with sizes for the ``following`` one if there are any.
+def run_of(history: HistoryStore, job: ObservedJob) -> RunRecord | None:
+    """The record of this very job; None also if the history cannot be read."""
+    try:
+        record = newest_run(history, job.key)
+    except errors.HistoryUnavailable:
+        return None
+    return record if record is not None and record.uid == job.uid else None
 
-    Raises:
-        JobNotFound: the history has no run of that job.
-        InputError: the file cannot be written.
-    """
+
+def write_report(
+    cluster: Cluster, history: HistoryStore, key: JobKey, path: pathlib.Path
+) -> ReportFile:
+    """Write the newest run's report, with sizes for the next one if they can be recommended."""
+    try:
+        following = recommend(cluster.get_job(key).manifest, history)
+    except errors.RoverError:  # deleted, or not ours: the run is still reported
+        following = None
     record = newest_run(history, key)
     if record is None:
         raise errors.JobNotFound(f"the history has no run of {key}; rover-kf history list")
@@ -53,8 +62,9 @@ def write_report(
     return ReportFile(path)
 
 
-def verdict(job: ObservedJob, record: RunRecord | None) -> str:
+def verdict(cluster: Cluster, history: HistoryStore, key: JobKey) -> str:
     """Why a job ended as it did: the coordinator's words, else the operator's."""
+    job, record = cluster.get_job(key), newest_run(history, key)
     if record is not None and record.uid == job.uid and record.verdict:
         return record.verdict
     conditions = (job.manifest.get("status") or {}).get("conditions") or [{}]

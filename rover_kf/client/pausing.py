@@ -46,16 +46,9 @@ class Paused(Shown):
 
 
 def pause(cluster: Cluster, key: JobKey, *, wait: float = 120.0, force: bool = False) -> Paused:
-    """Suspend a job and wait until its pods have gone.
+    """Suspend a job and wait until its pods have gone; they go on ending after the wait.
 
-    Args:
-        cluster: where it is.
-        key: of the job.
-        wait: most seconds to wait for the pods' end; they go on ending after it.
-        force: also where what it has done is in its pods' memory alone, and lost.
-
-    Raises:
-        InputError: it has ended, is another's to suspend, or would lose what it has done.
+    With ``force`` also where what the job has done is in its pods' memory alone, and lost.
     """
     wanted = change.suspension(cluster.get_job(key), force=force)
     job = wanted.job
@@ -66,11 +59,7 @@ def pause(cluster: Cluster, key: JobKey, *, wait: float = 120.0, force: bool = F
 
 
 def resume(cluster: Cluster, key: JobKey) -> ObservedJob:
-    """Let a suspended job go on; one that is not suspended is left as it is.
-
-    Raises:
-        InputError: it has ended, or is another's to resume.
-    """
+    """Let a suspended job go on; one that is not suspended is left as it is."""
     wanted = change.resumption(cluster.get_job(key))
     if not wanted.patch:
         return wanted.job

@@ -19,6 +19,8 @@ from rover_kf.reconcilers.watch import Watch
 
 LOOK_SECONDS = 0.5
 """Between two looks at a job here: its coordinator is a loopback call away."""
+SETTLE_SECONDS = 10.0
+"""How long a finished job's record is waited for; the history may be away."""
 
 
 class Background:
@@ -47,16 +49,15 @@ class Background:
         self._threads[key] = thread
         thread.start()
 
-    def settle(self, key: JobKey, seconds: float) -> bool:
-        """Wait until a finished job is recorded; False if it took longer or is not looked after."""
-        thread = self._threads.get(key)
-        if thread is None:
-            return False
-        thread.join(seconds)
-        return not thread.is_alive()
+    def settle(self, key: JobKey) -> None:
+        """Wait until a finished job is recorded, if it is looked after."""
+        if thread := self._threads.get(key):
+            thread.join(SETTLE_SECONDS)
 
     def close(self) -> None:
         """Stop after the looks that are under way."""
         self._stopping.set()
         for thread in self._threads.values():
             thread.join()
+        self._threads.clear()
+        self._stopping = threading.Event()

@@ -13,7 +13,7 @@ from tests_support import eventually
 from rover_kf import errors
 from rover_kf.api.jobs import Event
 from rover_kf.client import RoverClient, settings
-from rover_kf.client.abode import key_of
+from rover_kf.client.job_name import to_key
 
 VERBS = (
     *("train", "submit", "get", "list", "wait", "logs", "events", "scale", "pause", "resume"),
@@ -53,7 +53,7 @@ def test_following_may_be_given_up(rover):
     rover.submit(job("long", worker=replica(FOREVER)), inject=False)
     with pytest.raises(errors.StillRunning, match="has not ended in 0 s; it goes on"):
         rover.follow("long", every=0.05, timeout=0.0)
-    assert not rover.cluster.get_job(key_of("long")).finished
+    assert not rover.cluster.get_job(to_key("long")).finished
 
 
 def test_every_verb_is_there():

@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a client is connected with: a cluster, its run history, the reconcilers of this process."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf import errors
+from rover_kf.client.reconciling import Background
+from rover_kf.client.settings import ClientSettings
+from rover_kf.cluster.local import LocalCluster
+from rover_kf.cluster.protocol import Cluster
+from rover_kf.doctor.answer import Api
+from rover_kf.history import opening
+from rover_kf.history.remote import RemoteHistory
+from rover_kf.history.store import SqlHistory
+from rover_kf.reconcilers import policies
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Connection:
+    """A cluster with the history of its runs; the functions of this package take it first."""
+
+    settings: ClientSettings
+    cluster: Cluster
+    history: SqlHistory | RemoteHistory
+    reconcilers: Background
+    """Of this process, for jobs that no controller looks after."""
+
+    @classmethod
+    def open(cls, cluster: Cluster | None, settings: ClientSettings) -> Connection:
+        """Connect with a cluster; None is an embedded one in the settings' state folder."""
+        cluster = cluster or LocalCluster(settings.state)
+        history = opening.at(settings.history)
+        policy_of = policies.embedded if isinstance(cluster, LocalCluster) else policies.of
+        return cls(settings, cluster, history, Background(cluster, history, policy_of))
+
+    @property
+    def embedded(self) -> LocalCluster | None:
+        """The cluster if its jobs run on this machine, else None."""
+        return self.cluster if isinstance(self.cluster, LocalCluster) else None
+
+    @property
+    def api(self) -> Api:
+        """The API server; embedded there is none."""
+        api: Api | None = getattr(self.cluster, "api", None)
+        if api is None:
+            raise errors.InputError(
+                "jobs are embedded, there is no API server; allowed: --on kubernetes, or "
+                'RoverClient.at("kubernetes")'
+            )
+        return api
+
+    def close(self) -> None:
+        """Stop the reconcilers, end embedded jobs, close the history."""
+        self.reconcilers.close()
+        if self.embedded:
+            self.embedded.close()
+        self.history.close()

@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Manifests on their way to the cluster: read, injected, submitted."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+
+from rover_kf import errors
+from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob
+from rover_kf.client import admission, manifests
+from rover_kf.client.connection import Connection
+from rover_kf.client.kubeflow_client import Model, manifest_of
+from rover_kf.client.storage_pace import paced
+from rover_kf.cluster.protocol import Cluster
+from rover_kf.history.protocol import HistoryStore
+from rover_kf.injection.inject import Injected, inject
+from rover_kf.injection.policy import RoverPolicy
+from rover_kf.recommender.recommend import recommend
+
+LOG = logging.getLogger(__name__)
+
+Given = Manifest | Model | pathlib.Path | str
+"""A job: a mapping, a model of kubeflow's client, a path, or a text of YAML or JSON."""
+
+
+def read(given: Given) -> manifests.Source:
+    """Load a job of any form."""
+    return manifests.load(manifest_of(given) if isinstance(given, Model) else given)
+
+
+def patch(connection: Connection, source: manifests.Source) -> Injected:
+    """Inject a job with what its storage took in earlier runs."""
+    source, _ = paced(source, connection.history)
+    if connection.embedded:
+        admission.check_storage(source)
+    return inject(
+        source.job,
+        settings=connection.settings.injection,
+        source=source.name,
+        allow_unmounted=connection.embedded is not None,
+    )
+
+
+def submit(connection: Connection, source: manifests.Source, *, inject: bool = True) -> ObservedJob:
+    """Create a job; an embedded one that is injected is reconciled in this process."""
+    patched = Injected(dict(source.job))
+    if inject:
+        patched = patch(connection, _with_raised_memory(source, connection.history))
+    if connection.embedded:
+        job = connection.embedded.create_job(patched.manifest, folder=source.folder)
+    else:
+        job = connection.cluster.create_job(patched.manifest)
+    for event in patched.warnings:
+        _emit(connection.cluster, job.key, event)
+    if inject and connection.embedded:
+        connection.reconcilers.add(job.key)
+    return job
+
+
+def _emit(cluster: Cluster, key: JobKey, event: Event) -> None:
+    """Put an Event on a job that is there: who may create jobs may not always create Events."""
+    try:
+        cluster.emit(key, event)
+    except (errors.InputError, errors.ClusterUnavailable) as refusal:
+        LOG.warning("%s: %s: %s (no Event tells it: %s)", key, event.reason, event.message, refusal)
+
+
+def _with_raised_memory(source: manifests.Source, history: HistoryStore) -> manifests.Source:
+    """With the memory that runs alike had to be given, as far as the job's policy goes."""
+    annotations = source.job["metadata"].get("annotations") or {}
+    most = RoverPolicy.from_annotations(annotations, source=source.name).memory.max
+    if most is None:
+        return source
+    found = recommend(source.job, history, source=source.name)
+    return manifests.fed(source, found, most=most)
