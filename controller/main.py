@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import kopf
+import prometheus_client
 
 from controller.rover import Rover
 from controller.settings import read
@@ -71,6 +72,8 @@ def main() -> None:
     told = read(os.environ)
     log_lines.configure(told.log_format, told.log_level)
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else one line for each change
+    # Else each histogram has one more series: when it began.
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = handlers(nodes=not told.watch_namespace)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # what is loaded stays

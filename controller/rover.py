@@ -8,10 +8,12 @@ import asyncio
 import threading
 import time
 
+from prometheus_client import CollectorRegistry, generate_latest
+
 from controller import retention
 from controller.access import ClusterAccess
 from controller.defaults import PolicyDefaults
-from controller.servers import WebhookServer, health_app, history_metrics, served
+from controller.servers import HistoryMetrics, WebhookServer, health_app, served
 from controller.settings import HOOK, WEBHOOK, ControllerSettings
 from controller.tls import CertificateSecret
 from rover_kf.cluster import kubernetes_connection
@@ -49,7 +51,9 @@ class Rover:
         self._cluster: MirroredCluster | None = None
         self._silent: set[str] = set()
         self._history = SqlHistory(settings.history, shared=settings.history_shared)
-        self._times = DecisionTimes()
+        self._registry = CollectorRegistry()
+        self._registry.register(HistoryMetrics(self._history))
+        self._times = DecisionTimes(self._registry)
 
     async def start(self) -> None:
         """Start everything; returns at once.
@@ -121,8 +125,7 @@ class Rover:
 
     def metrics(self) -> str:
         """What /metrics of the health port tells."""
-        available, failures = self._history.available, self._history.failures
-        return history_metrics(available=available, failures=failures) + self._times.text()
+        return generate_latest(self._registry).decode()
 
     async def _serve_health(self) -> None:
         app = health_app(self.alive, self.ready, self.metrics)

@@ -11,12 +11,15 @@ import pathlib
 import ssl
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from aiohttp import web
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from controller.tls import CertificateSecret
 from rover_kf import errors
+from rover_kf.history.store import SqlHistory
 from rover_kf.webhook.certificates import Certificates
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -104,16 +107,28 @@ def health_app(
     return app
 
 
-def history_metrics(*, available: bool, failures: int) -> str:
-    """The history's state as Prometheus reads it."""
-    return (
-        "# HELP rover_kf_history_available Whether the history's last use went well.\n"
-        "# TYPE rover_kf_history_available gauge\n"
-        f"rover_kf_history_available {int(available)}\n"
-        "# HELP rover_kf_history_failures_total Uses of the history that did not go well.\n"
-        "# TYPE rover_kf_history_failures_total counter\n"
-        f"rover_kf_history_failures_total {failures}\n"
-    )
+class HistoryMetrics(Collector):
+    """The history's state; read at each scrape, so that nothing has to be kept in step.
+
+    Args:
+        history: the state is of it.
+    """
+
+    def __init__(self, history: SqlHistory) -> None:
+        self._history = history
+
+    def collect(self) -> Iterator[Metric]:
+        """A gauge and a counter."""
+        yield GaugeMetricFamily(
+            "rover_kf_history_available",
+            "Whether the history's last use went well.",
+            value=self._history.available,
+        )
+        yield CounterMetricFamily(
+            "rover_kf_history_failures",
+            "Uses of the history that did not go well.",
+            value=self._history.failures,
+        )
 
 
 def _load(context: ssl.SSLContext, certificates: Certificates) -> None:

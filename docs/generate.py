@@ -16,9 +16,10 @@ from typing import Any
 
 import click
 import yaml
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.servers import history_metrics
+from controller.servers import HistoryMetrics
 from rover_kf.api import names
 from rover_kf.api.leases import DataStatus, WorkerShare
 from rover_kf.api.samples import Goodput
@@ -27,6 +28,7 @@ from rover_kf.cli import exit_codes
 from rover_kf.cli.entry import cli
 from rover_kf.elastic.failures import pods, processes
 from rover_kf.elastic.failures.rule import Rule
+from rover_kf.history.store import SqlHistory
 from rover_kf.injection.policy import RoverPolicy
 from rover_kf.metrics import exporter
 from rover_kf.reconcilers.decision_times import DecisionTimes
@@ -231,7 +233,11 @@ def metrics() -> str:
         "j", "training", 1, 1, 1, 1, 1, 1, 1, 1, 1.0, 0, (), Goodput(), (), 0.0, 0.0, data=(data,)
     )
     sidecar = exporter.render("p", "j", status, told={}, storage=True).decode()
-    controller = history_metrics(available=True, failures=0) + DecisionTimes().text()
+    registry = CollectorRegistry()
+    with SqlHistory("sqlite://") as history:
+        registry.register(HistoryMetrics(history))
+        DecisionTimes(registry)
+        controller = generate_latest(registry).decode()
     parts = [f"{NOTE}# Metrics\n", _METRICS]
     for title, text in (("Sidecars, port 7411", sidecar), ("Controller, port 8081", controller)):
         parts.append(f"\n## {title}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus text of a sidecar; the only place that imports prometheus_client.
+"""Prometheus text of a sidecar.
 
 The coordinator's sidecar exports the job, every sidecar itself. Values are set when asked for, so
 that nothing has to be kept in step.

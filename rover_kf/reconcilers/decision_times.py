@@ -6,22 +6,31 @@ from __future__ import annotations
 
 import threading
 
+from prometheus_client import CollectorRegistry, Histogram
+
 from rover_kf.api.jobs import JobKey
 from rover_kf.reconcilers.plan import Plan
 from rover_kf.reconcilers.status import JobStatus
 
 BOUNDS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Upper bounds in seconds."""
-NAME = "rover_kf_decision_seconds"
 
 
 class DecisionTimes:
-    """Counts since the start of the process; safe to share between threads."""
+    """Counts since the start of the process; safe to share between threads.
 
-    def __init__(self) -> None:
+    Args:
+        registry: exports the histogram; None: nothing exports it.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._lock = threading.Lock()
-        self._counts = [0] * (len(BOUNDS) + 1)
-        self._sum = 0.0
+        self._seconds = Histogram(
+            "rover_kf_decision_seconds",
+            "From the close of a throughput window to the decision made of it.",
+            buckets=BOUNDS,
+            registry=registry,
+        )
         self._judged: dict[JobKey, float] = {}
         """End of each job's newest window that was judged, Unix seconds."""
 
@@ -46,34 +55,9 @@ class DecisionTimes:
             if judged <= known + window / 2:
                 return
             self._judged[key] = judged
-        self.observe(now - judged)
+        self._seconds.observe(now - judged)
 
     def forget(self, key: JobKey) -> None:
         """The job is gone."""
         with self._lock:
             self._judged.pop(key, None)
-
-    def observe(self, seconds: float) -> None:
-        """Count one decision.
-
-        Args:
-            seconds: from the window's last step to the end of what was done about it.
-        """
-        place = sum(bound < seconds for bound in BOUNDS)
-        with self._lock:
-            self._counts[place] += 1
-            self._sum += seconds
-
-    def text(self) -> str:
-        """As Prometheus reads it."""
-        with self._lock:
-            counts, total = tuple(self._counts), self._sum
-        lines = [
-            f"# HELP {NAME} From the close of a throughput window to the decision made of it.",
-            f"# TYPE {NAME} histogram",
-        ]
-        below = 0
-        for bound, count in zip((*map(str, BOUNDS), "+Inf"), counts, strict=True):
-            below += count
-            lines.append(f'{NAME}_bucket{{le="{bound}"}} {below}')
-        return "\n".join((*lines, f"{NAME}_sum {total:.6f}", f"{NAME}_count {below}", ""))

@@ -11,10 +11,11 @@ import threading
 
 import pytest
 from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
 
 from controller import retention
 from controller.access import ClusterAccess
-from controller.servers import health_app, history_metrics
+from controller.servers import HistoryMetrics, health_app
 from rover_kf import errors
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.history.remote import RemoteHistory
@@ -199,8 +200,10 @@ def test_metrics_tell_of_a_history_that_is_away(tmp_path):
     with SqlHistory(f"sqlite:///{tmp_path}/taken/h.db") as away:
         with pytest.raises(errors.HistoryUnavailable):
             away.list()
-        text = history_metrics(available=away.available, failures=away.failures)
-    assert "rover_kf_history_available 0\n" in text
-    assert "rover_kf_history_failures_total 1\n" in text
+        registry = CollectorRegistry()
+        registry.register(HistoryMetrics(away))
+        text = generate_latest(registry).decode()
+    assert "rover_kf_history_available 0.0\n" in text
+    assert "rover_kf_history_failures_total 1.0\n" in text
     paths = {route.resource.canonical for route in health_app(bool, bool, str).router.routes()}
     assert paths == {"/healthz", "/readyz", "/metrics"}

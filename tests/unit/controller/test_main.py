@@ -5,7 +5,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import types
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from controller import main
 
@@ -35,3 +40,31 @@ def test_a_node_is_told_silent_when_nobody_hears_it():
         asyncio.run(main.observe_node(name="n1", status=seen, memo=memo, type="MODIFIED"))
     asyncio.run(main.observe_node(name="n2", status={}, memo=memo, type="ADDED"))
     assert told == [("n1", True), ("n1", False), ("n1", False), ("n2", False)]
+
+
+def test_the_controller_exports_these_series_alone():
+    """The library would add when it began to count, which is a setting of the whole process."""
+    script = (
+        "import kopf; kopf.run = lambda **given: print(given['memo'].rover.metrics())\n"
+        "from controller import main; main.main()"
+    )
+    settings = {
+        "ROVER_NAMESPACE": "rover-kf-system",
+        "ROVER_SIDECAR_IMAGE": "sidecar:1",
+        "ROVER_HISTORY": "sqlite://",
+    }
+    text = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **settings},
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    names = {one.name for family in text_string_to_metric_families(text) for one in family.samples}
+    assert names == {
+        "rover_kf_history_available",
+        "rover_kf_history_failures_total",
+        "rover_kf_decision_seconds_bucket",
+        "rover_kf_decision_seconds_count",
+        "rover_kf_decision_seconds_sum",
+    }

@@ -8,6 +8,7 @@ import dataclasses
 
 import pytest
 from memory_cluster import KEY, Clock, MemoryCluster, manifest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from rover_kf.api import names
 from rover_kf.history.store import SqlHistory
@@ -105,22 +106,24 @@ def test_progress_of_many_jobs_is_written_less_often(trained):
 def test_each_decision_is_counted_once(trained):
     """From the close of the window that it is about; a look without a new window counts none."""
     cluster, clock = trained
-    times = DecisionTimes()
+    registry = CollectorRegistry()
+    times = DecisionTimes(registry)
     with SqlHistory("sqlite://") as history:
         reconcilers = Reconcilers(cluster, history, clock=clock, times=times)
         clock.now += 1.6
         reconcilers.tick(KEY)
         reconcilers.tick(KEY)
-    lines = times.text().splitlines()
-    assert "rover_kf_decision_seconds_count 1" in lines
-    assert 'rover_kf_decision_seconds_bucket{le="1.5"} 0' in lines
-    assert 'rover_kf_decision_seconds_bucket{le="1.75"} 1' in lines
+    lines = generate_latest(registry).decode().splitlines()
+    assert "rover_kf_decision_seconds_count 1.0" in lines
+    assert 'rover_kf_decision_seconds_bucket{le="1.5"} 0.0' in lines
+    assert 'rover_kf_decision_seconds_bucket{le="1.75"} 1.0' in lines
     assert len([line for line in lines if "_bucket" in line]) == len(BOUNDS) + 1
 
 
 def test_a_decision_that_was_not_written_yet_is_not_counted_again():
     """Of many jobs progress is written seldom: later looks judge the window that was judged."""
-    clock, times = Clock(), DecisionTimes()
+    clock, registry = Clock(), CollectorRegistry()
+    times = DecisionTimes(registry)
     bounds = {f"{names.PREFIX}scaling.min": "2", f"{names.PREFIX}scaling.max": "2"}
     cluster = MemoryCluster(clock, manifest(annotations=bounds))
     cluster.train(windows=3)
@@ -133,7 +136,7 @@ def test_a_decision_that_was_not_written_yet_is_not_counted_again():
             reconcilers.tick(KEY)
             clock.now += 3
         assert cluster.patches == before
-        assert "rover_kf_decision_seconds_count 2" in times.text().splitlines()
+        assert registry.get_sample_value("rover_kf_decision_seconds_count") == 2
         cluster.manifest = None
         reconcilers.tick(KEY)
     assert not times._judged
