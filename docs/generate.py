@@ -282,8 +282,9 @@ their script has set it up, with `RANK` in the environment.
 
 `rover-kf trace JOB` tells what a job's recoveries were made of as OpenTelemetry traces:
 
-    rover-kf trace JOB --endpoint http://collector:4318    # OTLP over HTTP, JSON
-    rover-kf trace JOB -o FILE                              # the same request as a file
+    pip install 'rover-kf[otel]'
+    rover-kf trace JOB --endpoint http://collector:4318    # OTLP over HTTP, protobuf
+    rover-kf trace JOB -o FILE                              # the same request, OTLP's JSON
 
 A trace is one change of the job's world. Its root is `recovery`, or `planned change` where no
 failure led to it, from what the coordinator saw first until every rank stepped; its status is an
@@ -307,9 +308,12 @@ span events, by the names of the job's Events.
 Times are those of the Events, so a rank's restore is by its own pod's clock. Ids are made from the
 run, the round and its time: traces that are sent again are the same traces. What is under way is
 left out. The run is read from the history (`ROVER_KF_HISTORY`) and from the coordinator while there
-is one; of a run with more than 1,000 Events those changes are told whose end it still has. A token
-goes into `OTEL_EXPORTER_OTLP_HEADERS`, as with OpenTelemetry's own exporters. Nothing is sent by
-itself; training processes, sidecars and the controller have no part in it.
+is one; of a run with more than 1,000 Events those changes are told whose end it still has.
+
+OpenTelemetry's own exporter sends them, and tries for ten seconds. A token goes into
+`OTEL_EXPORTER_OTLP_HEADERS`, an authority's certificate into `OTEL_EXPORTER_OTLP_CERTIFICATE`. A
+redirect is not followed, but told as an error. Nothing is sent by itself; training processes,
+sidecars and the controller have no part in it.
 
 Log lines need nothing of this: a collector reads them as log records, their keys as attributes;
 that was not tried here.

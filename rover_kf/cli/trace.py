@@ -4,19 +4,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pathlib
 import time
 
 import click
 
+from rover_kf import errors
 from rover_kf.cli.jobs import NAME, NAMESPACE
 from rover_kf.cli.place import Place
-from rover_kf.client import text_file, trace_receiver
+from rover_kf.client import text_file
 from rover_kf.client.job_name import key_of
 from rover_kf.client.present import Present
-from rover_kf.report import otlp
 
 
 @click.command()
@@ -32,26 +30,32 @@ from rover_kf.report import otlp
 def trace(
     place: Place, name: str, namespace: str, output: pathlib.Path | None, endpoint: str | None
 ) -> None:
-    """Tell a job's recoveries as OpenTelemetry traces: OTLP's JSON, printed, written or sent.
+    """Tell a job's recoveries as OpenTelemetry traces: OTLP's JSON, printed or written, or sent.
 
     One trace a change of its world: rendezvous, each rank's restore, first step. What is under way
     is left out; the same change has the same ids each time, so that it may be sent again.
-    Headers come of $OTEL_EXPORTER_OTLP_HEADERS.
+    Headers come of $OTEL_EXPORTER_OTLP_HEADERS. Needs the extra rover-kf[otel].
     """
+    try:
+        # Slow to import, and not everybody has a receiver of traces.
+        from rover_kf.client import trace_receiver  # noqa: PLC0415
+        from rover_kf.report import otlp  # noqa: PLC0415
+    except ImportError as cause:
+        message = "traces need OpenTelemetry's SDK and exporter: pip install 'rover-kf[otel]'"
+        raise errors.InputError(message) from cause
     if endpoint:
         trace_receiver.address(endpoint)  # refused before anybody is asked
     with place.client() as rover:
         record = Present(rover.cluster, rover.history).record(key_of(namespace, name), time.time())
-    found = otlp.document(record)
-    traces, spans = otlp.count(found)
-    text = json.dumps(found, indent=2) + "\n"
+    made = otlp.spans(record)
     if output is not None:
-        text_file.write(output, text)
-    if endpoint and spans and (said := trace_receiver.send(found, endpoint, os.environ)):
-        click.echo(f"warning: {said}", err=True)
+        text_file.write(output, otlp.text(made))
+    if endpoint and made and (warning := trace_receiver.send(made, endpoint)):
+        click.echo(f"warning: {warning}", err=True)
     if output is None and not endpoint:
-        click.echo(text, nl=False)
-    sent = " sent" if endpoint and spans else ""
+        click.echo(otlp.text(made), nl=False)
+    traces, spans = otlp.count(made)
+    sent = " sent" if endpoint and made else ""
     click.echo(f"{traces} traces, {spans} spans{sent}", err=True)
 
 

@@ -1,49 +1,41 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sends traces to who collects them, by OTLP over HTTP with JSON.
+"""Sends traces to who collects them, by OpenTelemetry's own exporter over HTTP.
 
-Variables are those of OpenTelemetry's own exporters: ``OTEL_EXPORTER_OTLP_TRACES_HEADERS``, else
-``OTEL_EXPORTER_OTLP_HEADERS`` (``key=value,key=value``, values as in URLs), for a token that is not
-to stand on a command line.
+Variables are the exporter's: certificates and compression, and for a token that is not to stand on
+a command line ``OTEL_EXPORTER_OTLP_TRACES_HEADERS``, else ``OTEL_EXPORTER_OTLP_HEADERS``
+(``key=value,key=value``, values as in URLs). Needs the extra ``otel``.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import re
-import urllib.error
 import urllib.parse
-import urllib.request
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+
+import requests
+from google.protobuf.message import DecodeError
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.sdk.trace import ReadableSpan
 
 from rover_kf import errors
 
 PATH = "/v1/traces"
 TIMEOUT_SECONDS = 10.0
+"""For all tries: the exporter tries again where a receiver is away or busy."""
 HEADERS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
-_NAME = re.compile(r"[-!#$%&'*+.^`|~\w]+", re.ASCII)
-"""Of a header."""
-_MOST_READ = 1 << 16
-"""Bytes of an answer."""
+_HEADER = re.compile(r"\s*[-!#$%&'*+.^`|~\w]+\s*=([ !#-+\--:<-\[\]-~]*)", re.ASCII)
+"""As the exporter reads one; it logs those that it cannot read."""
 
 
-class _Unmoved(urllib.request.HTTPRedirectHandler):
-    """A redirect is a refusal: what follows it is a GET, and the answer to that says nothing."""
-
-    def redirect_request(self, *_: object) -> None:
-        """None: the redirect is raised as an error."""
-
-
-def send(
-    document: Mapping[str, Any], endpoint: str, environment: Mapping[str, str] | None = None
-) -> str:
+def send(spans: Sequence[ReadableSpan], endpoint: str) -> str:
     """Send traces.
 
     Args:
-        document: an ExportTraceServiceRequest in OTLP's JSON.
+        spans: of the traces.
         endpoint: URL of the receiver; ``/v1/traces`` is added where it does not end with it.
-        environment: with headers, by the variables above.
 
     Returns:
         What the receiver said of spans that it did not keep; empty: nothing.
@@ -53,22 +45,19 @@ def send(
         TracesNotTaken: the receiver refused them, or did not answer.
     """
     url = address(endpoint)
-    request = urllib.request.Request(  # noqa: S310 - the scheme is checked
-        url,
-        data=json.dumps(document).encode(),
-        method="POST",
-        headers={**headers(environment or {}), "Content-Type": "application/json"},
-    )
-    try:
-        with urllib.request.build_opener(_Unmoved).open(request, timeout=TIMEOUT_SECONDS) as reply:
-            return _left_out(reply.read(_MOST_READ))
-    except urllib.error.HTTPError as refusal:
-        with refusal:
-            said = refusal.read(_MOST_READ).decode(errors="replace")[:300]
-        raise errors.TracesNotTaken(f"{url} answered {refusal.code}: {said}") from refusal
-    except (OSError, ValueError) as cause:
-        message = f"{url} does not take traces: {cause}; is it a receiver of OTLP over HTTP?"
-        raise errors.TracesNotTaken(message) from cause
+    check_headers(os.environ)
+    answers: list[requests.Response] = []
+    with requests.Session() as session:
+        session.hooks["response"].append(lambda answer, **_: answers.append(answer))
+        session.auth = lambda request: request  # else an entry of ~/.netrc replaces the header
+        OTLPSpanExporter(url, timeout=TIMEOUT_SECONDS, session=session).export(spans)
+    if not answers:
+        raise errors.TracesNotTaken(f"{url} does not answer; is it a receiver of OTLP over HTTP?")
+    last = answers[-1]
+    # The exporter follows no redirect, but takes it for a success.
+    if last.status_code not in range(200, 300):
+        raise errors.TracesNotTaken(f"{url} answered {last.status_code}: {last.text[:300]}")
+    return _left_out(last.content)
 
 
 def address(endpoint: str) -> str:
@@ -89,37 +78,28 @@ def address(endpoint: str) -> str:
     return parts._replace(path=path if path.endswith(PATH) else path + PATH).geturl()
 
 
-def headers(environment: Mapping[str, str]) -> dict[str, str]:
-    """Headers of the variables; those of traces go before those of all.
+def check_headers(environment: Mapping[str, str]) -> None:
+    """Refuse headers that the exporter would leave out and show in its log: one may be a token.
 
     Raises:
         InputError: one is not of the form key=value.
     """
     name = next((name for name in HEADERS if environment.get(name)), "")
-    found = {}
     for part in filter(str.strip, environment.get(name, "").split(",")):
-        key, separator, text = part.partition("=")
-        value = urllib.parse.unquote(text.strip())
-        # Not shown: it may be a token.
-        if not (
-            separator and _NAME.fullmatch(key.strip()) and value.isascii() and value.isprintable()
-        ):
-            raise errors.InputError(f"{name} has a part that is not key=value of a header")
-        found[key.strip()] = value
-    return found
+        header = _HEADER.fullmatch(part)
+        value = urllib.parse.unquote(header[1]) if header else "\n"
+        if not (value.isascii() and value.isprintable()):
+            message = f"{name} has a part that is not key=value of a header, values as in URLs"
+            raise errors.InputError(message)
 
 
 def _left_out(answer: bytes) -> str:
-    """An ExportTraceServiceResponse's word on spans that were not kept, or a warning of it."""
+    """A receiver's word on spans that were not kept, or a warning of it."""
     try:
-        found = json.loads(answer or b"{}")
-    except ValueError:  # it took them, and answers in another format
+        partial = ExportTraceServiceResponse.FromString(answer).partial_success
+    except DecodeError:  # it took them, and answers in another format
         return ""
-    partial = found.get("partialSuccess") if isinstance(found, dict) else None
-    if not isinstance(partial, dict):
-        return ""
-    rejected = str(partial.get("rejectedSpans") or 0)
-    message = str(partial.get("errorMessage") or "")[:300]
-    if rejected == "0":
+    message: str = partial.error_message[:300]
+    if not partial.rejected_spans:
         return message
-    return f"{rejected} spans were not kept: {message or 'no reason given'}"
+    return f"{partial.rejected_spans} spans were not kept: {message or 'no reason given'}"

@@ -1,138 +1,143 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run's recoveries as OpenTelemetry spans, in the JSON of OTLP; pure.
+"""A run's recoveries as OpenTelemetry spans; pure. Needs the extra ``otel``.
 
 A trace is one change of the world. Its ids are made from the run and the world's number and time:
-the same change sent again is the same trace.
+the same change sent again is the same trace. So spans are made whole, with their ids and the times
+of the past, where a tracer would take limits and a sampler from the environment, too.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Sequence
+
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
+from opentelemetry.util.types import AttributeValue
 
 import rover_kf
 from rover_kf.api.records import RunRecord
 from rover_kf.report.recoveries import Recovery, Restored, recoveries
 
-SERVICE = "rover-kf"
-_INTERNAL, _ERROR = 1, 2
-"""A span's kind, a status' code, as trace.proto numbers them."""
+_SCOPE = InstrumentationScope("rover_kf", rover_kf.__version__)
+_IDS = ("traceId", "spanId", "parentSpanId")
 
 
-def document(record: RunRecord) -> dict[str, Any]:
-    """An ExportTraceServiceRequest; without spans if the run's world never changed."""
-    spans = [span for one in recoveries(record) for span in _spans(record.uid, one)]
+def spans(record: RunRecord) -> tuple[ReadableSpan, ...]:
+    """Spans of all changes, each change's root first; none if the run's world never changed."""
     job = record.signature
-    resource = {
-        "service.name": SERVICE,
-        "service.version": rover_kf.__version__,
-        "k8s.namespace.name": job.namespace,
-        "rover_kf.job.name": job.name,
-        "rover_kf.job.kind": job.kind,
-        "rover_kf.job.uid": record.uid,
-    }
-    scope = {"name": "rover_kf", "version": rover_kf.__version__}
-    part = {
-        "resource": {"attributes": _attributes(resource)},
-        "scopeSpans": [{"scope": scope, "spans": spans}],
-    }
-    return {"resourceSpans": [part] if spans else []}
+    resource = Resource(
+        {
+            "service.name": "rover-kf",
+            "service.version": rover_kf.__version__,
+            "k8s.namespace.name": job.namespace,
+            "rover_kf.job.name": job.name,
+            "rover_kf.job.kind": job.kind,
+            "rover_kf.job.uid": record.uid,
+        }
+    )
+    changes = recoveries(record)
+    return tuple(span for one in changes for span in _spans(record.uid, one, resource))
 
 
-def count(found: Mapping[str, Any]) -> tuple[int, int]:
-    """Traces and spans of such a document."""
-    spans = [
-        span
-        for part in found["resourceSpans"]
-        for scope in part["scopeSpans"]
-        for span in scope["spans"]
-    ]
-    return len({span["traceId"] for span in spans}), len(spans)
+def count(made: Sequence[ReadableSpan]) -> tuple[int, int]:
+    """Traces and spans."""
+    return len({span.context.trace_id for span in made}), len(made)
 
 
-def _spans(uid: str, one: Recovery) -> list[dict[str, Any]]:
+def text(made: Sequence[ReadableSpan]) -> str:
+    """An ExportTraceServiceRequest in the JSON of OTLP.
+
+    It differs from protobuf's in two points: enumerations are numbers, and ids are hexadecimal.
+    """
+    document = MessageToDict(encode_spans(made), use_integers_for_enums=True)
+    for part in document.get("resourceSpans", ()):
+        for span in (span for scope in part["scopeSpans"] for span in scope["spans"]):
+            span |= {key: base64.b64decode(span[key]).hex() for key in _IDS if key in span}
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _spans(uid: str, one: Recovery, resource: Resource) -> list[ReadableSpan]:
     trace = _digest(16, uid, one.round, _nanoseconds(one.formed))
-    root = _digest(8, trace, "recovery")
+    root = _context(trace, "recovery")
 
-    def child(name: str, begin: float, end: float, **more: object) -> dict[str, Any]:
-        rank = more.get("rover_kf.rank", "")
-        span = _span(name, begin, end, more)
-        return {
-            "traceId": trace,
-            "spanId": _digest(8, trace, name, rank),
-            "parentSpanId": root,
-        } | span
+    def child(name: str, begin: float, end: float, **more: AttributeValue) -> ReadableSpan:
+        return ReadableSpan(
+            name,
+            _context(trace, name, more.get("rover_kf.rank", "")),
+            parent=root,
+            resource=resource,
+            attributes=more,
+            instrumentation_scope=_SCOPE,
+            start_time=_nanoseconds(begin),
+            end_time=_nanoseconds(max(begin, end)),  # clocks of nodes differ
+        )
 
     back = [child("restore", one.formed, each.at, **_of_rank(each)) for each in one.restored]
     restored = min(max([one.formed, *(each.at for each in one.restored)]), one.ended)
     parts = [child("rendezvous", one.began, one.formed), *back]
     if not one.lost and one.ended > restored:
         parts.append(child("first step", restored, one.ended))
-    name = "planned change" if one.planned else "recovery"
-    whole = {"traceId": trace, "spanId": root} | _span(name, one.began, one.ended, _of(one))
-    if one.told:
-        whole["events"] = [_event(one, place) for place in range(len(one.told))]
-    if one.lost:
-        whole["status"] = {"code": _ERROR, "message": one.lost}
+    whole = ReadableSpan(
+        "planned change" if one.planned else "recovery",
+        root,
+        resource=resource,
+        attributes=_of(one),
+        events=[_event(one, place) for place in range(len(one.told))],
+        status=Status(StatusCode.ERROR, one.lost) if one.lost else Status(),
+        instrumentation_scope=_SCOPE,
+        start_time=_nanoseconds(one.began),
+        end_time=_nanoseconds(max(one.began, one.ended)),
+    )
     return [whole, *parts]
 
 
-def _of(one: Recovery) -> dict[str, object]:
-    found: dict[str, object] = {
+def _of(one: Recovery) -> dict[str, AttributeValue]:
+    given: dict[str, AttributeValue] = {
         "rover_kf.round": one.round,
         "rover_kf.world_size": one.processes,
         "rover_kf.nodes": one.pods,
     }
     if one.seconds:
-        found["rover_kf.restart_seconds"] = one.seconds
+        given["rover_kf.restart_seconds"] = one.seconds
     if one.restored:
-        found["rover_kf.step"] = max(each.step for each in one.restored)
+        given["rover_kf.step"] = max(each.step for each in one.restored)
     if one.lost:
-        found["error.type"] = one.lost.partition(":")[0]
-    return found
+        given["error.type"] = one.lost.partition(":")[0]
+    return given
 
 
-def _of_rank(one: Restored) -> dict[str, object]:
-    pod = {"k8s.pod.name": one.pod} if one.pod else {}
-    return {
+def _of_rank(one: Restored) -> dict[str, AttributeValue]:
+    given: dict[str, AttributeValue] = {
         "rover_kf.rank": one.rank,
         "rover_kf.step": one.step,
         "rover_kf.checkpoint.source": one.source,
-    } | pod
-
-
-def _span(name: str, begin: float, end: float, attributes: Mapping[str, object]) -> dict[str, Any]:
-    """One without ids; clocks of nodes differ, so that an end may be told before its begin."""
-    return {
-        "name": name,
-        "kind": _INTERNAL,
-        "startTimeUnixNano": str(_nanoseconds(begin)),
-        "endTimeUnixNano": str(_nanoseconds(max(begin, end))),
-        "attributes": _attributes(attributes),
     }
+    if one.pod:
+        given["k8s.pod.name"] = one.pod
+    return given
 
 
-def _event(one: Recovery, place: int) -> dict[str, Any]:
-    told = one.told[place]
-    pod = {"k8s.pod.name": told.source} if told.source else {}
-    return {
-        "name": told.reason,
-        "timeUnixNano": str(_nanoseconds(told.at)),
-        "attributes": _attributes({"rover_kf.message": told.message} | pod),
-    }
+def _event(one: Recovery, place: int) -> Event:
+    event = one.told[place]
+    pod = {"k8s.pod.name": event.source} if event.source else {}
+    return Event(event.reason, {"rover_kf.message": event.message} | pod, _nanoseconds(event.at))
 
 
-def _attributes(given: Mapping[str, object]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": _value(value)} for key, value in given.items()]
-
-
-def _value(value: object) -> dict[str, Any]:
-    """An AnyValue; 64-bit numbers are texts in protobuf's JSON."""
-    if isinstance(value, int):
-        return {"intValue": str(value)}
-    return {"doubleValue": value} if isinstance(value, float) else {"stringValue": str(value)}
+def _context(trace: str, *parts: object) -> SpanContext:
+    return SpanContext(
+        int(trace, 16),
+        int(_digest(8, trace, *parts), 16),
+        is_remote=False,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED),
+    )
 
 
 def _nanoseconds(at: float) -> int:
@@ -140,5 +145,5 @@ def _nanoseconds(at: float) -> int:
 
 
 def _digest(size: int, *parts: object) -> str:
-    """An id of so many bytes, in hex as OTLP's JSON has them."""
+    """An id of so many bytes, in hexadecimal."""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[: 2 * size]

@@ -10,10 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import http.server
-import json
+import subprocess
+import sys
 import threading
 
 import pytest
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from rover_kf import errors
 from rover_kf.api.jobs import Event
@@ -23,11 +29,25 @@ from rover_kf.client import trace_receiver
 from rover_kf.history import opening
 from rover_kf.report import otlp
 
-ACCEPTED = b'{"partialSuccess": {}}'
+
+def answer(rejected=0, message=""):
+    """As a receiver gives it."""
+    made = ExportTraceServiceResponse()
+    made.partial_success.rejected_spans = rejected
+    made.partial_success.error_message = message
+    return made.SerializeToString()
+
+
+@pytest.fixture(autouse=True)
+def no_headers(monkeypatch):
+    """The exporter is given this machine's variables; and it gives up soon."""
+    for name in trace_receiver.HEADERS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(trace_receiver, "TIMEOUT_SECONDS", 0.5)
 
 
 @contextlib.contextmanager
-def receiving(status=200, body=ACCEPTED, **headers):
+def receiving(status=200, body=b"", **headers):
     """A receiver that answers so; its requests as (path, headers, document)."""
     asked = []
 
@@ -35,7 +55,8 @@ def receiving(status=200, body=ACCEPTED, **headers):
         def do_POST(self):
             length = int(self.headers["Content-Length"])
             told = {key.lower(): value for key, value in self.headers.items()}
-            asked.append((self.path, told, json.loads(self.rfile.read(length))))
+            request = ExportTraceServiceRequest.FromString(self.rfile.read(length))
+            asked.append((self.path, told, request))
             self._answer()
 
         def do_GET(self):
@@ -83,34 +104,35 @@ RECORD = RunRecord(
         ),
     ),
 )  # fmt: skip
-DOCUMENT = otlp.document(RECORD)
+SPANS = otlp.spans(RECORD)
+REQUEST = encode_spans(SPANS)
 
 
-def test_traces_arrive_with_what_the_environment_adds():
-    """As JSON at the receiver's path; a token comes of OpenTelemetry's own variables."""
+def test_traces_arrive_with_what_the_environment_adds(monkeypatch):
+    """At the receiver's path; a token comes of OpenTelemetry's own variables."""
+    general, own = "authorization=Bearer%20all, x-scope=team", "authorization=Bearer%20traces"
     with receiving() as (url, asked):
-        general = {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20all, x-scope=team"}
-        assert trace_receiver.send(DOCUMENT, url, general) == ""
-        own = {**general, "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "authorization=Bearer%20traces"}
-        assert trace_receiver.send(DOCUMENT, f"{url}/otlp/v1/traces", own) == ""
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", general)
+        assert trace_receiver.send(SPANS, url) == ""
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS", own)
+        assert trace_receiver.send(SPANS, f"{url}/otlp/v1/traces") == ""
     (path, told, document), (other, then, _) = asked
     assert (path, other) == ("/v1/traces", "/otlp/v1/traces")
-    assert told["content-type"] == "application/json"
+    assert told["content-type"] == "application/x-protobuf"
     assert (told["authorization"], told["x-scope"]) == ("Bearer all", "team")
     assert (then["authorization"], "x-scope" in then) == ("Bearer traces", False)
-    assert document == DOCUMENT
+    assert document == REQUEST
 
 
 def test_spans_that_were_not_kept_are_told():
     """A receiver may take a part, warn, or answer in another format."""
-    partial = b'{"partialSuccess": {"rejectedSpans": "2", "errorMessage": "too old"}}'
-    with receiving(body=partial) as (url, _):
-        assert trace_receiver.send(DOCUMENT, url) == "2 spans were not kept: too old"
-    with receiving(body=b'{"partialSuccess": {"errorMessage": "soon"}}') as (url, _):
-        assert trace_receiver.send(DOCUMENT, url) == "soon"
+    with receiving(body=answer(2, "too old")) as (url, _):
+        assert trace_receiver.send(SPANS, url) == "2 spans were not kept: too old"
+    with receiving(body=answer(0, "soon")) as (url, _):
+        assert trace_receiver.send(SPANS, url) == "soon"
     for body in (b"", b"\x0a\x00", b"[1]", b'{"partialSuccess": 7}'):
         with receiving(body=body) as (url, _):
-            assert trace_receiver.send(DOCUMENT, url) == ""
+            assert trace_receiver.send(SPANS, url) == ""
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 503])
@@ -120,15 +142,43 @@ def test_a_refusal_is_told_with_the_receivers_words(status):
         receiving(status, b"not now") as (url, _),
         pytest.raises(errors.TracesNotTaken, match=f"/v1/traces answered {status}: not now"),
     ):
-        trace_receiver.send(DOCUMENT, url)
+        trace_receiver.send(SPANS, url)
 
 
-def test_a_redirect_is_a_refusal():
-    """Followed it would be a GET, and its answer would look like success."""
-    with receiving() as (elsewhere, missed), receiving(302, b"", Location=elsewhere) as (url, _):
-        with pytest.raises(errors.TracesNotTaken, match="answered 302"):
-            trace_receiver.send(DOCUMENT, url)
+def test_a_receiver_that_is_busy_is_sent_them_again(monkeypatch):
+    """The library tries again while its time lasts; what it says last counts."""
+    monkeypatch.setattr(trace_receiver, "TIMEOUT_SECONDS", 10.0)
+    refusals = {"Retry-After": "0"}
+    with receiving(503, b"busy", **refusals) as (url, asked):
+        with pytest.raises(errors.TracesNotTaken, match="answered 503: busy"):
+            trace_receiver.send(SPANS, url)
+        assert len(asked) > 1
+        assert {request == REQUEST for _, _, request in asked} == {True}
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308])
+def test_a_redirect_is_a_refusal(monkeypatch, status):
+    """Followed it would be a GET, and its answer would look like success; or it would take the
+    token elsewhere. The exporter itself counts it as a success."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20mine")
+    with receiving() as (elsewhere, missed):
+        with (
+            receiving(status, b"", Location=elsewhere) as (url, _),
+            pytest.raises(errors.TracesNotTaken, match=f"answered {status}"),
+        ):
+            trace_receiver.send(SPANS, url)
         assert missed == []
+
+
+def test_a_password_of_this_machine_goes_nowhere(monkeypatch, tmp_path):
+    """~/.netrc is for other programs; its entry would replace the header that was given."""
+    (tmp_path / "netrc").write_text("default login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with receiving() as (url, asked):
+        trace_receiver.send(SPANS, url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20mine")
+        trace_receiver.send(SPANS, url)
+    assert [headers.get("authorization") for _, headers, _ in asked] == [None, "Bearer mine"]
 
 
 def test_nobody_there_is_told():
@@ -136,7 +186,7 @@ def test_nobody_there_is_told():
     with receiving() as (url, _):
         pass
     with pytest.raises(errors.TracesNotTaken, match="is it a receiver of OTLP over HTTP"):
-        trace_receiver.send(DOCUMENT, url)
+        trace_receiver.send(SPANS, url)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +212,25 @@ def test_an_endpoint_that_is_none_is_refused(endpoint, says):
 def test_a_header_that_is_none_is_refused(text):
     """The variable is named, and what it holds is not."""
     with pytest.raises(errors.InputError) as refused:
-        trace_receiver.headers({"OTEL_EXPORTER_OTLP_HEADERS": text})
+        trace_receiver.check_headers({"OTEL_EXPORTER_OTLP_HEADERS": text})
     assert "OTEL_EXPORTER_OTLP_HEADERS" in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+def test_no_header_is_shown_by_the_exporter(monkeypatch, caplog):
+    """It logs what it cannot read: each is refused before, and all others are sent."""
+    sent, refused = [], []
+    with receiving() as (url, asked):
+        for sign in map(chr, range(32, 127)):
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"a=secret{sign}s")
+            try:
+                trace_receiver.send(SPANS, url)
+                sent.append(f"secret{sign}s")
+            except errors.InputError as error:
+                refused.append((sign, str(error)))
+    assert [headers["a"] for _, headers, _ in asked] == sent
+    assert [sign for sign, _ in refused] == ['"', ",", ";", "\\"]
+    assert "secret" not in caplog.text + str(refused)
 
 
 @pytest.fixture
@@ -189,13 +255,14 @@ def test_the_command_prints_writes_and_sends(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-token=1")
     assert command() == 0
     printed = capsys.readouterr()
-    assert json.loads(printed.out) == DOCUMENT
+    assert printed.out == otlp.text(SPANS)
     assert printed.err == "1 traces, 3 spans\n"
     with receiving() as (url, asked):
         assert command("--endpoint", url, "-o", str(tmp_path / "traces.json")) == 0
     ((_, told, document),) = asked
     assert told["x-token"] == "1"
-    assert document == json.loads((tmp_path / "traces.json").read_text()) == DOCUMENT
+    assert document == REQUEST
+    assert (tmp_path / "traces.json").read_text() == otlp.text(SPANS)
     assert capsys.readouterr() == ("", "1 traces, 3 spans sent\n")
 
 
@@ -210,3 +277,16 @@ def test_the_command_says_what_went_wrong(capsys):
         main(["trace", "nobody"])
     assert end.value.code == 1
     assert "there is no PyTorchJob default/nobody" in capsys.readouterr().err
+
+
+def test_without_the_extra_the_command_says_what_to_install():
+    """And nothing else of the command line needs it."""
+    script = (
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "from rover_kf.cli import main; main(sys.argv[1:])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, "trace", "llm"], capture_output=True, check=False, text=True
+    )
+    assert ended.returncode == 2
+    assert "pip install 'rover-kf[otel]'" in ended.stderr

@@ -10,9 +10,11 @@ from __future__ import annotations
 import base64
 import copy
 import dataclasses
+import json
 
 import pytest
 from google.protobuf import json_format
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from run_records import BEGIN, run_record
@@ -163,7 +165,7 @@ def typed(document):
     Ids are hex in OTLP's JSON and base64 in protobuf's: the one thing that differs.
     """
     found = copy.deepcopy(document)
-    for part in found["resourceSpans"]:
+    for part in found.get("resourceSpans", ()):
         for span in (span for scope in part["scopeSpans"] for span in scope["spans"]):
             for key in ("traceId", "spanId", "parentSpanId"):
                 if key in span:
@@ -171,8 +173,12 @@ def typed(document):
     return json_format.ParseDict(found, ExportTraceServiceRequest())
 
 
+def document(record):
+    return json.loads(otlp.text(otlp.spans(record)))
+
+
 def spans(record):
-    (part,) = typed(otlp.document(record)).resource_spans
+    (part,) = typed(document(record)).resource_spans
     return list(part.scope_spans[0].spans)
 
 
@@ -210,7 +216,7 @@ def test_spans_are_what_opentelemetry_defines():
     }
     assert [event.name for event in root.events] == ["TrainingProcessFailed"]
     assert "SIGKILL" in told(root.events[0].attributes)["rover_kf.message"]
-    resource = told(typed(otlp.document(record)).resource_spans[0].resource.attributes)
+    resource = told(typed(document(record)).resource_spans[0].resource.attributes)
     assert (resource["service.name"], resource["k8s.namespace.name"]) == ("rover-kf", "team")
     assert resource["rover_kf.job.name"] == "llm"
 
@@ -232,7 +238,7 @@ def test_the_same_recovery_has_the_same_ids():
     """Told again, and after others; another run's are others."""
     now, later = run(*KILL), run(*KILL, killed(300), formed(301, 3), back(302, 3, 1.5))
     assert spans(now) == spans(later)[:5]
-    assert otlp.count(otlp.document(later)) == (2, 8)
+    assert otlp.count(otlp.spans(later)) == (2, 8)
     other = dataclasses.replace(now, uid="u-2")
     assert {one.trace_id for one in spans(other)} != {one.trace_id for one in spans(now)}
 
@@ -240,6 +246,16 @@ def test_the_same_recovery_has_the_same_ids():
 @pytest.mark.parametrize("events", [(), KILL[:1]])
 def test_a_run_without_recoveries_has_no_spans(events):
     """An empty request, which OpenTelemetry allows."""
-    found = otlp.document(run(*events))
-    assert otlp.count(found) == (0, 0)
-    assert typed(found) == ExportTraceServiceRequest()
+    record = run(*events)
+    assert otlp.count(otlp.spans(record)) == (0, 0)
+    assert typed(document(record)) == ExportTraceServiceRequest()
+
+
+def test_what_is_printed_is_what_is_sent():
+    """In OTLP's JSON ids are hexadecimal, and enumerations numbers."""
+    record = run(*KILL)
+    assert typed(document(record)) == encode_spans(otlp.spans(record))
+    (scope,) = document(record)["resourceSpans"][0]["scopeSpans"]
+    root = scope["spans"][0]
+    assert (len(root["traceId"]), root["kind"]) == (32, 1)
+    assert scope["spans"][1]["parentSpanId"] == root["spanId"]
