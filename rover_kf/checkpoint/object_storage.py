@@ -14,15 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from rover_kf import errors
-from rover_kf.checkpoint import (
-    checksum,
-    manifest,
-    mounted_keys,
-    multipart_uploads,
-    storage,
-    store_variables,
-    stored,
-)
+from rover_kf.checkpoint import checksum, manifest, mounted_keys, storage, store_variables, stored
 from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.object_bucket import Bucket, Listed, Patience
 from rover_kf.checkpoint.retention import NOTHING, Spare
@@ -41,8 +33,6 @@ class ObjectStorage:
         self._patience = patience or Patience()
         self._opened: tuple[Mapping[str, str], Bucket] | None = None
         """With the mounted credentials that it was opened with."""
-        self._failed: set[str] = set()
-        """Keys of uploads that were given up: a part that was on its way may have come after."""
         self._read: dict[Folder, tuple[str, Manifest]] = {}
         """Manifests that retention has read, each with its object's mark."""
 
@@ -72,13 +62,7 @@ class ObjectStorage:
                 written = checksum.extend(written, piece)
                 yield piece
 
-        key = f"{folder.name}/{name}"
-        self._clear_failed()
-        try:
-            self._bucket.write_stream(key, summed(), length)
-        except errors.StorageFailed:
-            self._failed.add(key)
-            raise
+        self._bucket.write_stream(f"{folder.name}/{name}", summed(), length)
         return RankFile(rank, name, length, written)
 
     def write_manifest(self, content: Manifest) -> Folder:
@@ -149,13 +133,6 @@ class ObjectStorage:
         ]
         if leftovers:
             self._bucket.delete(leftovers)
-        if kept:
-            newest = max(kept)
-            multipart_uploads.collect(
-                self.url,
-                lambda key: _is_over(key, newest, generation),
-                seconds=self._patience.small_seconds,
-            )
         return doomed
 
     def _free_name(self, folder: Folder, rank: int) -> str:
@@ -163,14 +140,6 @@ class ObjectStorage:
         marks = itertools.chain([""], map(str, itertools.count(2)))
         names = (manifest.file_name(rank, mark) for mark in marks)
         return next(name for name in names if not self._bucket.has(f"{folder.name}/{name}"))
-
-    def _clear_failed(self) -> None:
-        """Take the room back that uploads still hold though they were given up."""
-        if not self._failed:
-            return
-        seconds = self._patience.small_seconds
-        if not multipart_uploads.collect(self.url, self._failed.__contains__, seconds=seconds):
-            self._failed.clear()
 
     def _remove(self, folder: Folder, content: Iterable[str]) -> None:
         self._bucket.delete([_manifest_key(folder)])
@@ -206,9 +175,3 @@ class ObjectStorage:
 
 def _manifest_key(folder: Folder) -> str:
     return f"{folder.name}/{manifest.NAME}"
-
-
-def _is_over(key: str, newest: Folder, generation: int) -> bool:
-    """Whether an upload into that folder can complete nothing any more."""
-    folder = manifest.parse_folder(key.partition("/")[0])
-    return folder is not None and (folder.generation < generation or folder <= newest)
