@@ -41,7 +41,7 @@ check: venv
 	$(PY) -m mypy tests/typing/api.py
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/vermin -q -t=3.10- --violations --no-tips --eval-annotations \
-	  rover_kf/__init__.py rover_kf/errors.py rover_kf/api rover_kf/trainer rover_kf/launcher rover_kf/checkpoint rover_kf/readers rover_kf/sharding rover_kf/elastic rover_kf/rehearsal
+	  rover_kf/__init__.py rover_kf/errors.py rover_kf/api rover_kf/trainer rover_kf/launcher rover_kf/checkpoint rover_kf/datasets rover_kf/data_sharding rover_kf/elastic rover_kf/dry_run rover_kf/system
 
 # Programs of the system that the cluster needs; who is not root has to have them.
 packages:

@@ -31,7 +31,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from workload import Loop
 
-from rover_kf.trainer.generators import Generators
+from rover_kf.trainer.rng_state import Generators
 
 COPIES_A_STEP = 2.5
 FIRST = 3

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rover_kf.simulation import suite, traces
-from rover_kf.simulation.cluster import FleetOutcome
+from rover_kf.simulation.cluster_simulation import FleetOutcome
 from rover_kf.simulation.extrapolation import step_time_errors
 from rover_kf.simulation.fleet_policies import FLEET_POLICIES
 from rover_kf.simulation.policies import POLICIES

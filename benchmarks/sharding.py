@@ -29,7 +29,7 @@ import resume
 from counted import Counted
 
 from rover_kf import ElasticDataLoader
-from rover_kf.sharding.permutation import Permutation
+from rover_kf.data_sharding.permutation import Permutation
 
 BATCH, RANKS = 256, 4
 SIZES = (10**6, 10**9, 10**12)

@@ -15,7 +15,7 @@ from kfp import compiler
 from components.cleanup_job.component import cleanup_job
 from components.export_checkpoint.component import export_checkpoint
 from components.launch_training_job.component import launch_training_job
-from components.palette import palette
+from components.legacy_component_yaml import palette
 from components.patch_manifest.component import patch_manifest
 from components.pipelines.sweep import sweep
 from components.pipelines.train import train

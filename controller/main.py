@@ -5,7 +5,7 @@
 kopf brings the process' life and what happens to nodes. Its handlers for changes, timers and
 daemons would put a finalizer on jobs that belong to their users, and a dead controller would keep
 them from being deleted; and it reads a collection whole, for which thousands of jobs are too large.
-So jobs are followed by rover_kf.cluster.kubernetes_mirror, and a change of one queues its key.
+So jobs are followed by rover_kf.cluster.kubernetes.informer, and a change of one queues its key.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 import kopf
 import prometheus_client
 
-from controller.rover import Rover
+from controller.controller_runtime import Rover
 from controller.settings import read
-from rover_kf.api import log_lines
-from rover_kf.cluster.kubernetes_objects import silent_since
+from rover_kf.api import logging_format
+from rover_kf.cluster.kubernetes.conversion import silent_since
 
 SWITCH_SECONDS = 0.001
 """After which a thread that reckons lets another one on: a review waits for several such turns."""
@@ -70,7 +70,7 @@ def handlers(*, nodes: bool) -> kopf.OperatorRegistry:
 def main() -> None:
     """Run until SIGTERM."""
     told = read(os.environ)
-    log_lines.configure(told.log_format, told.log_level)
+    logging_format.configure(told.log_format, told.log_level)
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else one line for each change
     # Else each histogram has one more series: when it began.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]

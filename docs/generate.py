@@ -19,19 +19,19 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.servers import HistoryMetrics
+from controller.http_servers import HistoryMetrics
 from rover_kf.api import names
 from rover_kf.api.leases import DataStatus, WorkerShare
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cli import exit_codes
-from rover_kf.cli.entry import cli
+from rover_kf.cli.main import cli
 from rover_kf.elastic.failures import pods, processes
 from rover_kf.elastic.failures.rule import Rule
 from rover_kf.history.store import SqlHistory
-from rover_kf.injection.policy import RoverPolicy
+from rover_kf.injection.policy.rover_policy import RoverPolicy
 from rover_kf.metrics import exporter
-from rover_kf.reconcilers.decision_times import DecisionTimes
+from rover_kf.reconcilers.decision_latency import DecisionTimes
 
 HERE = pathlib.Path(__file__).parent
 sys.path += [str(HERE.parent / "tests" / "support"), str(HERE)]

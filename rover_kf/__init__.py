@@ -17,37 +17,37 @@ if TYPE_CHECKING:
     from rover_kf.api.decisions import ScaleDecision as ScaleDecision
     from rover_kf.api.jobs import JobKey as JobKey
     from rover_kf.client import RoverClient as RoverClient
+    from rover_kf.datasets.tables import TableRows as TableRows
+    from rover_kf.datasets.text import TextLines as TextLines
+    from rover_kf.datasets.whole_files import FileDataset as FileDataset
     from rover_kf.errors import RoverError as RoverError
-    from rover_kf.injection.policy import RoverPolicy as RoverPolicy
-    from rover_kf.readers.tables import TableRows as TableRows
-    from rover_kf.readers.text import TextLines as TextLines
-    from rover_kf.readers.whole_files import FileDataset as FileDataset
+    from rover_kf.injection.policy.rover_policy import RoverPolicy as RoverPolicy
     from rover_kf.trainer.checkpointer import Checkpointer as Checkpointer
+    from rover_kf.trainer.data.elastic_loader import ElasticDataLoader as ElasticDataLoader
+    from rover_kf.trainer.data.elastic_sampler import ElasticSampler as ElasticSampler
+    from rover_kf.trainer.data.kafka.dataset import KafkaDataset as KafkaDataset
+    from rover_kf.trainer.data.sharded_dataset import ShardedDataset as ShardedDataset
     from rover_kf.trainer.directory import DirectoryCheckpointer as DirectoryCheckpointer
-    from rover_kf.trainer.kafka.dataset import KafkaDataset as KafkaDataset
-    from rover_kf.trainer.loader import ElasticDataLoader as ElasticDataLoader
-    from rover_kf.trainer.sampler import ElasticSampler as ElasticSampler
-    from rover_kf.trainer.sharded import ShardedDataset as ShardedDataset
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Checkpointer": "rover_kf.trainer.checkpointer",
     "DirectoryCheckpointer": "rover_kf.trainer.directory",
-    "ElasticDataLoader": "rover_kf.trainer.loader",
-    "ElasticSampler": "rover_kf.trainer.sampler",
-    "FileDataset": "rover_kf.readers.whole_files",
+    "ElasticDataLoader": "rover_kf.trainer.data.elastic_loader",
+    "ElasticSampler": "rover_kf.trainer.data.elastic_sampler",
+    "FileDataset": "rover_kf.datasets.whole_files",
     "JobKey": "rover_kf.api.jobs",
-    "KafkaDataset": "rover_kf.trainer.kafka.dataset",
+    "KafkaDataset": "rover_kf.trainer.data.kafka.dataset",
     "Quantity": "rover_kf.api.decisions",
     "Recommendation": "rover_kf.api.decisions",
     "RoverClient": "rover_kf.client",
     "RoverError": "rover_kf.errors",
-    "RoverPolicy": "rover_kf.injection.policy",
-    "TableRows": "rover_kf.readers.tables",
-    "TextLines": "rover_kf.readers.text",
+    "RoverPolicy": "rover_kf.injection.policy.rover_policy",
+    "TableRows": "rover_kf.datasets.tables",
+    "TextLines": "rover_kf.datasets.text",
     "ScaleDecision": "rover_kf.api.decisions",
-    "ShardedDataset": "rover_kf.trainer.sharded",
+    "ShardedDataset": "rover_kf.trainer.data.sharded_dataset",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - computed from the table above so that they cannot differ

@@ -23,10 +23,10 @@ from workload import Loop
 
 from rover_kf.api import names
 from rover_kf.api.status import Acknowledged
-from rover_kf.injection.policy_sections import CheckpointPolicy
+from rover_kf.injection.policy.sections import CheckpointPolicy
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
-from rover_kf.trainer.link import Link
+from rover_kf.trainer.sidecar_client import Link
 
 NEVER = 1e9
 FLUSH_SECONDS = 600.0

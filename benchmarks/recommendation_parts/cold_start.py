@@ -20,8 +20,8 @@ import pathlib
 import statistics
 from collections.abc import Iterable, Sequence
 
-from rover_kf.recommender import network
-from rover_kf.recommender.network import Observation
+from rover_kf.recommender import communication_model
+from rover_kf.recommender.communication_model import Observation
 
 RANGES = {"2-4": (2, 4), "5-16": (5, 16), ">16": (17, 10**9)}
 PARAMETERS = {
@@ -107,7 +107,9 @@ def measure(traces: pathlib.Path) -> dict[str, object]:
     ours: dict[str, dict[str, float]] = {}
     perfect: dict[str, dict[str, float]] = {}
     for name, own in seen.items():
-        learned = network.fit(row for other in seen if other != name for row in seen[other])
+        learned = communication_model.fit(
+            row for other in seen if other != name for row in seen[other]
+        )
         if learned is None:
             continue
         ours[name] = _errors(own, lambda row, terms=learned: _predicted(terms, row))
@@ -120,7 +122,7 @@ def measure(traces: pathlib.Path) -> dict[str, object]:
     }
 
 
-def _predicted(learned: network.Network, row: Observation) -> float:
+def _predicted(learned: communication_model.Network, row: Observation) -> float:
     return learned.step_seconds(
         row.alone_seconds,
         processes=row.processes,

@@ -30,7 +30,7 @@ import random
 from collections.abc import Iterator
 
 from rover_kf.api.records import JobSignature, RunRecord
-from rover_kf.recommender.facts import JobFacts
+from rover_kf.recommender.job_signature import JobFacts
 from rover_kf.recommender.process_tree import Footprint
 from rover_kf.recommender.profile import Profile, Trial
 from rover_kf.recommender.recommend import combine

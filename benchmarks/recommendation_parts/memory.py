@@ -17,10 +17,10 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from rover_kf.api.decisions import Quantity
-from rover_kf.recommender import facts, host_memory, profile
-from rover_kf.recommender.dry_run import Rehearsal, dry_run
+from rover_kf.recommender import host_memory, job_signature, profile
+from rover_kf.recommender.dry_run_process import Rehearsal, dry_run
 from rover_kf.recommender.profile import Profile
-from rover_kf.recommender.sources import Sources
+from rover_kf.recommender.size_evidence import Sources
 
 HERE = pathlib.Path(__file__).parent
 SECONDS = 500.0
@@ -114,7 +114,7 @@ def measure(
 
 def one(configuration: Configuration) -> dict[str, object]:
     """Predict one configuration, then run it."""
-    read = facts.of(configuration.manifest())
+    read = job_signature.of(configuration.manifest())
     asked = Rehearsal(
         configuration.command,
         HERE,

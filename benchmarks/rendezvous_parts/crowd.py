@@ -23,9 +23,9 @@ from rover_kf.api.membership import (
     WatchReply,
     WatchRequest,
 )
-from rover_kf.elastic.effects import Answer, Effect
-from rover_kf.elastic.limits import Limits
-from rover_kf.elastic.rendezvous import Rendezvous
+from rover_kf.elastic.rendezvous.effects import Answer, Effect
+from rover_kf.elastic.rendezvous.rendezvous import Rendezvous
+from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
 
 TICK = 0.05
 """Seconds, as the coordinator ticks."""

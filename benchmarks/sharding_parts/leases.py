@@ -25,7 +25,7 @@ import aiohttp
 from rover_kf.api import codec, names
 from rover_kf.api.data import MOST_AT_ONCE, DataPlan, Partition, Progress
 from rover_kf.api.leases import LeaseReply, Registered
-from rover_kf.sharding.holder import Holder, Place
+from rover_kf.data_sharding.worker_view import Holder, Place
 
 WORKERS, RATE = 1000, 500.0
 """Requests a second, of 16 leases each."""

@@ -16,8 +16,8 @@ from typing import Any
 
 from rover_kf.api import codec
 from rover_kf.api.data import DataPlan, Partition, Progress, Span
-from rover_kf.sharding.ledger import Ledger
-from rover_kf.sharding.union import Union
+from rover_kf.data_sharding.consumed_set import Union
+from rover_kf.data_sharding.ledger import Ledger
 
 WORKERS, LEASES, TURNS = 1000, 16, 4
 SIZES = (10**6, 10**9, 10**12)

@@ -97,7 +97,7 @@ def _numbers(samples: list[Any]) -> torch.Tensor:
 
 
 PACKAGES = {
-    "rover": "rover_kf.trainer.loader",
+    "rover": "rover_kf.trainer.data.elastic_loader",
     "dlrover": "dlrover.trainer.torch.elastic.sampler",
     "mosaicml": "streaming",
 }

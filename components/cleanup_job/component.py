@@ -28,8 +28,8 @@ def cleanup_job(
         Names of the deleted jobs, separated by spaces.
     """
     from rover_kf.client import RoverClient
-    from rover_kf.steps import cleanup, step
+    from rover_kf.pipeline_steps import cleanup, step_context
 
     with RoverClient.at(place, state=state) as rover:
-        deleted = cleanup.clean(rover, step.read(rover.cluster, run), finished=finished)
+        deleted = cleanup.clean(rover, step_context.read(rover.cluster, run), finished=finished)
     return " ".join(key.name for key in deleted)

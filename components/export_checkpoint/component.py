@@ -33,7 +33,7 @@ def export_checkpoint(  # noqa: PLR0917 - kfp passes by name
     """
     import pathlib
 
-    from rover_kf.steps.exporting import export_model
+    from rover_kf.pipeline_steps.checkpoint_export import export_model
 
     out = pathlib.Path(model.path)
     made = export_model(path, out, job=job, step=step, rank=rank, form=form)

@@ -6,7 +6,7 @@
 from kfp import dsl
 
 from components.image import IMAGE
-from components.passing import PASSED
+from components.task_config import PASSED
 
 
 @dsl.component(  # type: ignore[untyped-decorator] # kfp has no types
@@ -57,15 +57,15 @@ def launch_training_job(  # noqa: PLR0917 - kfp passes by name
     import dataclasses
 
     from rover_kf.client import RoverClient, manifests
-    from rover_kf.steps import looking, step, task_settings
-    from rover_kf.steps.launch import Launch
-    from rover_kf.steps.terms import Terms
+    from rover_kf.pipeline_steps import job_status, step_context, task_settings
+    from rover_kf.pipeline_steps.launch import Launch
+    from rover_kf.pipeline_steps.launch_options import Terms
 
     terms = Terms(timeout_seconds, start_seconds, on_stop, lease_seconds, lost)
     job = task_settings.applied(manifests.load(manifest).job, dataclasses.asdict(task_config))
     with RoverClient.at(place, state=state, history=history) as rover:
-        launch = Launch(rover, step.read(rover.cluster, run), terms)
+        launch = Launch(rover, step_context.read(rover.cluster, run), terms)
         done = launch.run(job, inject=inject)
-        for name, value in looking.figures(rover, done.key, done.last).items():
+        for name, value in job_status.figures(rover, done.key, done.last).items():
             metrics.log_metric(name, value)
     return done.key.name

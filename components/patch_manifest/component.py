@@ -23,10 +23,10 @@ def patch_manifest(manifest: str, recommendation: str = "", place: str = "kubern
     from rover_kf.api import codec
     from rover_kf.api.decisions import Recommendation
     from rover_kf.client import RoverClient, manifests
-    from rover_kf.injection import differences
+    from rover_kf.injection import patch_diff
 
     source = manifests.load(manifest)
     if recommendation:
         source = manifests.sized(source, codec.loads(Recommendation, recommendation))
     with RoverClient.at(place) as rover:
-        return differences.to_yaml(rover.patch(source.job).manifest)
+        return patch_diff.to_yaml(rover.patch(source.job).manifest)

@@ -47,15 +47,15 @@ def profile_training(  # noqa: PLR0917 - kfp passes by name
     import pathlib
 
     from rover_kf.api import codec
-    from rover_kf.client import RoverClient, tables
-    from rover_kf.client.rehearsing import DryRun
+    from rover_kf.client import RoverClient, markdown_tables
+    from rover_kf.client.scripts.script_dry_run import DryRun
 
     tried = DryRun(steps, seconds, batch_option, fake)
     with RoverClient.at(place, state=state, history=history) as rover:
         found = rover.recommend(manifest, dry_run=tried)
     text = codec.dumps(found).decode()
     pathlib.Path(profile.path).write_text(text, encoding="utf-8")
-    pathlib.Path(summary.path).write_text(tables.recommendation(found), encoding="utf-8")
+    pathlib.Path(summary.path).write_text(markdown_tables.recommendation(found), encoding="utf-8")
     for size in found.quantities:
         if size.basis == "profile":
             metrics.log_metric(size.name, size.target)

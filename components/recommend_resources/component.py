@@ -33,11 +33,11 @@ def recommend_resources(  # noqa: PLR0917 - kfp passes by name
     import pathlib
 
     from rover_kf.api import codec
-    from rover_kf.client import RoverClient, tables
+    from rover_kf.client import RoverClient, markdown_tables
 
     with RoverClient.at(place, state=state, history=history) as rover:
         found = rover.recommend(manifest)
     text = codec.dumps(found).decode()
     pathlib.Path(sizes.path).write_text(text, encoding="utf-8")
-    pathlib.Path(summary.path).write_text(tables.recommendation(found), encoding="utf-8")
+    pathlib.Path(summary.path).write_text(markdown_tables.recommendation(found), encoding="utf-8")
     return text

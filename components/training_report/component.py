@@ -39,13 +39,13 @@ def training_report(  # noqa: PLR0917 - kfp passes by name
 
     from rover_kf.api.jobs import JobKey
     from rover_kf.client import RoverClient
+    from rover_kf.pipeline_steps import run_record, step_context
     from rover_kf.report import page
-    from rover_kf.report.summary import summary as told
-    from rover_kf.steps import recording, step
+    from rover_kf.report.page import summary as told
 
     with RoverClient.at(place, state=state, history=history) as rover:
-        key = JobKey(namespace or step.read(rover.cluster).namespace, job)
-        record = recording.recorded(rover, key)
+        key = JobKey(namespace or step_context.read(rover.cluster).namespace, job)
+        record = run_record.recorded(rover, key)
     pathlib.Path(report.path).write_text(page.render(record), encoding="utf-8")
     pathlib.Path(summary.path).write_text(told(record), encoding="utf-8")
     metrics.log_metric("steps", record.steps)

@@ -20,7 +20,7 @@ def vary_manifest(manifest: str, arguments: str) -> str:
         The job with these arguments as YAML.
     """
     from rover_kf.client import manifests
-    from rover_kf.injection import differences
-    from rover_kf.steps.varying import varied
+    from rover_kf.injection import patch_diff
+    from rover_kf.pipeline_steps.trial_manifest import varied
 
-    return differences.to_yaml(varied(manifests.load(manifest).job, arguments))
+    return patch_diff.to_yaml(varied(manifests.load(manifest).job, arguments))

@@ -37,12 +37,12 @@ def watch_autoscaling(  # noqa: PLR0917 - kfp passes by name
     import pathlib
 
     from rover_kf.client import RoverClient, manifests
-    from rover_kf.steps import naming, scaling_watch, step
-    from rover_kf.steps.terms import Terms
+    from rover_kf.pipeline_steps import job_names, scaling_watch, step_context
+    from rover_kf.pipeline_steps.launch_options import Terms
 
     with RoverClient.at(place, state=state) as rover:
         job = manifests.load(manifest).job
-        launched = naming.launched(job, step.read(rover.cluster, run), Terms())
+        launched = job_names.launched(job, step_context.read(rover.cluster, run), Terms())
         story = scaling_watch.follow(
             rover,
             manifests.load(launched).key,

@@ -18,10 +18,9 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from rover_kf.trainer import tf_cluster
-from rover_kf.trainer.session_state import SessionState
-from rover_kf.trainer.shared_records import SharedRecords
-from rover_kf.trainer.tensorflow import TensorFlowCheckpointer
+from rover_kf.trainer.tensorflow import TensorFlowCheckpointer, dynamic_cluster
+from rover_kf.trainer.tensorflow.session_state import SessionState
+from rover_kf.trainer.tensorflow.shared_records import SharedRecords
 
 v1 = tf.compat.v1
 BATCH, WIDTH = 16, 32
@@ -44,7 +43,7 @@ def read_table() -> tuple[np.ndarray, np.ndarray]:
 class Graph:
     """Two layers on the servers; what a worker does with a batch of rows."""
 
-    def __init__(self, place: tf_cluster.ClusterPlace, rows: int, columns: int) -> None:
+    def __init__(self, place: dynamic_cluster.ClusterPlace, rows: int, columns: int) -> None:
         setter = v1.train.replica_device_setter(
             ps_tasks=place.servers, worker_device=place.device, ps_device="/job:ps"
         )
@@ -123,7 +122,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds after each batch")
     given = parser.parse_args()
-    place = tf_cluster.read()
+    place = dynamic_cluster.read()
     server = tf.distribute.Server(
         place.cluster, job_name=place.task, task_index=place.index, protocol="grpc"
     )

@@ -20,7 +20,8 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Keras 3 has no parameter se
 import numpy as np
 import tensorflow as tf
 
-from rover_kf.trainer.tensorflow import ScheduledRecords, TensorFlowCheckpointer
+from rover_kf.trainer.tensorflow import TensorFlowCheckpointer
+from rover_kf.trainer.tensorflow.checkpointer import ScheduledRecords
 
 BINS, CROSSED, BATCH = 8, 12, 64
 

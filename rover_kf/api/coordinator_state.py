@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from rover_kf.api.faults.faulty_nodes import UnfitNode
 from rover_kf.api.membership import Round
-from rover_kf.api.nodes import UnfitNode
 
 STATE_VERSION = 1
 """Of CoordinatorState; raised only where a field changes its meaning."""

@@ -94,7 +94,7 @@ class DataPlan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Progress:
-    """Which slots are used: compact, as ranges (rover_kf.sharding.ranges), by partition."""
+    """Used slots by partition, as compact ranges (rover_kf.data_sharding.interval_set)."""
 
     epoch: int = 0
     """From 0 on; equal to the plan's epochs: all is done."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from rover_kf.api.tables import Shown
+from rover_kf.system.html_tables import Shown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rover_kf.api import names
-from rover_kf.api.tables import Shown
+from rover_kf.system.html_tables import Shown
 
 Manifest = Mapping[str, Any]
 """A Kubernetes object as plain data; nobody changes one in place."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.cpu import CpuCount
+from rover_kf.api.faults.cpu_raises import CpuCount
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.hangs import Hang
+from rover_kf.api.faults.hang_reports import Hang
+from rover_kf.api.faults.node_check_messages import Preflight
 from rover_kf.api.jobs import Event
 from rover_kf.api.leases import DataStatus
-from rover_kf.api.preflight import Preflight
 from rover_kf.api.samples import Goodput, Throughput
-from rover_kf.api.tables import Shown
+from rover_kf.system.html_tables import Shown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

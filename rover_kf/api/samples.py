@@ -58,8 +58,9 @@ class StepReport:
     total_steps: int | None = None
     """Steps that the whole training will take, if the trainer says."""
     phase: str = ""
-    """What the process is at (rover_kf.api.hangs); empty: it does not say. A report without samples
-    says only this."""
+    """Phase of the process (rover_kf.api.faults.hang_reports); empty: unknown.
+
+    A report without samples has the phase alone."""
     sent_at: float = 0.0
     """By the clock that the samples are of; 0: it does not say."""
     memory: int = 0

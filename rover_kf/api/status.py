@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api.cpu import CpuUse, PodCpu
-from rover_kf.api.hangs import Hang
+from rover_kf.api.faults.cpu_raises import CpuUse, PodCpu
+from rover_kf.api.faults.faulty_nodes import UnfitNode
+from rover_kf.api.faults.hang_reports import Hang
+from rover_kf.api.faults.memory_raises import MemoryKill, MemoryTrend
+from rover_kf.api.faults.node_check_messages import Preflight
+from rover_kf.api.faults.straggler_reports import SlowPod
 from rover_kf.api.jobs import Event
 from rover_kf.api.leases import DataStatus
-from rover_kf.api.memory import MemoryKill, MemoryTrend
-from rover_kf.api.nodes import UnfitNode
-from rover_kf.api.preflight import Preflight
 from rover_kf.api.samples import Goodput, Throughput
-from rover_kf.api.stragglers import SlowPod
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

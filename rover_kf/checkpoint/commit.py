@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from rover_kf.api.checkpoints import Durable, GivenUp
-from rover_kf.checkpoint.manifest import Manifest, RankFile
+from rover_kf.checkpoint.format.manifest import Manifest, RankFile
 
 Key = tuple[int, int]
 """Generation, step."""

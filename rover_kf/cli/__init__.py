@@ -9,6 +9,6 @@ verb is a few lines over RoverClient. What exit codes mean stands in ``exit_code
 
 from __future__ import annotations
 
-from rover_kf.cli.entry import main
+from rover_kf.cli.main import main
 
 __all__ = ["main"]

@@ -4,6 +4,6 @@
 
 from __future__ import annotations
 
-from rover_kf.cli.entry import main
+from rover_kf.cli.main import main
 
 main()

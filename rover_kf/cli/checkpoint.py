@@ -14,17 +14,17 @@ import click
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.checkpoint.manifest import Folder
+from rover_kf.checkpoint.format.manifest import Folder
+from rover_kf.checkpoint_tools import listing as checkpoint_tools_listing
+from rover_kf.checkpoint_tools.consolidated_state import WholeState, open_state
+from rover_kf.checkpoint_tools.diff import Difference, differences
+from rover_kf.checkpoint_tools.export import Format
+from rover_kf.checkpoint_tools.export import export as write
+from rover_kf.checkpoint_tools.listing import listing
+from rover_kf.checkpoint_tools.locate import Place, absolute, locate
+from rover_kf.checkpoint_tools.verify import Checked, check
 from rover_kf.cli import checkpoint_tables as tables
-from rover_kf.cli import following, output
-from rover_kf.inspection import removal
-from rover_kf.inspection.checking import Checked, check
-from rover_kf.inspection.differences import Difference, differences
-from rover_kf.inspection.export import Format
-from rover_kf.inspection.export import export as write
-from rover_kf.inspection.listing import listing
-from rover_kf.inspection.place import Place, absolute, locate
-from rover_kf.inspection.whole_state import WholeState, open_state
+from rover_kf.cli import foreground_job, output
 
 PATH = click.argument("path")
 STEP = click.option("--step", type=int, help="Which step of a job's folder [default: the newest].")
@@ -143,7 +143,7 @@ def export(  # noqa: PLR0917 - click passes options by name
     force: bool,  # noqa: FBT001 - click passes flags so
 ) -> None:
     """Write the whole state to OUT in a format that others read."""
-    following.end_on_sigterm()
+    foreground_job.end_on_sigterm()
     state = _open(locate(path), step, rank)
     write(state, form, out, force=force)
     click.echo(f"{out}: {tables.summary(state)}")
@@ -168,7 +168,7 @@ def remove(path: str, steps: tuple[str, ...], force: bool) -> None:  # noqa: FBT
     if not words:
         raise errors.InputError("name what to remove: steps such as 100, or names of folders")
     folders = place.storage.folders()
-    doomed = removal.chosen(folders, words)
+    doomed = checkpoint_tools_listing.chosen(folders, words)
     if not force:
         _check_removal(place, folders, doomed)
     for folder in doomed:
@@ -179,7 +179,7 @@ def remove(path: str, steps: tuple[str, ...], force: bool) -> None:  # noqa: FBT
 def _check_removal(place: Place, folders: Sequence[Folder], doomed: Sequence[Folder]) -> None:
     """Make sure that the job has a good one left."""
     by_name = {folder.name: folder for folder in folders}
-    objection = removal.objection(
+    objection = checkpoint_tools_listing.objection(
         tuple(listing(place.storage, folders)),
         {folder.name for folder in doomed},
         lambda name: _is_whole(place, by_name[name]),

@@ -12,12 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from rover_kf.api import codec
-from rover_kf.cli.sizes import amount
-from rover_kf.inspection.checking import Checked
-from rover_kf.inspection.differences import Difference
-from rover_kf.inspection.listing import Listed
-from rover_kf.inspection.values import values
-from rover_kf.inspection.whole_state import WholeState
+from rover_kf.checkpoint_tools.consolidated_state import WholeState
+from rover_kf.checkpoint_tools.diff import Difference
+from rover_kf.checkpoint_tools.listing import Listed
+from rover_kf.checkpoint_tools.plain_values import values
+from rover_kf.checkpoint_tools.verify import Checked
+from rover_kf.cli.recommendation_text import amount
 
 _MOST_SHOWN = 80
 """Characters of a plain value: a generator's state is thousands."""

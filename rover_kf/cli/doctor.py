@@ -10,8 +10,8 @@ import pathlib
 import click
 from rich.text import Text
 
+from rover_kf.cli.connection_options import Place
 from rover_kf.cli.output import FORMAT, tell
-from rover_kf.cli.place import Place
 from rover_kf.client import manifests
 from rover_kf.doctor import Diagnosis, Finding
 

@@ -13,10 +13,10 @@ import yaml
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.decisions import Recommendation
-from rover_kf.cli import sizes
+from rover_kf.cli import recommendation_text
+from rover_kf.cli.connection_options import Place
 from rover_kf.cli.output import show
-from rover_kf.cli.place import Place
-from rover_kf.client.rehearsing import DryRun
+from rover_kf.client.scripts.script_dry_run import DryRun
 from rover_kf.injection import quantities
 from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.price import PriceTable
@@ -74,7 +74,7 @@ def _print(found: Recommendation, form: str) -> None:
     elif form == "yaml":
         click.echo(yaml.safe_dump(codec.encode(found), sort_keys=False, width=100), nl=False)
     else:
-        show(*sizes.tables(found))
+        show(*recommendation_text.tables(found))
 
 
 def _amount(option: str, value: str | None) -> float | None:

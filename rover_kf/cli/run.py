@@ -9,9 +9,9 @@ import pathlib
 import click
 from rich.console import Console
 
-from rover_kf.cli import following, sizes
-from rover_kf.cli.place import Place
-from rover_kf.cli.plan import DRY_RUN, tell_difference
+from rover_kf.cli import foreground_job, recommendation_text
+from rover_kf.cli.connection_options import Place
+from rover_kf.cli.patch import DRY_RUN, tell_difference
 from rover_kf.client import RoverClient
 
 
@@ -32,13 +32,13 @@ def run(
 
     Ctrl-C drains the job and leaves nothing behind; checkpoints on its claims stay.
     """
-    following.end_on_sigterm()
+    foreground_job.end_on_sigterm()
     with place.embedded() as rover:
         if dry_run:
             tell_difference(rover, file)
             return 0
         _recommend(rover, file, Console())
-        return following.to_its_end(
+        return foreground_job.to_its_end(
             rover, lambda: rover.submit(file, inject=inject).key, report if inject else None
         )
 
@@ -46,9 +46,9 @@ def run(
 def _recommend(rover: RoverClient, file: pathlib.Path, console: Console) -> None:
     found = rover.recommend(file)
     if console.is_terminal:
-        console.print(sizes.table(found))
+        console.print(recommendation_text.table(found))
     else:
-        click.echo("\n".join(sizes.lines(found)))
+        click.echo("\n".join(recommendation_text.lines(found)))
 
 
 VERBS = (run,)

@@ -14,13 +14,14 @@ from rich.table import Table
 from rover_kf import errors
 from rover_kf.cli.output import show
 from rover_kf.client import text_file
-from rover_kf.report import charts, comparison, text
+from rover_kf.report import charts, number_text
+from rover_kf.report import page as report_page
 from rover_kf.report.charts import Span, Words
-from rover_kf.report.comparison import Comparison
-from rover_kf.report.shapes import Chart
+from rover_kf.report.page import Comparison
+from rover_kf.report.svg_shapes import Chart
 
 if TYPE_CHECKING:
-    from rover_kf.simulation.cluster import FleetOutcome
+    from rover_kf.simulation.cluster_simulation import FleetOutcome
 
 COLUMNS = (
     "policy",
@@ -81,12 +82,12 @@ def simulate(  # noqa: PLR0917 - click passes them by name
     if output is not None:
         about = (
             f"{len(found.workloads[name])} jobs of {name} on {nodes} nodes of {shape.per_node} "
-            f"replicas; a change costs {text.seconds(restart)}, a node fails {failures:g} times a "
-            "day."
+            f"replicas; a change costs {number_text.seconds(restart)}, "
+            f"a node fails {failures:g} times a day."
         )
         drawings = tuple(_drawing(policy, outcome) for policy, outcome in outcomes.items())
         page = Comparison(f"{name}: policies compared", about, COLUMNS, rows, drawings)
-        text_file.write(output, comparison.render(page))
+        text_file.write(output, report_page.render_comparison(page))
 
 
 def _known(wanted: list[str], allowed: list[str], kind: str) -> list[str]:
@@ -99,9 +100,9 @@ def _known(wanted: list[str], allowed: list[str], kind: str) -> list[str]:
 def _row(policy: str, outcome: FleetOutcome) -> tuple[str, ...]:
     return (
         policy,
-        text.seconds(outcome.average_seconds),
-        text.seconds(outcome.p99_seconds),
-        text.seconds(outcome.makespan_seconds),
+        number_text.seconds(outcome.average_seconds),
+        number_text.seconds(outcome.p99_seconds),
+        number_text.seconds(outcome.makespan_seconds),
         f"{outcome.replica_hours:.0f}",
         f"{outcome.restarts:.1f}",
     )

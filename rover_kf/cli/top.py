@@ -13,12 +13,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rover_kf.cli import standing
+from rover_kf.cli import job_tables
+from rover_kf.cli.connection_options import Place
 from rover_kf.cli.interrupts import Interrupts
+from rover_kf.cli.live_view import Pages, Web
 from rover_kf.cli.output import FORMAT, tell
-from rover_kf.cli.pages import Pages
-from rover_kf.cli.place import Place
-from rover_kf.cli.web import Web
 from rover_kf.client import Progress, RoverClient
 
 PORT = 7480
@@ -84,15 +83,15 @@ def look(rover: RoverClient, namespace: str | None, *, every: bool) -> tuple[Pro
 
 def table(found: Sequence[Progress]) -> Table:
     """One job a row."""
-    made = Table(*standing.COLUMNS, box=None, caption=None if found else "no job is at work")
+    made = Table(*job_tables.COLUMNS, box=None, caption=None if found else "no job is at work")
     for item in found:
-        namespace, job, phase, *others = standing.cells(item)
+        namespace, job, phase, *others = job_tables.cells(item)
         made.add_row(namespace, job, Text(phase, style=_style(item)), *others)
     return made
 
 
 def _style(item: Progress) -> str:
-    if standing.failed(item):
+    if job_tables.failed(item):
         return "red"
     return "green" if item.activity == "training" else "yellow"
 

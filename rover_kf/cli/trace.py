@@ -10,11 +10,11 @@ import time
 import click
 
 from rover_kf import errors
-from rover_kf.cli.jobs import NAME, NAMESPACE
-from rover_kf.cli.place import Place
+from rover_kf.cli.connection_options import Place
+from rover_kf.cli.job_verbs import NAME, NAMESPACE
 from rover_kf.client import text_file
+from rover_kf.client.current_record import Present
 from rover_kf.client.job_name import key_of
-from rover_kf.client.present import Present
 
 
 @click.command()

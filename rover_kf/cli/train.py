@@ -12,12 +12,14 @@ import click
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
-from rover_kf.cli import following
-from rover_kf.cli.place import Place
-from rover_kf.cli.plan import DRY_RUN
-from rover_kf.client import RoverClient, training
-from rover_kf.client.training import Resources, Training
-from rover_kf.injection import differences, validation
+from rover_kf.cli import foreground_job
+from rover_kf.cli.connection_options import Place
+from rover_kf.cli.patch import DRY_RUN
+from rover_kf.client import RoverClient
+from rover_kf.client.scripts import script_manifest
+from rover_kf.client.scripts.script_manifest import Resources, Training
+from rover_kf.injection import patch_diff
+from rover_kf.injection.validation import validate
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -60,19 +62,21 @@ def train(place: Place, /, script: pathlib.Path, **given: Any) -> int:
             key = rover.start_training(asked).key
         click.echo(f"{key} created; rover-kf --on kubernetes watch -n {key.namespace} {key.name}")
         return 0
-    following.end_on_sigterm()
+    foreground_job.end_on_sigterm()
     with place.embedded() as rover:
-        code = following.to_its_end(rover, lambda: _start(rover, place, asked), given["report"])
+        code = foreground_job.to_its_end(
+            rover, lambda: _start(rover, place, asked), given["report"]
+        )
     if code in (0, 1):  # else it was interrupted, and is gone
         click.echo(f"what it printed: {_logs(place, asked)}")
     return code
 
 
 def _asked(script: pathlib.Path, given: dict[str, Any]) -> Training:
-    least, most = training.bounds(given["replicas"])
+    least, most = script_manifest.bounds(given["replicas"])
     return Training(
         script=script,
-        name=given["name"] or training.fresh_name(script.stem),
+        name=given["name"] or script_manifest.fresh_name(script.stem),
         least=least,
         most=most,
         start=given["start"] or 0,
@@ -112,13 +116,13 @@ def _show(asked: Training, *, on_cluster: bool) -> None:
     Raises:
         InputError: it would be refused.
     """
-    job = training.cluster_job(asked) if on_cluster else training.embedded_job(asked)
-    validation.validate(job, source=str(asked.script), allow_unmounted=not on_cluster)
+    job = script_manifest.cluster_job(asked) if on_cluster else script_manifest.embedded_job(asked)
+    validate.validate(job, source=str(asked.script), allow_unmounted=not on_cluster)
     documents = [job]
     if on_cluster:
-        documents.insert(0, training.script_map(asked))
+        documents.insert(0, script_manifest.script_map(asked))
         click.echo(_BY_HAND, nl=False)
-    click.echo("---\n".join(differences.to_yaml(document) for document in documents), nl=False)
+    click.echo("---\n".join(patch_diff.to_yaml(document) for document in documents), nl=False)
 
 
 _BY_HAND = """\

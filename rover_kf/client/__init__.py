@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from rover_kf.client.listings import Course
-from rover_kf.client.progress import Progress
-from rover_kf.client.rehearsing import DryRun
+from rover_kf.client.progress.job_progress import Progress
 from rover_kf.client.rover import RoverClient
+from rover_kf.client.scripts.script_dry_run import DryRun
+from rover_kf.client.views import Course
 from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.price import PriceTable
 

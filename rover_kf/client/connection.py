@@ -7,15 +7,15 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf import errors
-from rover_kf.client.reconciling import Background
+from rover_kf.client.local_controller import Background
 from rover_kf.client.settings import ClientSettings
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.protocol import Cluster
-from rover_kf.doctor.answer import Api
-from rover_kf.history import opening
+from rover_kf.doctor.api_query import Api
+from rover_kf.history import open_history
 from rover_kf.history.remote import RemoteHistory
 from rover_kf.history.store import SqlHistory
-from rover_kf.reconcilers import policies
+from rover_kf.reconcilers import policy_source
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,8 +32,10 @@ class Connection:
     def open(cls, cluster: Cluster | None, settings: ClientSettings) -> Connection:
         """Connect with a cluster; None is an embedded one in the settings' state folder."""
         cluster = cluster or LocalCluster(settings.state)
-        history = opening.at(settings.history)
-        policy_of = policies.embedded if isinstance(cluster, LocalCluster) else policies.of
+        history = open_history.at(settings.history)
+        policy_of = (
+            policy_source.embedded if isinstance(cluster, LocalCluster) else policy_source.of
+        )
         return cls(settings, cluster, history, Background(cluster, history, policy_of))
 
     @property

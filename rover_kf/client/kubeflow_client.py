@@ -35,7 +35,7 @@ class Model(Protocol):
 def cluster_of(client: KubeflowClient) -> Cluster:
     """The cluster that a kubeflow client is connected with, by the same credentials."""
     # Only here, so that embedded work starts without loading the Kubernetes client.
-    from rover_kf.cluster.kubernetes import KubernetesCluster  # noqa: PLC0415
+    from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster  # noqa: PLC0415
 
     return KubernetesCluster(client.custom_api.api_client)
 

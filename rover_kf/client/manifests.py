@@ -20,7 +20,8 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.decisions import Recommendation
 from rover_kf.api.jobs import JobKey, Manifest
-from rover_kf.injection import differences, items, memory_limit
+from rover_kf.injection import keyed_lists, patch_diff
+from rover_kf.injection.limits import manifest_memory
 
 KINDS = (names.PYTORCHJOB, names.TFJOB)
 
@@ -51,7 +52,7 @@ class Source:
     def to_yaml(self) -> str:
         """All documents."""
         documents = (*self.before, self.job, *self.after)
-        return "---\n".join(differences.to_yaml(document) for document in documents)
+        return "---\n".join(patch_diff.to_yaml(document) for document in documents)
 
 
 def load(given: Manifest | pathlib.Path | str) -> Source:
@@ -117,13 +118,13 @@ def _with_memory(spec: Mapping[str, Any], limit: int) -> Mapping[str, Any]:
     """The replica type with that much memory, if its trainer states a lower limit."""
     pod = spec["template"]["spec"]
 
-    def change(trainer: items.Item) -> items.Item:
-        stated = memory_limit.of(trainer)
+    def change(trainer: keyed_lists.Item) -> keyed_lists.Item:
+        stated = manifest_memory.of(trainer)
         if stated is None or stated >= limit:
             return trainer
-        return {**trainer, "resources": memory_limit.resources(trainer, limit)}
+        return {**trainer, "resources": manifest_memory.resources(trainer, limit)}
 
-    changed = items.replaced(pod, "containers", names.PYTORCH_CONTAINER, change)
+    changed = keyed_lists.replaced(pod, "containers", names.PYTORCH_CONTAINER, change)
     return {**spec, "template": {**spec["template"], "spec": changed}}
 
 

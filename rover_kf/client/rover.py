@@ -23,34 +23,32 @@ from rover_kf.api.jobs import JobKey, Manifest, ObservedJob, Pod
 from rover_kf.api.records import RunRecord
 from rover_kf.api.status import CoordinatorStatus, ScaleRequest
 from rover_kf.client import (
-    bounds,
-    change,
-    explaining,
-    jobs,
+    explain,
     kubeflow_client,
     manifests,
-    outcome,
-    pausing,
-    script_jobs,
+    patches,
+    results,
+    running_jobs,
     settings,
     submission,
-    training,
+    suspend,
 )
 from rover_kf.client.connection import Connection
-from rover_kf.client.explaining import Explanation
+from rover_kf.client.explain import Explanation
 from rover_kf.client.job_name import to_key
 from rover_kf.client.kubeflow_client import KubeflowClient
-from rover_kf.client.listings import Course, Events, Jobs, Log
-from rover_kf.client.pausing import Paused
-from rover_kf.client.progress import Progress
-from rover_kf.client.rehearsing import DryRun, rehearse
-from rover_kf.client.screen import Screen
+from rover_kf.client.progress.job_progress import Progress
+from rover_kf.client.progress.progress_display import Screen
+from rover_kf.client.scripts import script_jobs, script_manifest
+from rover_kf.client.scripts.script_dry_run import DryRun, rehearse
+from rover_kf.client.scripts.script_manifest import Resources, Training
 from rover_kf.client.submission import Given
-from rover_kf.client.training import Resources, Training
+from rover_kf.client.suspend import Paused
+from rover_kf.client.views import Course, Events, Jobs, Log
 from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.doctor import Diagnosis, examine
-from rover_kf.doctor.answer import Api
+from rover_kf.doctor.api_query import Api
 from rover_kf.injection.adapters import adapter_for
 from rover_kf.injection.inject import Injected
 from rover_kf.recommender.constraints import Constraints
@@ -112,9 +110,9 @@ class RoverClient:
         if told.place == "embedded":
             return cls(told=told)
         # Only here, so that embedded work starts without loading the Kubernetes client.
-        from rover_kf.cluster import kubernetes_connection  # noqa: PLC0415
+        from rover_kf.cluster.kubernetes import config  # noqa: PLC0415
 
-        return cls(kubernetes_connection.from_environment(context=context or None), told=told)
+        return cls(config.from_environment(context=context or None), told=told)
 
     def __enter__(self) -> RoverClient:
         if self._connection.embedded:
@@ -187,7 +185,7 @@ class RoverClient:
             source.job,
             self.history,
             profile=None if dry_run is None else rehearse(source, dry_run),
-            constraints=bounds.bounded(self.cluster, namespace, constraints),
+            constraints=submission.bounded(self.cluster, namespace, constraints),
             prices=prices,
             parameters=parameters,
             trained=trained,
@@ -272,9 +270,9 @@ class RoverClient:
             InputError: refused before anything started.
         """
         stem = getattr(what, "__name__", "") if callable(what) else pathlib.Path(what).stem
-        name = name or training.fresh_name(stem)
+        name = name or script_manifest.fresh_name(stem)
         script = script_jobs.script_of(self._connection, name, what, parameters, arguments)
-        least, most = training.bounds(num_workers)
+        least, most = script_manifest.bounds(num_workers)
         return self.start_training(
             Training(
                 script=script,
@@ -321,7 +319,7 @@ class RoverClient:
             JobFailed: it ended otherwise; the message holds the verdict.
             StillRunning: it did not get there in ``timeout`` seconds; it goes on.
         """
-        return jobs.wait(self._connection, to_key(key), {until}, timeout=timeout)
+        return running_jobs.wait(self._connection, to_key(key), {until}, timeout=timeout)
 
     def status(self, key: JobKey | str, *, after: int = 0) -> CoordinatorStatus:
         """What the job's coordinator knows; events with a sequence above ``after``.
@@ -336,11 +334,11 @@ class RoverClient:
 
         Of a job that has ended the history tells how far it came.
         """
-        return jobs.progress(self._connection, to_key(key))
+        return running_jobs.progress(self._connection, to_key(key))
 
     def watch(self, key: JobKey | str, *, every: float = 0.5) -> Iterator[Progress]:
         """Progress every so many seconds, with what was told meanwhile, until the job's end."""
-        return jobs.watch(self._connection, to_key(key), every=every)
+        return running_jobs.watch(self._connection, to_key(key), every=every)
 
     def follow(
         self, key: JobKey | str, *, every: float = 0.5, timeout: float | None = None
@@ -376,7 +374,7 @@ class RoverClient:
         Raises:
             JobNotFound: neither knows it.
         """
-        return jobs.events(self._connection, to_key(key))
+        return running_jobs.events(self._connection, to_key(key))
 
     def logs(
         self,
@@ -406,7 +404,7 @@ class RoverClient:
         Raises:
             InputError: outside of what the job allows, or a TFJob whose size is fixed.
         """
-        wanted = change.size(self.get(key), workers)
+        wanted = patches.size(self.get(key), workers)
         job = wanted.job
         if job.key.kind != names.TFJOB:  # no world of a chief's changes
             size = job.nodes - job.replicas.get("worker", 0) + workers
@@ -422,7 +420,7 @@ class RoverClient:
         Raises:
             InputError: it has ended, is another's to suspend, or would lose what it has done.
         """
-        return pausing.pause(self.cluster, to_key(key), wait=wait, force=force)
+        return suspend.pause(self.cluster, to_key(key), wait=wait, force=force)
 
     def resume(self, key: JobKey | str) -> ObservedJob:
         """Let a suspended job go on from storage.
@@ -430,11 +428,11 @@ class RoverClient:
         Raises:
             InputError: it has ended, or is another's to resume.
         """
-        return pausing.resume(self.cluster, to_key(key))
+        return suspend.resume(self.cluster, to_key(key))
 
     def explain(self, key: JobKey | str) -> Explanation:
         """Why the job has its size: decisions, what they reckoned with, what came of them."""
-        return explaining.explain(self.cluster, self.history, to_key(key))
+        return explain.explain(self.cluster, self.history, to_key(key))
 
     def delete(self, key: JobKey | str) -> None:
         """Delete the job with its pods; checkpoints on claims stay."""
@@ -442,20 +440,20 @@ class RoverClient:
 
     def record(self, key: JobKey | str) -> RunRecord | None:
         """What the history keeps of the job's newest run."""
-        return outcome.newest_run(self.history, to_key(key))
+        return results.newest_run(self.history, to_key(key))
 
-    def report(self, key: JobKey | str, path: pathlib.Path | str) -> outcome.ReportFile:
+    def report(self, key: JobKey | str, path: pathlib.Path | str) -> results.ReportFile:
         """Write the run's report, one self-contained HTML file.
 
         Raises:
             JobNotFound: the history has no run of that job.
             InputError: the file cannot be written.
         """
-        return outcome.write_report(self.cluster, self.history, to_key(key), pathlib.Path(path))
+        return results.write_report(self.cluster, self.history, to_key(key), pathlib.Path(path))
 
     def verdict(self, key: JobKey | str) -> str:
         """Why a job ended as it did, in the best words there are."""
-        return outcome.verdict(self.cluster, self.history, to_key(key))
+        return results.verdict(self.cluster, self.history, to_key(key))
 
     # The verbs of kubeflow's TrainingClient, by their own names, for code that is written for it.
     # They return our frozen views in place of models.
@@ -545,7 +543,7 @@ class RoverClient:
         job_kind: str | None = None,
         expected_conditions: Collection[str] = ("Succeeded",),
         wait_timeout: float = 600,
-        polling_interval: float = jobs.POLL_SECONDS,
+        polling_interval: float = running_jobs.POLL_SECONDS,
     ) -> ObservedJob:
         """Wait until the job's last condition is one of those expected.
 
@@ -553,7 +551,7 @@ class RoverClient:
             JobFailed: it ended otherwise; the message holds the verdict.
             StillRunning: it did not get there in time; it goes on.
         """
-        return jobs.wait(
+        return running_jobs.wait(
             self._connection,
             self._key(name, namespace, job_kind),
             expected_conditions,

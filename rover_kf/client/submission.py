@@ -4,24 +4,65 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import os
 import pathlib
 
 from rover_kf import errors
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob
-from rover_kf.client import admission, manifests
+from rover_kf.api.limits import NamespaceLimits, Room
+from rover_kf.client import manifests, namespace_limits, submit_checks
 from rover_kf.client.connection import Connection
 from rover_kf.client.kubeflow_client import Model, manifest_of
-from rover_kf.client.storage_pace import paced
+from rover_kf.client.storage_bandwidth import paced
+from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.protocol import Cluster
-from rover_kf.history.protocol import HistoryStore
+from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.injection.inject import Injected, inject
-from rover_kf.injection.policy import RoverPolicy
+from rover_kf.injection.policy.rover_policy import RoverPolicy
+from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.recommend import recommend
+
+
+def bounded(cluster: Cluster, namespace: str, given: Constraints | None) -> Constraints:
+    """The constraints with nodes, quotas and limit ranges filled in.
+
+    Args:
+        cluster: where the job will run.
+        namespace: of the job.
+        given: the user's own; what they state stands.
+    """
+    wanted = given or Constraints()
+    found = _limits(cluster, namespace)
+    return dataclasses.replace(
+        wanted,
+        nodes=wanted.nodes or found.nodes,
+        quotas=(*wanted.quotas, *found.quotas),
+        container_most=found.container_most,
+        container_least=found.container_least,
+        unread=(*wanted.unread, *found.unread),
+    )
+
+
+def _limits(cluster: Cluster, namespace: str) -> NamespaceLimits:
+    if isinstance(cluster, LocalCluster):
+        # Embedded replicas share the cores of one machine: they bound a replica, not their sum.
+        cores, pages = os.cpu_count() or 1, os.sysconf("SC_PHYS_PAGES")
+        room = Room(cpu=float(cores), memory=float(pages * os.sysconf("SC_PAGE_SIZE")))
+        return NamespaceLimits(container_most=room)
+    api = getattr(cluster, "api", None)
+    if api is None:
+        return NamespaceLimits(unread=("this cluster's limits cannot be read",))
+    return namespace_limits.read(api, namespace)
+
 
 LOG = logging.getLogger(__name__)
 
+
 Given = Manifest | Model | pathlib.Path | str
+
+
 """A job: a mapping, a model of kubeflow's client, a path, or a text of YAML or JSON."""
 
 
@@ -34,7 +75,7 @@ def patch(connection: Connection, source: manifests.Source) -> Injected:
     """Inject a job with what its storage took in earlier runs."""
     source, _ = paced(source, connection.history)
     if connection.embedded:
-        admission.check_storage(source)
+        submit_checks.check_storage(source)
     return inject(
         source.job,
         settings=connection.settings.injection,

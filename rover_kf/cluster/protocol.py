@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
+from rover_kf.api.cluster_capacity import Objects
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
-from rover_kf.api.surroundings import Objects
 
 
 class Jobs(Protocol):

@@ -10,8 +10,9 @@ import pathlib
 import ssl
 
 from rover_kf import errors
-from rover_kf.api import names, tls
+from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, Pod
+from rover_kf.system import tls
 
 ANSWER_SECONDS = 10.0
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
-from rover_kf.doctor import trials
-from rover_kf.doctor.answer import Api, Listing, ask_all
-from rover_kf.doctor.controller import waiting
+from rover_kf.doctor import dry_run_objects
+from rover_kf.doctor.api_query import Api, Listing, ask_all
+from rover_kf.doctor.controller_checks import waiting
 from rover_kf.doctor.finding import Finding, unread
 
 CHECK, SIDECAR = "images", "sidecar-image"
@@ -37,7 +37,7 @@ def look(api: Api, namespace: str, nodes: Listing, injected: Manifest) -> Images
 
 def sidecar_of(job: Manifest) -> str:
     """Image of the sidecar in an injected job."""
-    for spec in trials.specs(job).values():
+    for spec in dry_run_objects.specs(job).values():
         for item in spec["template"]["spec"].get("initContainers") or ():
             if item["name"] == names.SIDECAR_CONTAINER:
                 return str(item["image"])

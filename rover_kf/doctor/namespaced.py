@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rover_kf.doctor.admission import CHECK, Admission
-from rover_kf.doctor.controller import Controller
+from rover_kf.doctor.controller_checks import Controller
 from rover_kf.doctor.finding import Finding
+from rover_kf.doctor.webhook_checks import CHECK, Admission
 from rover_kf.injection.inject import is_injected
 
 ACCOUNT = "controller-account"

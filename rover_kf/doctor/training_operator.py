@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rover_kf.api import names
-from rover_kf.doctor import trials
-from rover_kf.doctor.answer import Answer, Api, Listing, ask, ask_all
+from rover_kf.doctor import dry_run_objects
+from rover_kf.doctor.api_query import Answer, Api, Listing, ask, ask_all
 from rover_kf.doctor.finding import Finding, unread
 
 CHECK, ACTING, SIDECARS = "training-operator", "operator-acting", "native-sidecars"
@@ -167,7 +167,7 @@ def _sidecars(seen: TrainingOperator) -> Finding:
 
 
 def _has_sidecar(job: Mapping[str, Any]) -> bool:
-    found = trials.specs(job).values()
+    found = dry_run_objects.specs(job).values()
     first = [spec["template"]["spec"].get("initContainers") or () for spec in found]
     return any(item.get("restartPolicy") == "Always" for items in first for item in items)
 

@@ -15,14 +15,14 @@ from typing import TypeVar
 
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.hangs import Hang
+from rover_kf.api.faults.hang_reports import Hang
+from rover_kf.api.faults.node_check_messages import Preflight
 from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.api.leases import DataStatus
-from rover_kf.api.preflight import Preflight
 from rover_kf.api.records import JobSignature, Look, RunRecord, ServerSetup
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.history import packing
+from rover_kf.history import downsampling
 
 T = TypeVar("T")
 
@@ -138,7 +138,9 @@ def _with_status(record: RunRecord, status: CoordinatorStatus) -> RunRecord:
     mean_save = status.save_seconds / status.saves if status.saves else record.save_seconds
     return dataclasses.replace(
         record,
-        windows=packing.pack((*record.windows, *fresh), MAX_WINDOWS) if fresh else record.windows,
+        windows=downsampling.pack((*record.windows, *fresh), MAX_WINDOWS)
+        if fresh
+        else record.windows,
         steps=max(record.steps, status.step),
         peak=_with_peak(record.peak, status),
         total_steps=record.total_steps if status.total_steps is None else status.total_steps,

@@ -19,7 +19,7 @@ from sqlalchemy import exc
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.records import JobSignature, RunRecord
-from rover_kf.history import engines, tables
+from rover_kf.history import engines, sql_schema
 
 CANDIDATES = 500
 """Newest runs of a namespace among which similar ones are looked for."""
@@ -75,13 +75,13 @@ class SqlHistory:
             HistoryUnavailable: it could not be written.
         """
         row = _row(record)
-        change = sa.update(tables.RUNS).where(tables.RUNS.c.uid == record.uid).values(row)
+        change = sa.update(sql_schema.RUNS).where(sql_schema.RUNS.c.uid == record.uid).values(row)
         with self._transaction() as connection:
             if connection.execute(change).rowcount:
                 return
             try:
                 with connection.begin_nested():
-                    connection.execute(sa.insert(tables.RUNS).values(row))
+                    connection.execute(sa.insert(sql_schema.RUNS).values(row))
             except exc.IntegrityError:
                 # Another process wrote the same run between the two statements.
                 connection.execute(change)
@@ -92,7 +92,7 @@ class SqlHistory:
         Raises:
             HistoryUnavailable: the database cannot be read.
         """
-        found = self._read(sa.select(tables.RUNS.c.record).where(tables.RUNS.c.uid == uid))
+        found = self._read(sa.select(sql_schema.RUNS.c.record).where(sql_schema.RUNS.c.uid == uid))
         return found[0] if found else None
 
     def similar(self, signature: JobSignature, limit: int = 50) -> tuple[RunRecord, ...]:
@@ -103,7 +103,7 @@ class SqlHistory:
         Raises:
             HistoryUnavailable: the database cannot be read.
         """
-        runs = tables.RUNS
+        runs = sql_schema.RUNS
         query = (
             sa.select(runs.c.record)
             .where(self._seen_from(signature.namespace), runs.c.kind == signature.kind)
@@ -132,7 +132,7 @@ class SqlHistory:
         Raises:
             HistoryUnavailable: the database cannot be read.
         """
-        runs = tables.RUNS
+        runs = sql_schema.RUNS
         query = sa.select(runs.c.record).order_by(runs.c.started_at.desc()).limit(limit)
         for column, wanted in ((runs.c.namespace, namespace), (runs.c.name, name)):
             query = query if wanted is None else query.where(column == wanted)
@@ -145,7 +145,9 @@ class SqlHistory:
             HistoryUnavailable: the database cannot be written.
         """
         with self._transaction() as connection:
-            gone = connection.execute(sa.delete(tables.RUNS).where(tables.RUNS.c.uid == uid))
+            gone = connection.execute(
+                sa.delete(sql_schema.RUNS).where(sql_schema.RUNS.c.uid == uid)
+            )
         return bool(gone.rowcount)
 
     def retain(self, *, newer_than: float) -> int:
@@ -154,7 +156,7 @@ class SqlHistory:
         Raises:
             HistoryUnavailable: the database cannot be written.
         """
-        runs = tables.RUNS
+        runs = sql_schema.RUNS
         old = sa.delete(runs).where(runs.c.outcome != "running", runs.c.updated_at < newer_than)
         with self._transaction() as connection:
             return connection.execute(old).rowcount
@@ -163,7 +165,7 @@ class SqlHistory:
         """Which runs may be learned from in a namespace."""
         if ALL in self._shared:
             return sa.true()
-        return tables.RUNS.c.namespace.in_(sorted({namespace, *self._shared}))
+        return sql_schema.RUNS.c.namespace.in_(sorted({namespace, *self._shared}))
 
     def _read(self, query: sa.Select[Any]) -> tuple[RunRecord, ...]:
         with self._transaction() as connection:
@@ -196,7 +198,7 @@ class SqlHistory:
                 try:
                     with engine.begin() as connection:
                         engines.alone(connection)
-                        tables.migrate(connection)
+                        sql_schema.migrate(connection)
                 except BaseException:  # whatever it is: nobody else knows of its connections
                     engine.dispose()
                     raise

@@ -17,20 +17,19 @@ from typing import Any
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Manifest
-from rover_kf.api.tables import Shown
 from rover_kf.injection import (
     command,
+    injection_plan,
     lifecycle,
-    mesh,
-    plan,
     security,
-    sidecar,
-    trainer,
-    validation,
+    sidecar_container,
+    trainer_container,
     volumes,
 )
 from rover_kf.injection.adapters import JobAdapter, adapter_for
 from rover_kf.injection.settings import InjectionSettings
+from rover_kf.injection.validation import validate
+from rover_kf.system.html_tables import Shown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,18 +78,20 @@ def inject(
         ManifestError: the job cannot be used, with key, value and what is allowed.
         PolicyError: an annotation is wrong.
     """
-    policy = validation.validate(
+    policy = validate.validate(
         manifest, defaults=defaults, source=source, allow_unmounted=allow_unmounted
     )
     adapter = adapter_for(manifest, source=source)
     bare = remove(manifest)
-    plans = plan.plan_replicas(bare, adapter, policy, settings)
+    plans = injection_plan.plan_replicas(bare, adapter, policy, settings)
     specs, warnings = dict(bare["spec"][adapter.specs]), list[Event]()
     for item in plans:
         specs[item.replica.key], told = _apply_replica(item)
         warnings += told
-    spec = lifecycle.apply_job({**bare["spec"], adapter.specs: specs}, plan.fewest_pods(plans))
-    warnings += validation.storage_warnings(plans)
+    spec = lifecycle.apply_job(
+        {**bare["spec"], adapter.specs: specs}, injection_plan.fewest_pods(plans)
+    )
+    warnings += validate.storage_warnings(plans)
     done = {**bare, "metadata": _metadata(bare["metadata"], plans, specs), "spec": spec}
     notes = tuple(lifecycle.grace_told(item) for item in plans if item.world.path(policy))
     return Injected(copy.deepcopy(done), tuple(warnings), notes)
@@ -106,9 +107,9 @@ def remove(manifest: Manifest) -> dict[str, Any]:
     recorded = command.recorded(manifest)
     bare = copy.deepcopy(dict(manifest))
     for key, spec in bare["spec"][adapter.specs].items():
-        pod = sidecar.remove(spec["template"]["spec"])
+        pod = sidecar_container.remove(spec["template"]["spec"])
         pod = volumes.remove(pod, adapter.container)
-        pod = trainer.remove(pod, adapter.container, recorded.get(key))
+        pod = trainer_container.remove(pod, adapter.container, recorded.get(key))
         spec["template"]["spec"] = pod
     ours = (
         names.INJECTED_ANNOTATION,
@@ -136,16 +137,16 @@ def pinned(
 
     A running job keeps its image when the controller is upgraded: its pods are of one version.
     """
-    image = sidecar.image_of(manifest, adapter)
+    image = sidecar_container.image_of(manifest, adapter)
     return dataclasses.replace(settings, sidecar_image=image) if image else settings
 
 
-def _apply_replica(item: plan.ReplicaPlan) -> tuple[dict[str, Any], tuple[Event, ...]]:
+def _apply_replica(item: injection_plan.ReplicaPlan) -> tuple[dict[str, Any], tuple[Event, ...]]:
     spec, warnings = lifecycle.apply_replica(item.replica.spec, item)
-    template = mesh.apply(spec["template"])
-    pod = trainer.apply(template["spec"], item)
+    template = sidecar_container.exclude_from_mesh(spec["template"])
+    pod = trainer_container.apply(template["spec"], item)
     pod = volumes.apply(pod, item)
-    pod = sidecar.apply(pod, item)
+    pod = sidecar_container.apply(pod, item)
     pod = security.apply(pod, item)
     template["spec"] = lifecycle.apply_pod(pod, item)
     if item.not_rewritten:
@@ -158,7 +159,9 @@ def _apply_replica(item: plan.ReplicaPlan) -> tuple[dict[str, Any], tuple[Event,
 
 
 def _metadata(
-    metadata: Mapping[str, Any], plans: tuple[plan.ReplicaPlan, ...], specs: Mapping[str, Any]
+    metadata: Mapping[str, Any],
+    plans: tuple[injection_plan.ReplicaPlan, ...],
+    specs: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Label, the hash of what was written, the commands before, or why one stays."""
     lines = {
@@ -167,12 +170,12 @@ def _metadata(
         if item.rewritten is not None
     }
     reasons = {item.replica.key: item.not_rewritten for item in plans if item.not_rewritten}
-    text = plan.canonical(specs)
+    text = injection_plan.canonical(specs)
     ours = {names.INJECTED_ANNOTATION: hashlib.sha256(text.encode()).hexdigest()[:16]}
     if lines:
         ours[names.ORIGINAL_COMMAND_ANNOTATION] = command.record(lines)
     if reasons:
-        ours[names.NOT_REWRITTEN_ANNOTATION] = plan.canonical(reasons)
+        ours[names.NOT_REWRITTEN_ANNOTATION] = injection_plan.canonical(reasons)
     labels = {**(metadata.get("labels") or {}), names.INJECT_LABEL: "true"}
     annotations = {**(metadata.get("annotations") or {}), **ours}
     return {**metadata, "labels": labels, "annotations": annotations}

@@ -13,8 +13,8 @@ from typing import Any
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
-from rover_kf.injection import items
-from rover_kf.injection.plan import ReplicaPlan
+from rover_kf.injection import keyed_lists
+from rover_kf.injection.injection_plan import ReplicaPlan
 
 GRACE_SECONDS, MOST_GRACE_SECONDS = 30, 600
 """Between SIGTERM and SIGKILL; the least is Kubernetes' own default."""
@@ -46,7 +46,9 @@ def apply_replica(
     return {**written, "restartPolicy": "ExitCode"}, (warning,)
 
 
-def grace_seconds(pod: items.Tree, arena_bytes: int, storage_rate: float | None = None) -> int:
+def grace_seconds(
+    pod: keyed_lists.Tree, arena_bytes: int, storage_rate: float | None = None
+) -> int:
     """Time to end: drain the world, make one slot of two durable, stop; or more, if stated.
 
     Args:
@@ -59,7 +61,7 @@ def grace_seconds(pod: items.Tree, arena_bytes: int, storage_rate: float | None 
     return max(pod.get("terminationGracePeriodSeconds") or 0, needed, GRACE_SECONDS)
 
 
-def grace_of(pod: items.Tree, plan: ReplicaPlan) -> int:
+def grace_of(pod: keyed_lists.Tree, plan: ReplicaPlan) -> int:
     """The same of a replica type's pods, by its job's policy."""
     return grace_seconds(pod, plan.arena_bytes, plan.policy.checkpoint.storage_bandwidth)
 
@@ -80,7 +82,7 @@ def grace_told(plan: ReplicaPlan) -> str:
     )
 
 
-def apply_pod(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
+def apply_pod(pod: keyed_lists.Tree, plan: ReplicaPlan) -> dict[str, Any]:
     """Leave enough time to end; where the default is enough it stays unwritten."""
     needed = grace_of(pod, plan)
     if needed == GRACE_SECONDS and pod.get("terminationGracePeriodSeconds") is None:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from rover_kf.injection import quantities, sizing
-from rover_kf.injection.plan import ReplicaPlan
+from rover_kf.injection.injection_plan import ReplicaPlan
 
 CPU = "50m"
 GUARANTEED_CPU = "500m"

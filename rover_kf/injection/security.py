@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rover_kf.injection import items
-from rover_kf.injection.plan import SIDECAR_USER, ReplicaPlan
+from rover_kf.injection import keyed_lists
+from rover_kf.injection.injection_plan import SIDECAR_USER, ReplicaPlan
 
 
 def container_context(plan: ReplicaPlan) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def container_context(plan: ReplicaPlan) -> dict[str, Any]:
     return context
 
 
-def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
+def apply(pod: keyed_lists.Tree, plan: ReplicaPlan) -> dict[str, Any]:
     """Give storage volumes to the sidecar's group, unless the pod names a group itself.
 
     Never taken away again: afterwards it cannot be told from a user's own.

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rover_kf.api.jobs import Manifest
-from rover_kf.injection import quantities, tfjob
+from rover_kf.injection import quantities
 from rover_kf.injection.adapters import JobAdapter
-from rover_kf.injection.policy import RoverPolicy
+from rover_kf.injection.policy.rover_policy import RoverPolicy
+from rover_kf.injection.validation import tfjob_rules
 
 MIB = 1 << 20
 DEFAULT_ARENA = 1 << 30
@@ -28,7 +29,7 @@ def worker_bounds(manifest: Manifest, policy: RoverPolicy, adapter: JobAdapter) 
     """
     elastic = manifest["spec"].get("elasticPolicy") or {}
     workers = adapter.workers(manifest)
-    fewest = 1 if tfjob.is_dynamic(manifest) else workers
+    fewest = 1 if tfjob_rules.is_dynamic(manifest) else workers
     low = policy.scaling.min or elastic.get("minReplicas") or fewest
     high = policy.scaling.max or elastic.get("maxReplicas") or max(workers, low)
     return min(low, high) if policy.scaling.min is None else low, high

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from rover_kf.api import names
-from rover_kf.injection import items, quantities, sizing
-from rover_kf.injection.plan import ReplicaPlan
-from rover_kf.injection.policy_sections import TlsPolicy
+from rover_kf.injection import keyed_lists, quantities, sizing
+from rover_kf.injection.injection_plan import ReplicaPlan
+from rover_kf.injection.policy.sections import TlsPolicy
 
 NAMES = (names.VOLUME, names.TOKEN_VOLUME, names.KEY_VOLUME, names.TLS_VOLUME)
 
@@ -37,7 +37,7 @@ def _item(key: str, path: str) -> dict[str, str]:
 _PAIR = [_item(name, name) for name in (names.TLS_CERTIFICATE, names.TLS_KEY)]
 
 
-def is_ours(volume: items.Item) -> bool:
+def is_ours(volume: keyed_lists.Item) -> bool:
     """Whether a volume is one that apply() wrote, not a user's of the same name."""
     if volume.get("name") == names.VOLUME:
         return (volume.get("emptyDir") or {}).get("medium") == "Memory"
@@ -54,32 +54,34 @@ def is_ours(volume: items.Item) -> bool:
     return False
 
 
-def is_our_mount(mount: items.Item) -> bool:
+def is_our_mount(mount: keyed_lists.Item) -> bool:
     """Whether a trainer's mount is the shared volume's."""
     return dict(mount) == MOUNT
 
 
-def apply(pod: items.Tree, plan: ReplicaPlan) -> dict[str, Any]:
+def apply(pod: keyed_lists.Tree, plan: ReplicaPlan) -> dict[str, Any]:
     """Add the volumes, and the shared one's mount to the trainer."""
     limit = quantities.format_bytes(plan.arena_bytes + plan.scratch_bytes + sizing.VOLUME_MARGIN)
     shared = {"name": names.VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
     keys = (_keys(plan.key_secret),) if plan.key_secret else ()
     tls = (_certificates(plan.policy.tls),) if plan.policy.tls.secret else ()
-    return items.replaced(
-        items.extended(pod, "volumes", last=(shared, _tokens(), *keys, *tls)),
+    return keyed_lists.replaced(
+        keyed_lists.extended(pod, "volumes", last=(shared, _tokens(), *keys, *tls)),
         "containers",
         plan.container,
-        lambda trainer: items.extended(trainer, "volumeMounts", last=(MOUNT,)),
+        lambda trainer: keyed_lists.extended(trainer, "volumeMounts", last=(MOUNT,)),
     )
 
 
-def remove(pod: items.Tree, container: str) -> dict[str, Any]:
+def remove(pod: keyed_lists.Tree, container: str) -> dict[str, Any]:
     """Take them away again."""
-    return items.replaced(
-        items.filtered(pod, "volumes", lambda volume: not is_ours(volume)),
+    return keyed_lists.replaced(
+        keyed_lists.filtered(pod, "volumes", lambda volume: not is_ours(volume)),
         "containers",
         container,
-        lambda trainer: items.filtered(trainer, "volumeMounts", lambda m: not is_our_mount(m)),
+        lambda trainer: keyed_lists.filtered(
+            trainer, "volumeMounts", lambda m: not is_our_mount(m)
+        ),
     )
 
 

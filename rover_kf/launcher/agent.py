@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from rover_kf import errors
 from rover_kf.api import names, termination_log
+from rover_kf.api.faults.node_check_messages import CheckRequest
 from rover_kf.api.membership import (
     FinishRequest,
     Identity,
@@ -29,29 +30,85 @@ from rover_kf.api.membership import (
     Member,
     Round,
 )
-from rover_kf.api.preflight import CheckRequest
 from rover_kf.api.status import Acknowledged
-from rover_kf.launcher import handing_over, memory_wait
+from rover_kf.launcher import oom_kills, state_handover
 from rover_kf.launcher.arguments import Launch
-from rover_kf.launcher.crew import Crew
-from rover_kf.launcher.errands import Errands, Stop, ZygoteLost
-from rover_kf.launcher.nursery import Nursery
-from rover_kf.launcher.preflight import pass_check
-from rover_kf.launcher.session import Ended, Session
+from rover_kf.launcher.event_loop import Errands, Stop, ZygoteLost
+from rover_kf.launcher.node_check_client import pass_check
+from rover_kf.launcher.round_runner import Ended, Session
 from rover_kf.launcher.settings import LauncherSettings
-from rover_kf.launcher.sidecar_client import SidecarClient
+from rover_kf.launcher.sidecar_requests import SidecarClient
+from rover_kf.launcher.worker_group import Crew
+from rover_kf.launcher.zygote_client import Nursery
+
+# To start again at once would only be killed again, until the budget of restarts is spent: the
+# controller hears of the kill at its next look, and the kubelet takes a moment to give what it
+# asks.
+PATIENCE_SECONDS = 9.0
+
+
+"""After that training goes on with what there is: no controller may be there, or no room. The
+others take a pod that says nothing for longer than that for lost (elastic.limits: stop_lease)."""
+
+
+LOOK_SECONDS = 0.1
+
+
+"""The kernel tells nobody of a raised limit."""
+
+
+def wait(errands: Errands, limit: int, most: int) -> float:
+    """Return when the container may use more than it could when its process was killed.
+
+    Args:
+        errands: go on meanwhile.
+        limit: bytes that it could use then; 0: not known, nothing is waited for.
+        most: bytes that the limit may be raised to; 0: it is not raised.
+
+    Returns:
+        Seconds that were waited.
+
+    Raises:
+        Stop: the pod ends.
+    """
+    began = time.monotonic()
+    if not limit or limit >= most:
+        return 0.0
+    while time.monotonic() - began < PATIENCE_SECONDS and oom_kills.limit() <= limit:
+        errands.pause(LOOK_SECONDS)
+    return time.monotonic() - began
+
 
 T = TypeVar("T")
 
+
 SIDECAR_PATIENCE = 60.0
+
+
 """Seconds that the sidecar has to come up."""
+
+
 TERM_GRACE = 2.0
+
+
 """Seconds between SIGTERM and SIGKILL for training processes when this pod leaves."""
+
+
 LEAVE_PATIENCE = 2.0
+
+
 """Seconds for the good-bye; the others would notice without it."""
+
+
 FLUSH_PATIENCE = 600.0
+
+
 """Seconds that the newest step has to become durable after training has ended."""
+
+
 IDLE_SECONDS = 2.0
+
+
 """Between two questions of a drained launcher whether there is a place again."""
 
 
@@ -148,7 +205,7 @@ class Agent:
             self._end(Stop(ended.unfit, time.monotonic()))
             return names.EXIT_RETRY
         if ended.starved:
-            waited = memory_wait.wait(self.errands, ended.starved, self.most_memory)
+            waited = wait(self.errands, ended.starved, self.most_memory)
             say(f"waited {waited:.1f} s for more than {ended.starved} bytes of memory")
         if ended.closed is not None:
             reply = JoinReply("closed", None, ended.closed.exit_code, ended.closed.reason)
@@ -248,7 +305,7 @@ class Agent:
         except errors.RoverError as error:
             say(f"the newest checkpoint may be in memory only: {error}")
         try:
-            why = handing_over.wait(
+            why = state_handover.wait(
                 self.errands, self.home, self.last_round, until=until, stored=stored
             )
             if why:

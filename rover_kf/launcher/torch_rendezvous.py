@@ -17,9 +17,10 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+import torch
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import api as torch_api
 from torch.distributed.elastic.utils.distributed import get_free_port
@@ -36,15 +37,48 @@ from rover_kf.api.membership import (
     Round,
 )
 from rover_kf.api.status import Acknowledged
-from rover_kf.launcher import drain_file, torch_processes
-from rover_kf.launcher.errands import transient
-from rover_kf.launcher.round_watch import RoundWatch
-from rover_kf.launcher.sidecar_client import LONGEST_POLL, SidecarClient
+from rover_kf.launcher import drain_file
+from rover_kf.launcher.event_loop import transient
+from rover_kf.launcher.round_monitor import RoundWatch
+from rover_kf.launcher.sidecar_requests import LONGEST_POLL, SidecarClient
+
+
+def count(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Processes of this pod.
+
+    Args:
+        argv: torchrun's command line.
+        environment: of torchrun.
+    """
+    return _processes(_stated(argv, environment))
+
+
+def _stated(argv: Sequence[str], environment: Mapping[str, str]) -> str:
+    for position, word in enumerate(argv):
+        option, _, value = word.replace("_", "-").partition("=")
+        if option == "--nproc-per-node":
+            return value or argv[position + 1]
+    return environment.get("PET_NPROC_PER_NODE", "1")
+
+
+def _processes(wanted: str) -> int:
+    if wanted.isdecimal():
+        return int(wanted)
+    accelerators = torch.cuda.device_count() if wanted in ("auto", "gpu") else 0
+    return accelerators or os.cpu_count() or 1
+
 
 BACKEND = "rover"
+
+
 SIDECAR_PATIENCE, END_PATIENCE, LEAVE_PATIENCE = 60.0, 600.0, 2.0
+
+
 """Seconds: for the sidecar to come up, for the last step to be durable, for the good-bye."""
+
+
 RETRY_SECONDS, IDLE_SECONDS = 0.2, 2.0
+
 
 T = TypeVar("T")
 
@@ -243,7 +277,7 @@ def create(
             f"{names.ENV_HOME} is not set; use c10d elsewhere"
         )
         raise errors.InputError(message)
-    processes = torch_processes.count(sys.argv[1:], known)
+    processes = count(sys.argv[1:], known)
     return RoverRendezvous(pathlib.Path(home), parameters.run_id, processes)
 
 

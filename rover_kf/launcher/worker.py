@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.elastic.failures.evidence import TrainingError
-from rover_kf.launcher import stacks
+from rover_kf.launcher import stack_dumps
 
 MOST_CAUSES = 8
 """Exceptions that led to the last one, looked at; more would be a ring."""
@@ -35,7 +35,7 @@ MOST_CAUSES = 8
 def run(place: dict[str, Any], launch: dict[str, Any]) -> None:
     """Run the user's program in this process, and end the process."""
     os.environ.update(place["variables"])
-    stacks.register(place["stack_file"])
+    stack_dumps.register(place["stack_file"])
     _print_whole_lines()
     _draw_new_seeds()
     _end(_outcome(pathlib.Path(place["error_file"]), launch))

@@ -41,7 +41,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rover_kf.launcher import measure, preload, stacks, worker
+from rover_kf.launcher import node_check_worker, preload, stack_dumps, worker
 
 PR_SET_PDEATHSIG = 1
 LONGEST_MESSAGE = 1 << 20
@@ -123,7 +123,7 @@ class Zygote:
             pid = self._fork()
             if pid == 0:
                 tell = functools.partial(_send, self.control)
-                return functools.partial(measure.run, order["task"], tell)
+                return functools.partial(node_check_worker.run, order["task"], tell)
             self.services.add(pid)
             self.checks.add(pid)
         else:
@@ -136,7 +136,7 @@ class Zygote:
                 _kill_group(pid, order["signal"])
         elif order["do"] == "stacks":
             for pid, local_rank in self.children.items():
-                stacks.request(pid, order["files"][str(local_rank)])
+                stack_dumps.request(pid, order["files"][str(local_rank)])
         elif order["do"] == "end checks":
             for pid in self.checks:
                 _kill_group(pid, signal.SIGKILL)

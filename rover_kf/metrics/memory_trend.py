@@ -13,7 +13,7 @@ import itertools
 import statistics
 from collections.abc import Sequence
 
-from rover_kf.api.memory import MemoryTrend
+from rover_kf.api.faults.memory_raises import MemoryTrend
 
 MOST = 60
 """Samples that are kept; beyond them every other one goes, and the distance doubles."""

@@ -12,8 +12,16 @@ from __future__ import annotations
 
 from rover_kf.api.decisions import Quantity
 from rover_kf.api.records import RunRecord
-from rover_kf.recommender import neighbours
-from rover_kf.recommender.sources import GIB, MIB, Sources, counted, line, single, whole_mib
+from rover_kf.recommender import similar_runs
+from rover_kf.recommender.size_evidence import (
+    GIB,
+    MIB,
+    Sources,
+    counted,
+    line,
+    single,
+    whole_mib,
+)
 
 DEFAULT = 2 * GIB
 PROFILE_MARGIN = 1.25
@@ -27,15 +35,15 @@ OUT_OF_MEMORY = ("out_of_memory", "OOMKilled", "killed for memory")
 
 def memory(sources: Sources) -> Quantity:
     """Bytes of the trainer container."""
-    peaks = neighbours.samples(sources.runs, needed)
-    raised = neighbours.samples(sources.runs, lambda run: run.memory_raised or None)
+    peaks = similar_runs.samples(sources.runs, needed)
+    raised = similar_runs.samples(sources.runs, lambda run: run.memory_raised or None)
     if raised and not peaks:
         target = max(sample.value for sample in raised)
         why = f"a run alike was killed with less and went on with {target / MIB:.0f} MiB"
         return counted("memory", target, (target / 2, target * 1.25), raised, why)
     if peaks:
         worst = max(sample.value for sample in peaks)
-        target = whole_mib(worst + max(0.2 * worst, 2 * neighbours.spread(peaks)))
+        target = whole_mib(worst + max(0.2 * worst, 2 * similar_runs.spread(peaks)))
         target = max([target, *(sample.value for sample in raised)])
         why = f"the worst of {len(peaks)} runs alike needed {worst / MIB:.0f} MiB, and a margin"
         return counted("memory", target, (worst, target * 1.25), peaks, why)

@@ -12,8 +12,8 @@ import yaml
 
 from rover_kf import errors
 from rover_kf.api.decisions import Cost, Quantity
-from rover_kf.recommender import neighbours
-from rover_kf.recommender.sources import GIB, Sources
+from rover_kf.recommender import similar_runs
+from rover_kf.recommender.size_evidence import GIB, Sources
 
 _KEYS = ("cpu", "memory", "accelerator")
 
@@ -88,10 +88,10 @@ def cost(sources: Sources, sizes: Mapping[str, Quantity], table: PriceTable) -> 
         server = table.hour(cpu=number["server_cpu"], memory=held, accelerators=0)
         return whole + number["servers"] * server
 
-    lengths = neighbours.samples(
+    lengths = similar_runs.samples(
         sources.succeeded(), lambda run: (run.updated_at - run.started_at) / 3600.0
     )
-    hours = neighbours.quantile(lengths, 0.5) if lengths else None
+    hours = similar_runs.quantile(lengths, 0.5) if lengths else None
     pods = sizes["replicas"].target + masters
     why = f"{pods:g} pods with cores, memory, arena and {devices} accelerators each"
     if "servers" in sizes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rover_kf.api import proc_files
+from rover_kf.system import procfs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def hidden(seen: dict[int, int], pids: tuple[int, ...]) -> dict[int, int]:
     """
     found = {}
     for pid in pids:
-        counts = proc_files.sizes(pid)
+        counts = procfs.sizes(pid)
         if "VmHWM" in counts:
             seen[pid] = max(seen.get(pid, 0), counts.get("VmRSS", 0))
             found[pid] = max(0, counts["VmHWM"] - seen[pid])
@@ -52,8 +52,8 @@ def hidden(seen: dict[int, int], pids: tuple[int, ...]) -> dict[int, int]:
 
 
 def _footprint(pid: int) -> Footprint:
-    counts = proc_files.shares(pid)
+    counts = procfs.shares(pid)
     own = counts.get("Pss_Anon", 0) + counts.get("Pss_Shmem", 0)
-    shared = proc_files.sizes(pid).get("RssShmem", 0)
+    shared = procfs.sizes(pid).get("RssShmem", 0)
     files = counts.get("Rss", 0) - counts.get("Anonymous", 0) - shared
     return Footprint(own, max(0, files))

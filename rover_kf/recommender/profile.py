@@ -18,9 +18,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from rover_kf import errors
-from rover_kf.api import proc_files
 from rover_kf.recommender import process_tree
 from rover_kf.recommender.process_tree import Footprint
+from rover_kf.system import procfs
 
 LOOKS_PER_SECOND = 5
 GRACE_SECONDS = 5.0
@@ -168,9 +168,9 @@ def _measure(process: subprocess.Popen[bytes], seconds: float, most_memory: int 
     resident: dict[int, int] = {}
     hidden: dict[int, int] = {}
     while True:
-        pids = (process.pid, *proc_files.descendants(process.pid))
+        pids = (process.pid, *procfs.descendants(process.pid))
         for pid in pids:
-            cpu[pid] = max(cpu.get(pid, 0.0), proc_files.cpu_seconds(pid))
+            cpu[pid] = max(cpu.get(pid, 0.0), procfs.cpu_seconds(pid))
         hidden.update(process_tree.hidden(resident, pids))
         seen = process_tree.footprint(pids)
         peak = Footprint(max(peak.own, seen.own), max(peak.files, seen.files))

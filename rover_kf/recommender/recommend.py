@@ -17,28 +17,28 @@ from rover_kf import errors
 from rover_kf.api.decisions import Proposal, Quantity, Recommendation
 from rover_kf.api.jobs import Manifest
 from rover_kf.api.records import RunRecord
-from rover_kf.history.protocol import HistoryStore
+from rover_kf.history.history_protocol import HistoryStore
 from rover_kf.recommender import (
-    accelerator,
-    arena,
+    arena_size,
+    checkpoint_interval,
+    communication_model,
     constraints,
+    cpu_request,
+    gpu_memory,
     host_memory,
-    neighbours,
-    network,
+    parallelism_advice,
+    parameter_servers,
     price,
-    processor,
     replicas,
-    saving,
-    servers,
-    strategy,
+    similar_runs,
 )
-from rover_kf.recommender import facts as reading
+from rover_kf.recommender import job_signature as reading
 from rover_kf.recommender.constraints import Constraints, within
-from rover_kf.recommender.facts import JobFacts
-from rover_kf.recommender.neighbours import Neighbour
+from rover_kf.recommender.job_signature import JobFacts
 from rover_kf.recommender.price import PriceTable
 from rover_kf.recommender.profile import Profile
-from rover_kf.recommender.sources import Sources
+from rover_kf.recommender.similar_runs import Neighbour
+from rover_kf.recommender.size_evidence import Sources
 from rover_kf.scaling.policy import WatchPolicy
 
 LOG = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def _sources(
 ) -> Sources:
     if now is None:
         now = max((run.updated_at for run in runs), default=0.0)
-    near = neighbours.near(facts.signature, runs, now)
+    near = similar_runs.near(facts.signature, runs, now)
     known = {run.record.uid for run in near}
     others = tuple(Neighbour(run, 0.0) for run in runs if run.uid not in known)
     return Sources(facts, near, profile, others)
@@ -136,27 +136,27 @@ def _sources(
 
 def _sizes(sources: Sources, limits: Constraints) -> tuple[tuple[Quantity, ...], tuple[str, ...]]:
     facts = sources.facts
-    snapshots = arena.arena(sources)
-    cpu = limits.cpu(processor.cpu(sources))
+    snapshots = arena_size.arena(sources)
+    cpu = limits.cpu(cpu_request.cpu(sources))
     memory = limits.memory(host_memory.memory(sources), snapshots)
     pod = constraints.need(cpu, memory, snapshots, facts.signature.accelerators)
     room = limits.replicas(pod) - facts.masters
     policy = _policy(facts, limits, room)
-    wanted = servers.sizes(sources, policy) or (
+    wanted = parameter_servers.sizes(sources, policy) or (
         within(replicas.replicas(sources, policy), float(policy.max)),
     )
     found = (
         *wanted,
-        processor.processes(sources),
+        cpu_request.processes(sources),
         cpu,
         memory,
-        accelerator.memory(sources) if _has_devices(sources, limits) else None,
-        accelerator.batch(sources, limits.accelerator_memory, limits.max_memory),
+        gpu_memory.memory(sources) if _has_devices(sources, limits) else None,
+        gpu_memory.batch(sources, limits.accelerator_memory, limits.max_memory),
         snapshots,
-        arena.replica(sources, snapshots),
-        saving.bandwidth(sources),
-        saving.storage_rate(sources),
-        saving.checkpoint_every(sources),
+        arena_size.replica(sources, snapshots),
+        checkpoint_interval.bandwidth(sources),
+        checkpoint_interval.storage_rate(sources),
+        checkpoint_interval.checkpoint_every(sources),
     )
     unmet: tuple[str, ...] = ()
     if room < facts.min_replicas:
@@ -185,18 +185,18 @@ def _has_devices(sources: Sources, limits: Constraints) -> bool:
 
 
 def _proposals(sources: Sources, limits: Constraints, count: int) -> tuple[Proposal, ...]:
-    device = accelerator.device(sources)
+    device = gpu_memory.device(sources)
     if device is None or not _has_devices(sources, limits):
         return ()
     rate = limits.network_bytes_per_second
     learned = None if rate else replicas.learn(sources)
     nodes = count + sources.facts.masters
-    setting = strategy.Setting(
+    setting = parallelism_advice.Setting(
         device=device,
         trials=sources.trials,
-        network=learned or network.of_bandwidth(rate or ASSUMED_BANDWIDTH),
+        network=learned or communication_model.of_bandwidth(rate or ASSUMED_BANDWIDTH),
         processes=nodes * sources.facts.signature.processes_per_node,
         nodes=nodes,
         limit=limits.accelerator_memory,
     )
-    return strategy.propose(setting)
+    return parallelism_advice.propose(setting)

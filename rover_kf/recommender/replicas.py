@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from rover_kf.api.decisions import Quantity
 from rover_kf.api.records import RunRecord
 from rover_kf.api.samples import Throughput
-from rover_kf.recommender import network
-from rover_kf.recommender.network import Network, Observation
-from rover_kf.recommender.sources import Sources, single
+from rover_kf.recommender import communication_model
+from rover_kf.recommender.communication_model import Network, Observation
+from rover_kf.recommender.size_evidence import Sources, single
 from rover_kf.scaling import throughput
 from rover_kf.scaling.policy import WatchPolicy
 
@@ -62,7 +62,7 @@ def learn(sources: Sources) -> Network | None:
     rows: list[Observation] = []
     for run in (*sources.runs, *sources.elsewhere):
         rows += _observations(run.record)
-    return network.fit(rows)
+    return communication_model.fit(rows)
 
 
 def _observations(record: RunRecord) -> list[Observation]:

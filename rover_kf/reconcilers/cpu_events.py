@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rover_kf.api import names
-from rover_kf.api.cpu import CpuGrowth, CpuUse
+from rover_kf.api.faults.cpu_raises import CpuGrowth, CpuUse
 from rover_kf.api.jobs import Event
-from rover_kf.elastic.cpu_growth import STARVED
+from rover_kf.elastic.resources.cpu_limit import STARVED
 from rover_kf.injection import quantities
 from rover_kf.injection.adapters import Replica
 from rover_kf.reconcilers.plan import Observed

@@ -15,17 +15,17 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from rover_kf.api import names
-from rover_kf.api.cpu import CpuGrowth, CpuUse
+from rover_kf.api.faults.cpu_raises import CpuGrowth, CpuUse
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.api.samples import Throughput
-from rover_kf.elastic.cpu_growth import Bounds, Growth, Pace, decide
+from rover_kf.elastic.resources.cpu_limit import Bounds, Growth, Pace, decide
 from rover_kf.injection import quantities
 from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica, adapter_for
-from rover_kf.injection.cpu_limit import CPU
-from rover_kf.injection.resource_limit import Raise
+from rover_kf.injection.limits.manifest_cpu import CPU
+from rover_kf.injection.limits.raised_limit import Raise
 from rover_kf.reconcilers import cpu_events
 from rover_kf.reconcilers.plan import Enlarge, Observed, Plan, RaiseLimit, Tell
-from rover_kf.reconcilers.status import JobStatus
+from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import OFF
 
 WINDOWS = 2

@@ -11,7 +11,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.cluster.protocol import Cluster
-from rover_kf.reconcilers import orders, status
+from rover_kf.reconcilers import coordinator_calls, status_annotation
 from rover_kf.reconcilers.plan import (
     Abandon,
     Act,
@@ -34,7 +34,7 @@ from rover_kf.reconcilers.plan import (
     Suspend,
     Tell,
 )
-from rover_kf.reconcilers.status import JobStatus
+from rover_kf.reconcilers.status_annotation import JobStatus
 
 LOG = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Executor:
             case Tell(event):
                 self._tell(job, event)
             case Announce() | Excuse() | Renew() | Locate():
-                orders.give(self._cluster, job.key, effect)
+                coordinator_calls.give(self._cluster, job.key, effect)
             case Replace(pod):
                 self._cluster.delete_pod(job.key, pod.name)
             case Enlarge():
@@ -189,5 +189,5 @@ def _planned_from(job: ObservedJob) -> tuple[object, ...]:
 
 
 def _annotation(memory: JobStatus, now: float, **others: str) -> dict[str, object]:
-    text = status.write(dataclasses.replace(memory, written_at=now))
+    text = status_annotation.write(dataclasses.replace(memory, written_at=now))
     return {"metadata": {"annotations": {names.STATUS_ANNOTATION: text, **others}}}

@@ -14,15 +14,16 @@ import dataclasses
 from collections.abc import Iterator
 
 from rover_kf.api import names
+from rover_kf.api.faults.memory_raises import MemoryGrowth, MemoryKill, MemoryTrend
 from rover_kf.api.jobs import Container, Event, Pod
-from rover_kf.api.memory import MemoryGrowth, MemoryKill, MemoryTrend
-from rover_kf.elastic.memory_growth import Bounds, Growth, Work, decide, foresee
-from rover_kf.injection import memory_limit, quantities
+from rover_kf.elastic.resources.memory_limit import Bounds, Growth, Work, decide, foresee
+from rover_kf.injection import quantities
 from rover_kf.injection.adapters import JobAdapter, Replica, adapter_for
-from rover_kf.injection.resource_limit import Raise
+from rover_kf.injection.limits import manifest_memory
+from rover_kf.injection.limits.raised_limit import Raise
 from rover_kf.reconcilers.plan import Enlarge, Observed, Plan, RaiseLimit, Replace, Tell
-from rover_kf.reconcilers.status import JobStatus
-from rover_kf.scaling.case import UNKNOWN_WORK_SECONDS
+from rover_kf.reconcilers.status_annotation import JobStatus
+from rover_kf.scaling.decision_input import UNKNOWN_WORK_SECONDS
 
 KILLED_CODE = 137
 """SIGKILL. A container of which a child was killed may end well and be called OOMKilled, too."""
@@ -74,13 +75,13 @@ def _replicas(seen: Observed) -> tuple[Replica, ...]:
 def _growth(replica: Replica, seen: Observed, memory: JobStatus, now: float) -> Growth | None:
     """What follows from kills of this type's pods; None if there is no limit to raise."""
     adapter = _adapter(seen)
-    limit = memory_limit.of(adapter.trainer(replica))
+    limit = manifest_memory.of(adapter.trainer(replica))
     kills, trend = tuple(_kills(replica, seen)), _trend(replica, seen)
     if limit is None or not (kills or trend):
         return None
     node = max(map(quantities.parse_bytes, seen.node_memory), default=None)
     if node is not None:
-        node = max(node - memory_limit.beside(replica, adapter), 0)
+        node = max(node - manifest_memory.beside(replica, adapter), 0)
     bounds = Bounds(seen.policy.most_memory, node)
     found = decide(kills, _state(replica, memory), limit, bounds, now)
     if found.limit or found.refusal or trend is None or not seen.policy.most_memory:
@@ -133,12 +134,12 @@ def _carry_out(made: Plan, replica: Replica, growth: Growth, seen: Observed, now
     memory = dataclasses.replace(made.status, memory=(*others, state))
     adapter = _adapter(seen)
     trainer = adapter.trainer(replica)
-    limit = memory_limit.of(trainer) or 0
+    limit = manifest_memory.of(trainer) or 0
     if growth.limit is not None:
-        known = memory_limit.raised(seen.job.manifest)
-        stated = memory_limit.stated(seen.job.manifest, replica.key, trainer) or limit
-        text = memory_limit.annotation({**known, replica.key: Raise(stated, growth.limit)})
-        patch = memory_limit.patch(replica, adapter, growth.limit)
+        known = manifest_memory.raised(seen.job.manifest)
+        stated = manifest_memory.stated(seen.job.manifest, replica.key, trainer) or limit
+        text = manifest_memory.annotation({**known, replica.key: Raise(stated, growth.limit)})
+        patch = manifest_memory.patch(replica, adapter, growth.limit)
         event = _raised(replica, (limit, growth.limit), why, seen, now)
         return made.then(RaiseLimit(patch, text, memory), Tell(event), status=memory)
     key = f"memory:{replica.kind}:{limit}"
@@ -154,7 +155,7 @@ def _bring_up(seen: Observed, now: float) -> Iterator[Enlarge | Replace]:
     stuck = [pod for pod, _, resize in behind if not (resize and seen.resizes)]
     for pod, replica, resize in behind:
         if resize and seen.resizes:
-            resources = memory_limit.resize(adapter.trainer(replica))
+            resources = manifest_memory.resize(adapter.trainer(replica))
             yield Enlarge(pod, adapter.container, resources)
     missing = [pod for pod in seen.pods if not _stands(pod)]
     waits = len(seen.pods) < seen.job.nodes or any(pod not in stuck for pod in missing)
@@ -166,7 +167,7 @@ def _behind(seen: Observed, now: float) -> Iterator[tuple[Pod, Replica, bool]]:
     """Pods that have less than their raised template states, and whether to try a resize."""
     for replica in _replicas(seen):
         trainer = _adapter(seen).trainer(replica)
-        if memory_limit.stated(seen.job.manifest, replica.key, trainer) is None:
+        if manifest_memory.stated(seen.job.manifest, replica.key, trainer) is None:
             continue
         for pod in seen.pods:
             if pod.replica_type != replica.kind or pod.deleting or pod.phase != "Running":
@@ -174,7 +175,7 @@ def _behind(seen: Observed, now: float) -> Iterator[tuple[Pod, Replica, bool]]:
             has = _trainer(pod, seen)
             if has is None or not has.memory_limit:
                 continue
-            if quantities.parse_bytes(has.memory_limit) < (memory_limit.of(trainer) or 0):
+            if quantities.parse_bytes(has.memory_limit) < (manifest_memory.of(trainer) or 0):
                 yield pod, replica, True
             elif _refused_by_node(pod, now):
                 yield pod, replica, False

@@ -18,13 +18,13 @@ from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.elastic.preflight.fleet import Fleet
+from rover_kf.elastic.node_check.fleet import Fleet
 from rover_kf.injection.adapters import PYTORCH, TENSORFLOW
-from rover_kf.reconcilers.outlook import Outlook, ServerOutlook
-from rover_kf.reconcilers.status import JobStatus
-from rover_kf.scaling.competition import View
+from rover_kf.reconcilers.scaling_proposal import Outlook, ServerOutlook
+from rover_kf.reconcilers.status_annotation import JobStatus
+from rover_kf.scaling.fair_sharing import View
 from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.server_law import ServerModel
+from rover_kf.scaling.ps_model import ServerModel
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

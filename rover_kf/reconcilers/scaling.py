@@ -3,8 +3,8 @@
 """Whether a job's size is ours to change, what is decided on it, and what bounds that; pure.
 
 How a change is made is in ``moves``; what is decided with what is around the job, in
-``rover_kf.scaling.verdict``, which the simulation calls, too. A change that there is no room for
-gets an Event that names what it ended at.
+``rover_kf.scaling.scale_admission``, which the simulation calls, too. A change that there is no
+room for gets an Event that names what it ended at.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import dataclasses
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob
-from rover_kf.reconcilers import cpu_limits, moves
-from rover_kf.reconcilers.outlook import Outlook
+from rover_kf.reconcilers import cpu_limits, resize
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
+from rover_kf.reconcilers.scaling_proposal import Outlook
 from rover_kf.scaling import policy as policies
-from rover_kf.scaling.case import STAY
 from rover_kf.scaling.decide import NOTHING_NEW
-from rover_kf.scaling.state import ScalingState
-from rover_kf.scaling.verdict import Look, judge
+from rover_kf.scaling.decision_input import STAY
+from rover_kf.scaling.scale_admission import Look, judge
+from rover_kf.scaling.scaling_state import ScalingState
 
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 OPERATOR = "kubeflow.org/training-operator"
@@ -86,16 +86,16 @@ def extend(plan: Plan, seen: Observed, now: float) -> Plan:
     why = refusal(job) or autoscaled(seen) if mode == policies.AUTO else ""
     if why:
         mode = policies.RECOMMEND
-        plan = moves.tell_once(plan, f"refused:{why[:24]}", refused(why, now))
+        plan = resize.tell_once(plan, f"refused:{why[:24]}", refused(why, now))
     if "worker" not in job.replicas:
-        return moves.follow(plan, seen)
+        return resize.follow(plan, seen)
     move = plan.status.scaling.move
     if move is not None and move.changed_at:
-        plan = moves.tell_scaled(plan, move, now)
+        plan = resize.tell_scaled(plan, move, now)
     elif move is not None:
-        return moves.carry_on(plan, seen, move, now, allowed=mode == policies.AUTO)
+        return resize.carry_on(plan, seen, move, now, allowed=mode == policies.AUTO)
     return (
-        _decide(plan, seen, seen.outlook, now, mode) if seen.outlook else moves.follow(plan, seen)
+        _decide(plan, seen, seen.outlook, now, mode) if seen.outlook else resize.follow(plan, seen)
     )
 
 
@@ -103,7 +103,7 @@ def _decide(plan: Plan, seen: Observed, outlook: Outlook, now: float, mode: str)
     memory, here = plan.status.scaling, outlook.here
     decision, state = outlook.decision, outlook.state
     if decision is None:
-        return moves.follow(plan, seen)
+        return resize.follow(plan, seen)
     since = cpu_limits.settling(seen, plan.status, now)
     if since is not None and decision.target > decision.current:
         return _stay(plan, seen, _after_cores(decision, since), memory, now)
@@ -112,18 +112,18 @@ def _decide(plan: Plan, seen: Observed, outlook: Outlook, now: float, mode: str)
         if decision.action == STAY:
             return _stay(plan, seen, decision, state, now)
         decision = dataclasses.replace(decision, bound=autoscaled(seen))
-        return _recommend(moves.follow(plan, seen), decision, state, now)
+        return _recommend(resize.follow(plan, seen), decision, state, now)
     look = Look(here, seen.policy, memory, seen.view, seen.refused)
     verdict = judge(look, decision, state, now=now)
     if verdict.wants is not None:
         plan = dataclasses.replace(plan, wants=verdict.wants, bound=verdict.bound)
     if verdict.decision.action != STAY:
-        return moves.begin(plan, seen, verdict.decision, verdict.state, now)
+        return resize.begin(plan, seen, verdict.decision, verdict.state, now)
     plan = _stay(plan, seen, verdict.decision, verdict.state, now)
     if not verdict.refusal:
         return plan
     key = f"bound:{here.replicas}:{verdict.ends_at[:28]}"
-    return moves.tell_once(plan, key, refused(verdict.refusal, now))
+    return resize.tell_once(plan, key, refused(verdict.refusal, now))
 
 
 def _after_cores(decision: ScaleDecision, since: float) -> ScaleDecision:
@@ -141,31 +141,31 @@ def _without_coordinator(plan: Plan, seen: Observed, now: float) -> Plan:
     if seen.policy.mode == policies.AUTO and not seen.job.finished:
         suspended = "the job is suspended" if seen.job.suspended else ""
         if why := refusal(seen.job) or suspended:
-            plan = moves.tell_once(plan, f"refused:{why[:24]}", refused(why, now))
+            plan = resize.tell_once(plan, f"refused:{why[:24]}", refused(why, now))
     move = plan.status.scaling.move
     if move is None:
         return plan
     gone = seen.job.finished or seen.job.suspended or seen.job.deleting
-    late = not move.changed_at and now - move.decided_at > moves.ABANDON_SECONDS
-    return moves.abandoned(plan) if gone or late else plan
+    late = not move.changed_at and now - move.decided_at > resize.ABANDON_SECONDS
+    return resize.abandoned(plan) if gone or late else plan
 
 
 def _stay(
     plan: Plan, seen: Observed, decision: ScaleDecision, state: ScalingState, now: float
 ) -> Plan:
     if decision.reason == NOTHING_NEW:
-        return moves.follow(plan, seen)
+        return resize.follow(plan, seen)
     verified = plan.status.scaling.move
-    plan = moves.decided(moves.follow(plan, seen), decision, state)
+    plan = resize.decided(resize.follow(plan, seen), decision, state)
     if verified is None or state.move is not None or seen.job.replicas["worker"] != verified.target:
         return plan
     event = Event(names.EVENT_SCALE_VERIFIED, decision.reason, at=now)
-    return moves.tell_once(plan, f"verified:{verified.decided_at:.3f}", event)
+    return resize.tell_once(plan, f"verified:{verified.decided_at:.3f}", event)
 
 
 def _recommend(plan: Plan, decision: ScaleDecision, state: ScalingState, now: float) -> Plan:
     last = plan.status.decision
-    plan = moves.decided(plan, decision, dataclasses.replace(state, move=None))
+    plan = resize.decided(plan, decision, dataclasses.replace(state, move=None))
     if last is not None and (last.current, last.target) == (decision.current, decision.target):
         return plan
     message = f"would go to {decision.target} Worker replicas: {decision.reason}"

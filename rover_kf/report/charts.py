@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from rover_kf.report.shapes import Bar, Chart, Dot, Mark, Path, Tick
+from rover_kf.report.svg_shapes import Bar, Chart, Dot, Mark, Path, Tick
 
 WIDTH, HEIGHT = 720, 200
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 14, 30

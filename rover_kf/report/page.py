@@ -9,12 +9,116 @@ every text of it is escaped by the template engine, which is set to do so for al
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Sequence
 
 import jinja2
 
 from rover_kf.api.decisions import Recommendation
+from rover_kf.api.leases import DataStatus
 from rover_kf.api.records import RunRecord
-from rover_kf.report import charts, memory, rates, saving, sections, story, text, world
+from rover_kf.report import (
+    charts,
+    checkpoint_chart,
+    event_parsing,
+    memory_chart,
+    number_text,
+    report_sections,
+    throughput_chart,
+    timeline,
+)
+from rover_kf.report.svg_shapes import Chart
+
+NEWEST = 10
+
+
+def summary(record: RunRecord) -> str:
+    """Summarise a run in Markdown; its texts are escaped and stay on one line."""
+    job = record.signature
+    lines = [
+        f"# {_plain(job.kind)} {_plain(job.namespace)}/{_plain(job.name)}",
+        "",
+        _plain(report_sections.verdict(record)),
+        "",
+        "| | |",
+        "|---|---|",
+        *(
+            f"| {_plain(name)} | {_plain(value)} |"
+            for name, value in report_sections.figures(record)
+        ),
+    ]
+    changes = [item for item in record.decisions if item.action != "stay"]
+    if changes:
+        lines += ["", "## Changes of replicas", ""]
+        lines += [f"- {item.change}: {_plain(item.reason)}" for item in changes]
+    if record.data:
+        lines += ["", "## Data", ""]
+        lines += [f"- {_plain(_read(data))}" for data in record.data]
+    if record.events:
+        lines += ["", "## Newest events", ""]
+        for event in record.events[-NEWEST:]:
+            when = number_text.since(event.at, record.started_at)
+            lines.append(f"- {when} **{_plain(event.reason)}** {_plain(event.message)}")
+    return "\n".join(lines) + "\n"
+
+
+def _read(data: DataStatus) -> str:
+    aside = f", {data.poisoned} set aside" if data.poisoned else ""
+    share = f"{number_text.share(data.done / data.slots)} of " if data.slots else ""
+    return (
+        f"{data.name}: {share}epoch {data.epoch + 1}{aside}; used by {report_sections.shares(data)}"
+    )
+
+
+def _plain(given: str) -> str:
+    """Text with Markdown's and HTML's characters made harmless."""
+    one_line = " ".join(given.split())
+    escaped = re.sub(r"([\\`*_{}\[\]()#!|~])", r"\\\1", one_line)
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job in the table."""
+
+    job: str
+    address: str
+    """Of its page, on the same server."""
+    cells: tuple[str, ...]
+    """What stands beside its name."""
+    bad: bool = False
+
+
+def render_jobs(rows: Sequence[JobRow], *, columns: Sequence[str], place: str, live: Live) -> str:
+    """Render the page.
+
+    Args:
+        rows: jobs as they are shown.
+        columns: what the cells are, the job's name first.
+        place: where the jobs are, one sentence.
+        live: how the page follows them.
+    """
+    template = environment().get_template("jobs.html.j2")
+    return template.render(rows=rows, columns=columns, place=place, live=live)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the page shows."""
+
+    title: str
+    about: str
+    """One sentence on what was run."""
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """Cells as they are shown; the first one names the row."""
+    drawings: tuple[Chart, ...]
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Render the page."""
+    template = environment().get_template("comparison.html.j2")
+    return template.render(page=comparison, **frame())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,30 +146,30 @@ def render(
         recommendation: for the next run of the job, if one was asked for.
         live: how the page follows the run; None: it is a file, without any script.
     """
-    parts = sections.goodput(record)
-    expected = rates.expected(record.windows)
+    parts = report_sections.goodput(record)
+    expected = throughput_chart.expected(record.windows)
     return (
         environment()
         .get_template("page.html.j2")
         .render(
             record=record,
             written=record.updated_at if now is None else now,
-            start=story.period(record)[0],
-            figures=sections.figures(record),
-            rounds=story.rounds(record),
-            timeline=world.draw(record),
-            throughput=rates.draw(record, expected),
+            start=event_parsing.period(record)[0],
+            figures=report_sections.figures(record),
+            rounds=event_parsing.rounds(record),
+            timeline=timeline.draw(record),
+            throughput=throughput_chart.draw(record, expected),
             expected=expected,
-            unit=rates.unit(record.windows),
-            stall=saving.stall(record),
-            lag=saving.lag(record),
-            memory=memory.draw(record),
-            memory_rows=memory.rows(record),
+            unit=throughput_chart.unit(record.windows),
+            stall=checkpoint_chart.stall(record),
+            lag=checkpoint_chart.lag(record),
+            memory=memory_chart.draw(record),
+            memory_rows=memory_chart.rows(record),
             goodput=parts,
             goodput_bars=charts.stacked(parts),
             recommendation=recommendation,
-            sections=sections,
-            text=text,
+            sections=report_sections,
+            text=number_text,
             live=live,
             **frame(),
         )

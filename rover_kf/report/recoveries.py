@@ -16,11 +16,11 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Event
 from rover_kf.api.records import RunRecord
 from rover_kf.history import recorder
-from rover_kf.report import story
+from rover_kf.report import event_parsing
 
 CHANGES = (
-    *story.FAILURES,
-    *story.CHANGES,
+    *event_parsing.FAILURES,
+    *event_parsing.CHANGES,
     names.EVENT_MEMBER_LEFT,
     names.EVENT_STRAGGLER_REPLACED,
     names.EVENT_BACK_OFF,
@@ -69,7 +69,7 @@ class Recovery:
     @property
     def planned(self) -> bool:
         """Whether no failure led to it."""
-        return not any(event.reason in story.FAILURES for event in self.told)
+        return not any(event.reason in event_parsing.FAILURES for event in self.told)
 
 
 def recoveries(record: RunRecord) -> tuple[Recovery, ...]:
@@ -176,7 +176,7 @@ def _ends(event: Event) -> bool:
     """Whether a world is over by it that never trained."""
     if event.reason in (names.EVENT_JOB_FAILED, names.EVENT_FINISHED):
         return True
-    return event.reason in story.FAILURES and bool(event.source)
+    return event.reason in event_parsing.FAILURES and bool(event.source)
 
 
 def _is_world(event: Event) -> bool:

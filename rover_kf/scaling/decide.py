@@ -20,10 +20,10 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.scaling.case import ROLL_BACK, SCALE, Case
-from rover_kf.scaling.offers import Home, Offer, between, offers
+from rover_kf.scaling.candidates import Home, Offer, between, offers
+from rover_kf.scaling.decision_input import ROLL_BACK, SCALE, Case
 from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.state import Move, Observation, ScalingState
+from rover_kf.scaling.scaling_state import Move, Observation, ScalingState
 
 NOTHING_NEW = "no new window since the last look"
 """Reason of a decision that repeats the last one; callers need not keep it."""

@@ -17,9 +17,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from rover_kf.api.samples import Throughput
-from rover_kf.scaling import medians
-from rover_kf.scaling.medians import SAME_BATCH, Median
-from rover_kf.scaling.step_law import StepLaw, fit_law
+from rover_kf.scaling import window_medians
+from rover_kf.scaling.allreduce_model import StepLaw, fit_law
+from rover_kf.scaling.window_medians import SAME_BATCH, Median
 
 SEED_ERRORS = (
     (1.0, (0.02, 0.05, 0.08, 0.12, 0.20)),
@@ -156,7 +156,7 @@ def fit(windows: Iterable[Throughput]) -> ThroughputModel | None:
         windows: in the order of time; those without a step are left out.
     """
     used = [w for w in windows if w.step_seconds > 0 and w.world_size > 0]
-    found = medians.medians(medians.since_change(used))
+    found = window_medians.medians(window_medians.since_change(used))
     if not found:
         return None
     law = fit_law([median.row for median in found])

@@ -18,21 +18,16 @@ import signal
 from aiohttp import web
 
 from rover_kf.api import names
+from rover_kf.api.coordinator_address import PodAddresses, Whereabouts
 from rover_kf.api.membership import Identity
 from rover_kf.api.status import Acknowledged
-from rover_kf.api.whereabouts import PodAddresses, Whereabouts
-from rover_kf.sidecar import leases
-from rover_kf.sidecar.checkpoints import Checkpoints
-from rover_kf.sidecar.commits import Commits
-from rover_kf.sidecar.coordinator import Coordinator
-from rover_kf.sidecar.herald import Herald
-from rover_kf.sidecar.identity import make_gate
-from rover_kf.sidecar.peers import SidecarPeers
-from rover_kf.sidecar.place import place_of
-from rover_kf.sidecar.secured import secured
-from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.story import Chronicle, Messenger
-from rover_kf.sidecar.web import (
+from rover_kf.coordinator import data_service
+from rover_kf.coordinator.address_broadcast import Herald
+from rover_kf.coordinator.commit.commit_service import Commits
+from rover_kf.coordinator.service import Coordinator
+from rover_kf.sidecar.checkpoint_service import Checkpoints
+from rover_kf.sidecar.event_log import Chronicle, Messenger
+from rover_kf.sidecar.http.app import (
     IDLE_SECONDS,
     LINGER_SECONDS,
     LONGEST_BODY,
@@ -41,6 +36,11 @@ from rover_kf.sidecar.web import (
     read,
     reply,
 )
+from rover_kf.sidecar.http.authentication import make_gate
+from rover_kf.sidecar.http.peer_client import SidecarPeers
+from rover_kf.sidecar.persist.job_storage import place_of
+from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.tls.reloading import secured
 
 _log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class Daemon:
         if self._coordinator is not None:
             own = [*map(self._heralded, self._coordinator.local_routes())]
             return [*routes, *(map(self._lent, own) if self._settings.ledger_host else own)]
-        forwarded = [web.post(path, self._forward) for path in (*RENDEZVOUS, *leases.PATHS)]
+        forwarded = [web.post(path, self._forward) for path in (*RENDEZVOUS, *data_service.PATHS)]
         return [*routes, *forwarded, web.post(names.PATH_SAMPLES, self._forward)]
 
     def _tcp_routes(self) -> list[web.RouteDef]:
@@ -225,7 +225,7 @@ class Daemon:
 
     def _lent(self, route: web.RouteDef) -> web.RouteDef:
         """Records come from another world's sidecar: this one has no ledger."""
-        return web.post(route.path, self._lend) if route.path in leases.PATHS else route
+        return web.post(route.path, self._lend) if route.path in data_service.PATHS else route
 
     async def _lend(self, request: web.Request) -> web.Response:
         status, body = await self._peers.lend(request.path, await request.read())

@@ -17,7 +17,16 @@ import sys
 import rover_kf
 from rover_kf.api import names
 
-PACKAGES = ("api", "checkpoint", "elastic", "launcher", "readers", "sharding", "trainer")
+PACKAGES = (
+    "api",
+    "checkpoint",
+    "data_sharding",
+    "datasets",
+    "elastic",
+    "launcher",
+    "system",
+    "trainer",
+)
 FILES = ("__init__.py", "errors.py", "py.typed")
 ENTRIES = ("rover-run", "rover_run.py")
 METADATA = f"Metadata-Version: 2.1\nName: rover-kf\nVersion: {rover_kf.__version__}\n"

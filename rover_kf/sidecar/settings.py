@@ -9,10 +9,11 @@ import pathlib
 from collections.abc import Mapping
 
 from rover_kf import errors
-from rover_kf.api import failure_kinds, names
-from rover_kf.checkpoint.retention import Best, Spare
-from rover_kf.elastic.hangs import HangLimits
-from rover_kf.elastic.limits import Limits
+from rover_kf.api import names
+from rover_kf.api.faults import failure_kinds
+from rover_kf.checkpoint.storage.retention import Best, Spare
+from rover_kf.elastic.hangs.detector import HangLimits
+from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

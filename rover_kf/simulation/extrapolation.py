@@ -16,7 +16,7 @@ import numpy as np
 
 from rover_kf.api.samples import Throughput
 from rover_kf.scaling import throughput
-from rover_kf.simulation.tables import Row, StepTable
+from rover_kf.simulation.step_time_tables import Row, StepTable
 
 SEEN, ALONE = 12, 2
 FACTORS = (1, 2, 4, 8, 16)

@@ -14,10 +14,10 @@ import dataclasses
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 
-from rover_kf.scaling.fleet import Claim, allocate
-from rover_kf.simulation.cluster import FleetJob, FleetPolicy, Shape
-from rover_kf.simulation.controlled import Rover
-from rover_kf.simulation.one_by_one import SpeedRatio, Static, Utilisation, sizes_of
+from rover_kf.scaling.allocation import Claim, allocate
+from rover_kf.simulation.cluster_simulation import FleetJob, FleetPolicy, Shape
+from rover_kf.simulation.controller_policy import Rover
+from rover_kf.simulation.per_job_policies import SpeedRatio, Static, Utilisation, sizes_of
 
 
 class Tiresias:
@@ -123,7 +123,7 @@ class Pollux:
 
 
 class Oracle:
-    """The allocator of rover_kf.scaling.fleet, each interval, with the true tables."""
+    """The allocator of rover_kf.scaling.allocation, each interval, with the true tables."""
 
     packs = True
 

@@ -12,12 +12,12 @@ import math
 import statistics
 from collections.abc import Callable
 
-from rover_kf.scaling.case import windows_here
 from rover_kf.scaling.decide import decide
+from rover_kf.scaling.decision_input import windows_here
 from rover_kf.scaling.policy import AUTO, WatchPolicy
-from rover_kf.scaling.state import Observation, ScalingState
+from rover_kf.scaling.scaling_state import Observation, ScalingState
 from rover_kf.simulation.baseline_laws import Measured, OptimusLaw, PolluxLaw
-from rover_kf.simulation.single import Case, Maker
+from rover_kf.simulation.job_simulation import Case, Maker
 
 PACE = 300.0
 """Seconds between two changes of a policy that has no pace of its own."""

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from rover_kf.simulation.cluster import FleetOutcome, Shape, run_fleet
+from rover_kf.simulation.cluster_simulation import FleetOutcome, Shape, run_fleet
 from rover_kf.simulation.fleet_policies import FLEET_POLICIES
+from rover_kf.simulation.job_simulation import Case, Outcome, run
 from rover_kf.simulation.policies import POLICIES
-from rover_kf.simulation.single import Case, Outcome, run
-from rover_kf.simulation.tables import StepTable
+from rover_kf.simulation.step_time_tables import StepTable
 from rover_kf.simulation.traces import Traces
 
 BATCHES = 5

@@ -16,8 +16,8 @@ import dataclasses
 import pathlib
 import re
 
-from rover_kf.simulation.tables import NoTables, Row, StepTable
-from rover_kf.simulation.work import Epoch, TrainingWork
+from rover_kf.simulation.step_time_tables import NoTables, Row, StepTable
+from rover_kf.simulation.training_length import Epoch, TrainingWork
 
 PLACEMENTS, SCALABILITY, WORKLOADS = "placements.csv", "scalability.csv", "workloads"
 

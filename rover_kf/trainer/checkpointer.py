@@ -25,29 +25,30 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, Wanted
 from rover_kf.api.samples import StepSample
-from rover_kf.api.steady_clock import SteadyClock
-from rover_kf.checkpoint import cores, measured
-from rover_kf.checkpoint.arena import Arena
-from rover_kf.checkpoint.control import Seal
-from rover_kf.trainer import followers
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.checkpoint.arena.slot_record import Seal
+from rover_kf.checkpoint.format import metrics as format_metrics
+from rover_kf.system import cpu_quota
+from rover_kf.system.steady_clock import SteadyClock
+from rover_kf.trainer import durability_listeners
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer.anticipation import Anticipation
-from rover_kf.trainer.collection import without_collection
-from rover_kf.trainer.counted import count_of, counted
+from rover_kf.trainer.data.loader_progress import Places
 from rover_kf.trainer.drain import Drain
-from rover_kf.trainer.forms import tell_given_apart
-from rover_kf.trainer.link import Link
-from rover_kf.trainer.outside import Outside
-from rover_kf.trainer.own_time import OwnTime
+from rover_kf.trainer.gc_pause import without_collection
+from rover_kf.trainer.inactive import Outside
 from rover_kf.trainer.phase import Phase
-from rover_kf.trainer.places import Places
-from rover_kf.trainer.recall import live_shards
-from rover_kf.trainer.recovery import PATIENCE_SECONDS, Recovery
-from rover_kf.trainer.reporter import Reporter
-from rover_kf.trainer.running_statistics import RunningStatistics
-from rover_kf.trainer.saver import Saver
+from rover_kf.trainer.restore.compatibility import tell_given_apart
+from rover_kf.trainer.restore.prefetch import Anticipation
+from rover_kf.trainer.restore_client import PATIENCE_SECONDS, Recovery
 from rover_kf.trainer.settings import TrainerSettings
-from rover_kf.trainer.state import Parts
+from rover_kf.trainer.sidecar_client import Link
+from rover_kf.trainer.staging.stager import Saver
+from rover_kf.trainer.state.batch_norm import RunningStatistics
+from rover_kf.trainer.state.flatten import Parts
+from rover_kf.trainer.state.flatten_cache import live_shards
+from rover_kf.trainer.step_counter import count_of, counted
+from rover_kf.trainer.step_reporter import Reporter
+from rover_kf.trainer.timers import OwnTime
 
 _ARENA_SECONDS = 300.0
 
@@ -149,7 +150,7 @@ class Checkpointer:
 
     def _bring_into(self, state: dict[str, object], sidecar: Recovery) -> RestoreReply:
         shards = live_shards(state, replicated=self._replicated)
-        threads = cores.share(self._settings.local_world_size)
+        threads = cpu_quota.share(self._settings.local_world_size)
         with Anticipation(self._settings, state, shards, threads) as anticipation:
             wanted = shards.wanted()
             ranks = 1 if wanted else self._slot_ranks
@@ -184,8 +185,8 @@ class Checkpointer:
             wanted: boxes of tensors that this rank holds; what is not named comes whole.
 
         Returns:
-            The slot that holds it (``rover_kf.trainer.recovery.opened``); its step is None if there
-            is nothing to restore.
+            The slot that holds it (``rover_kf.trainer.restore_client.opened``); its step is None
+            if there is nothing to restore.
 
         Raises:
             SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
@@ -295,10 +296,10 @@ class Checkpointer:
                 or a signal handler calls it in the middle of a copy: set a flag there, and save
                 after the step.
         """
-        told = measured.to_metadata(metrics)
+        told = format_metrics.to_metadata(metrics)
         self._timed(step, lambda number: self._saver.save(number, state, told))
         if self._link is not None:
-            followers.tell(self._count.last, state, self._link)
+            durability_listeners.tell(self._count.last, state, self._link)
 
     def save_parts(self, step: int, parts: Parts) -> None:
         """Save tensors under names of the caller's, which name their boxes in ``rover.pieces``.

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from rover_kf.api import hangs
+from rover_kf.api.faults import hang_reports
 
 
 @runtime_checkable
@@ -70,16 +70,16 @@ class Phase:
             self._saving -= 1
 
     def now(self) -> str:
-        """One of the words of ``rover_kf.api.hangs``, or nothing; from any thread."""
+        """One of the words of ``rover_kf.api.faults.hang_reports``, or nothing; from any thread."""
         if self._ended:
-            return hangs.ENDED
+            return hang_reports.ENDED
         if any(stream.is_waiting() for stream in self._streams):
-            return hangs.WAITING
+            return hang_reports.WAITING
         if not self._stepped:
-            return hangs.START if self._begun and not self._saves else ""
+            return hang_reports.START if self._begun and not self._saves else ""
         if self._saving:
-            return hangs.CHECKPOINT
-        return hangs.EVALUATION if self._evaluates() else hangs.TRAINING
+            return hang_reports.CHECKPOINT
+        return hang_reports.EVALUATION if self._evaluates() else hang_reports.TRAINING
 
     def _evaluates(self) -> bool:
         modules = [module for held in self._modules if (module := held()) is not None]

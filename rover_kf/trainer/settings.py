@@ -43,7 +43,7 @@ class TrainerSettings:
     def slot_ranks(self) -> int:
         """Of the pod that start from this one's slot, as far as all ranks hold the same; 0: none.
 
-        See rover_kf.checkpoint.kinds.
+        See rover_kf.checkpoint.format.tensor_layout.
         """
         if not self.copy_per_pod:
             return 1

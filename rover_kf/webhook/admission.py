@@ -13,18 +13,63 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from aiohttp import web
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
-from rover_kf.injection import inject, structure, tfjob
+from rover_kf.injection import inject
 from rover_kf.injection.adapters import TENSORFLOW, adapter_for
 from rover_kf.injection.settings import InjectionSettings
-from rover_kf.webhook import scaled
+from rover_kf.injection.validation import schema, tfjob_rules
+from rover_kf.webhook import reapply
+
+PATH = "/mutate"
+
+
+MAX_BODY = 8 << 20
+
+
+"""Bytes: an UPDATE carries the job twice, and an object may be 1.5 MiB."""
+
+
+_log = logging.getLogger(__name__)
+
+
+def make_app(
+    settings: InjectionSettings, read_defaults: Callable[[], Mapping[str, str]]
+) -> web.Application:
+    """An application that answers POST /mutate.
+
+    Args:
+        settings: images and accounts of this place.
+        read_defaults: policy defaults, read for each review so that an edit takes effect.
+    """
+
+    async def mutate(request: web.Request) -> web.Response:
+        try:
+            posted = json.loads(await request.read())
+            answer = review(posted, settings=settings, defaults=read_defaults())
+        except (ValueError, errors.MessageError) as cause:
+            _log.warning("refused a request that is no AdmissionReview: %s", cause)
+            return web.json_response({"error": "MessageError", "message": str(cause)}, status=400)
+        response = answer["response"]
+        if not response["allowed"]:
+            _log.info("refused: %s", response["status"]["message"])
+        return web.json_response(answer)
+
+    app = web.Application(client_max_size=MAX_BODY)
+    app.router.add_post(PATH, mutate)
+    return app
+
 
 _INVALID = 422
+
+
 _PATCHED = ("labels", "annotations")
 
 
@@ -69,12 +114,12 @@ def _respond(
             if not _was_injected(old):
                 return {"allowed": True, "warnings": [_not_injected(job)]}
             settings = inject.pinned(settings, old, adapter_for(old))
-            if scaled.is_reapplied(request):
-                wanted, warnings = scaled.keep_replicas(job, old, defaults)
-                wanted = scaled.keep_limits(wanted, old)
+            if reapply.is_reapplied(request):
+                wanted, warnings = reapply.keep_replicas(job, old, defaults)
+                wanted = reapply.keep_limits(wanted, old)
         injected = inject.inject(wanted, settings=settings, defaults=defaults, source=source)
         if request["operation"] == "UPDATE" and adapter_for(job) is TENSORFLOW:
-            tfjob.check_update(old, wanted, source)
+            tfjob_rules.check_update(old, wanted, source)
         warnings += tuple(event.message for event in injected.warnings)
     except errors.InputError as refusal:
         return {"allowed": False, "status": {"code": _INVALID, "message": str(refusal)}}
@@ -112,7 +157,7 @@ def _is_ours(job: Mapping[str, Any]) -> bool:
 
 def _was_injected(old: Mapping[str, Any]) -> bool:
     try:
-        structure.check(old, adapter_for(old), "the job as it was")
+        schema.check(old, adapter_for(old), "the job as it was")
     except errors.ManifestError:
         return False  # no webhook of ours has seen it
     return inject.is_injected(old)

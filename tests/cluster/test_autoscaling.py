@@ -15,10 +15,10 @@ from testcluster.objects import apply
 from tests_support import eventually
 
 from rover_kf.api.jobs import JobKey
-from rover_kf.cli.steering import lines
-from rover_kf.client import explaining
-from rover_kf.client.explaining import Explanation
-from rover_kf.cluster import kubernetes_connection
+from rover_kf.cli.pause_resume import lines
+from rover_kf.client import explain as client_explain
+from rover_kf.client.explain import Explanation
+from rover_kf.cluster.kubernetes import config
 from rover_kf.history.store import SqlHistory
 
 pytestmark = [
@@ -63,9 +63,9 @@ def submit(cluster, with_trainer):
 @pytest.fixture
 def explain(cluster, tmp_path):
     """What ``rover-kf explain`` says to a user who has the job alone."""
-    place = kubernetes_connection.from_environment(kubeconfig=str(cluster.kubeconfig))
+    place = config.from_environment(kubeconfig=str(cluster.kubeconfig))
     with SqlHistory(f"sqlite:///{tmp_path}/none.db") as none:
-        yield lambda job: explaining.explain(place, none, JobKey(job.namespace, job.name))
+        yield lambda job: client_explain.explain(place, none, JobKey(job.namespace, job.name))
 
 
 def _workers(job: RunningJob) -> int:

@@ -17,7 +17,7 @@ from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from tests_support import eventually
 
-from rover_kf.api import tls
+from rover_kf.system import tls
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("controller")]
 
@@ -242,7 +242,7 @@ def test_a_lost_pods_ranks_come_back_from_one_copy(faults, start, hurry):
 def _slots_of(job: RunningJob, pod: str) -> tuple[int, ...]:
     """For how many of the pod's ranks each one's newest slot stands."""
     code = (
-        "import pathlib; from rover_kf.checkpoint.arena import Arena; "
+        "import pathlib; from rover_kf.checkpoint.arena.arena import Arena; "
         "print([Arena(pathlib.Path(f'/rover/arena/{r}')).sealed()[0].ranks for r in (0, 1)])"
     )
     look = ("exec", pod, "-c", "pytorch", "--", "env", "PYTHONPATH=/rover/runtime", "python", "-c")

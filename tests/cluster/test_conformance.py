@@ -9,12 +9,12 @@ from conformance import ClusterConformance
 from testcluster import objects
 
 from rover_kf.api import names
-from rover_kf.cluster import kubernetes_connection
+from rover_kf.cluster.kubernetes import config
 
 
 @pytest.fixture
 def place(cluster):
-    return kubernetes_connection.from_environment(kubeconfig=str(cluster.kubeconfig))
+    return config.from_environment(kubeconfig=str(cluster.kubeconfig))
 
 
 @pytest.fixture

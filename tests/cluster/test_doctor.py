@@ -17,7 +17,7 @@ from testcluster.cluster import Cluster
 from testcluster.objects import Object, apply
 from tests_support import eventually
 
-from rover_kf.cluster import kubernetes_connection
+from rover_kf.cluster.kubernetes import config as kubernetes_config
 from rover_kf.doctor import Diagnosis, Finding, examine
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.webhook.certificates import issue
@@ -40,7 +40,7 @@ def doctor(cluster, namespace):
     """Look at the cluster as its administrator, with a job or without."""
     if not isinstance(cluster, Cluster):
         pytest.skip("the cluster of --kubeconfig is not ours: its parts cannot be broken")
-    api = kubernetes_connection.from_environment(kubeconfig=str(cluster.kubeconfig)).api
+    api = kubernetes_config.from_environment(kubeconfig=str(cluster.kubeconfig)).api
 
     def look(job: Object | None = None) -> Diagnosis:
         return examine(api, namespace, job, settings=_settings())
@@ -255,7 +255,7 @@ def test_a_caller_without_rights_is_told_so(cluster, namespace, doctor, tmp_path
     config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
     path = tmp_path / "nobody.kubeconfig"
     path.write_text(yaml.safe_dump(config))
-    api = kubernetes_connection.from_environment(kubeconfig=str(path)).api
+    api = kubernetes_config.from_environment(kubeconfig=str(path)).api
     found = examine(api, namespace, settings=_settings())
     told = _told(found, "rights", "you may not create pytorchjobs, get pytorchjobs")
     assert told

@@ -15,7 +15,7 @@ from testcluster.journaled_job import answer, eventually_told, newest, resumed, 
 from testcluster.objects import apply
 from tests_support import eventually
 
-from rover_kf.cluster.kubernetes_objects import seconds_of
+from rover_kf.cluster.kubernetes.conversion import seconds_of
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("controller", "room")]
 

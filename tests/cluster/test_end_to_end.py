@@ -16,7 +16,7 @@ from testcluster.objects import apply
 from tests_support import eventually
 
 from rover_kf.api import names
-from rover_kf.checkpoint import manifest
+from rover_kf.checkpoint.format import manifest
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("controller")]
 

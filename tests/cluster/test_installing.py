@@ -20,8 +20,8 @@ from testcluster.objects import apply
 from tests_support import eventually
 
 from rover_kf.api import names
-from rover_kf.cluster import kubernetes_connection
-from rover_kf.cluster.kubernetes_api import Api
+from rover_kf.cluster.kubernetes import config as kubernetes_config
+from rover_kf.cluster.kubernetes.api import Api
 from rover_kf.doctor import Finding, examine
 from rover_kf.injection.settings import InjectionSettings
 
@@ -207,7 +207,7 @@ def administrator(cluster, namespace, tmp_path) -> Api:
     config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
     path = tmp_path / "owner.kubeconfig"
     path.write_text(yaml.safe_dump(config))
-    return kubernetes_connection.from_environment(kubeconfig=str(path)).api
+    return kubernetes_config.from_environment(kubeconfig=str(path)).api
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from testcluster.objects import apply
 from tests_support import eventually
 
 from rover_kf.api.jobs import JobKey
-from rover_kf.cli import steering
-from rover_kf.client import explaining
-from rover_kf.cluster import kubernetes_connection
+from rover_kf.cli import pause_resume
+from rover_kf.client import explain as client_explain
+from rover_kf.cluster.kubernetes import config
 from rover_kf.history.store import SqlHistory
 from rover_kf.injection import quantities
 
@@ -36,10 +36,12 @@ _ROW = (
 @pytest.fixture
 def explain(cluster, tmp_path):
     """What ``rover-kf explain`` prints to a user who has the job alone."""
-    place = kubernetes_connection.from_environment(kubeconfig=str(cluster.kubeconfig))
+    place = config.from_environment(kubeconfig=str(cluster.kubeconfig))
     with SqlHistory(f"sqlite:///{tmp_path}/none.db") as none:
         yield lambda job: list(
-            steering.lines(explaining.explain(place, none, JobKey(job.namespace, job.name)), 20)
+            pause_resume.lines(
+                client_explain.explain(place, none, JobKey(job.namespace, job.name)), 20
+            )
         )
 
 

@@ -15,7 +15,7 @@ from testcluster.objects import apply
 from tests_support import eventually
 
 from rover_kf.api import names
-from rover_kf.reconcilers import affinity
+from rover_kf.reconcilers import node_affinity
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("controller")]
 
@@ -58,7 +58,7 @@ def test_a_broken_node_is_left_out(cluster, namespace, with_trainer, checkpoints
     )
     assert message.startswith(f"{bad} is left out of this job")
     assert "gpu_hardware" in message
-    assert affinity.left_out(_template(job)) == {bad}
+    assert node_affinity.left_out(_template(job)) == {bad}
 
     def elsewhere() -> str:
         found = {_node_of(job, pod) for pod in job.pods()}

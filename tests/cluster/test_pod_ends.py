@@ -24,8 +24,8 @@ from testcluster.objects import Object
 from tests_support import eventually
 
 from rover_kf.api import names
-from rover_kf.cluster.kubernetes_objects import pod_of
-from rover_kf.reconcilers import failures
+from rover_kf.cluster.kubernetes.conversion import pod_of
+from rover_kf.reconcilers import events
 
 _KEPT = "rover-kf.test/kept"
 _TAINT = "rover-kf.test/taken:NoExecute"
@@ -172,7 +172,7 @@ def test_ends_are_taken_for_what_they_are(cluster, namespace, pod, kept, node_fa
 
     def told() -> dict[str, str]:
         for name, item in kept().items():
-            seen = failures.seen((pod_of(item),), 0.0)
+            seen = events.observed_failures((pod_of(item),), 0.0)
             kind = next((event.message.split(": ")[1] for _, event in seen), "")
             # That a kill was for memory the kubelet does not always hear: this pod gets another.
             if kind and (name, kind) != ("full", "process_killed"):

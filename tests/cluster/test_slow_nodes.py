@@ -15,7 +15,7 @@ from testcluster.journaled_job import answer, eventually_told, newest, resumed, 
 from testcluster.objects import apply
 from tests_support import eventually
 
-from rover_kf.reconcilers import affinity
+from rover_kf.reconcilers import node_affinity
 
 pytestmark = [
     pytest.mark.timeout(600), pytest.mark.usefixtures("controller"), pytest.mark.at_length
@@ -60,7 +60,7 @@ def submit(cluster, namespace, with_trainer, toolbox_image):
         wanted = {"key": "kubernetes.io/hostname", "operator": "In", "values": nodes}
         pod["affinity"] = {
             "nodeAffinity": {
-                affinity.REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
+                node_affinity.REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
             }
         }
         pod["initContainers"] = [_gate(f"{name}-worker-0", toolbox_image)]
@@ -150,7 +150,7 @@ def test_slow_nodes_are_left(cluster, submit, checkpoints, faults, node_faults):
     assert node["spec"]["unschedulable"] is True
     assert pod in node["metadata"]["annotations"]["rover-kf.io/cordoned"]
     worker = job.read()["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    assert affinity.left_out(worker) == {bad}
+    assert node_affinity.left_out(worker) == {bad}
     moved = eventually(
         lambda: (found := _node(job, pod)) not in ("", bad) and found,
         within=60, every=0.3, what=f"{pod} on another node",

@@ -20,7 +20,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
 from rover_kf.client import RoverClient, settings
-from rover_kf.cluster import kubernetes_connection
+from rover_kf.cluster.kubernetes import config
 from rover_kf.injection import quantities
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.usefixtures("controller")]
@@ -184,7 +184,7 @@ def _resized(cluster, job: RunningJob, chief: Chief, workers: int) -> int:
 @pytest.fixture
 def rover(cluster, tmp_path):
     """A client as a notebook has it."""
-    place = kubernetes_connection.from_environment(kubeconfig=str(cluster.kubeconfig))
+    place = config.from_environment(kubeconfig=str(cluster.kubeconfig))
     with RoverClient(place, told=settings.read({}, state=tmp_path)) as client:
         yield client
 

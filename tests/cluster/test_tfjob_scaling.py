@@ -15,9 +15,9 @@ from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
-from rover_kf.cli.steering import lines
-from rover_kf.client import explaining
-from rover_kf.cluster import kubernetes_connection
+from rover_kf.cli.pause_resume import lines
+from rover_kf.client import explain
+from rover_kf.cluster.kubernetes import config
 from rover_kf.history.store import SqlHistory
 
 pytestmark = [
@@ -66,9 +66,9 @@ def _grown(job: RunningJob, workers: int) -> None:
 
 def _print(cluster, tmp_path, job: RunningJob, *told: object) -> None:
     """What a run with -s shows: what ``rover-kf explain`` says to who has the job alone."""
-    place = kubernetes_connection.from_environment(kubeconfig=str(cluster.kubeconfig))
+    place = config.from_environment(kubeconfig=str(cluster.kubeconfig))
     with SqlHistory(f"sqlite:///{tmp_path}/none.db") as none:
-        found = explaining.explain(place, none, JobKey(job.namespace, job.name, "TFJob"))
+        found = explain.explain(place, none, JobKey(job.namespace, job.name, "TFJob"))
     print("", *told, *lines(found, 20), sep="\n")
 
 

@@ -11,9 +11,9 @@ from testcluster.objects import apply
 from tests_support import eventually
 
 from rover_kf.api.jobs import JobKey
-from rover_kf.cli.steering import lines
-from rover_kf.client import explaining
-from rover_kf.cluster import kubernetes_connection
+from rover_kf.cli.pause_resume import lines
+from rover_kf.client import explain
+from rover_kf.cluster.kubernetes import config
 from rover_kf.history.store import SqlHistory
 from rover_kf.injection import quantities
 
@@ -87,9 +87,9 @@ def test_a_starved_worker_gets_cores_before_replicas(cluster, namespace, with_tr
     specs = job.read()["spec"]["pytorchReplicaSpecs"]
     (container,) = specs["Worker"]["template"]["spec"]["containers"]
     assert quantities.parse_cores(container["resources"]["limits"]["cpu"]) > 0.25
-    place = kubernetes_connection.from_environment(kubeconfig=str(cluster.kubeconfig))
+    place = config.from_environment(kubeconfig=str(cluster.kubeconfig))
     with SqlHistory(f"sqlite:///{tmp_path}/none.db") as none:
-        found = explaining.explain(place, none, JobKey(namespace, "starving"))
+        found = explain.explain(place, none, JobKey(namespace, "starving"))
     told = list(lines(found, 20))
     assert any(f"CPU limit of Worker replicas {STATED} -> " in line for line in told)
     print(f"\n{slow:.2f} -> {fast:.2f} steps/s", *told, sep="\n")

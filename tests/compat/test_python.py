@@ -52,7 +52,7 @@ def test_the_runtime_works_without_any_package(python, installed, tmp_path):
     wanting = {name: package for name, package in told["lacked"].items() if package}
     imported = told["lacked"].keys() - wanting
     print(f"Python {python.version}: {len(imported)} modules imported; wanting: {wanting}")
-    assert {"rover_kf.launcher.agent", "rover_kf.trainer.link"} <= imported
+    assert {"rover_kf.launcher.agent", "rover_kf.trainer.sidecar_client"} <= imported
     # A training process wants torch; packages of the sidecar are wanted by its part of checkpoints.
     wanted = {(name.split(".")[1], package == "torch") for name, package in wanting.items()}
     assert wanted == {("trainer", True), ("checkpoint", False)}

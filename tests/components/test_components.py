@@ -22,9 +22,10 @@ with warnings.catch_warnings():
     from components import compile as compiling
     from components import step_command
     from components.cleanup_job.component import cleanup_job
+    from components.elastic_component import to_pytorchjob
     from components.export_checkpoint.component import export_checkpoint
     from components.launch_training_job.component import launch_training_job
-    from components.palette import palette
+    from components.legacy_component_yaml import palette
     from components.patch_manifest.component import patch_manifest
     from components.pipelines.train import train
     from components.profile_training.component import profile_training
@@ -32,14 +33,13 @@ with warnings.catch_warnings():
     from components.training_report.component import training_report
     from components.vary_manifest.component import vary_manifest
     from components.watch_autoscaling.component import watch_autoscaling
-    from components.wrapping import to_pytorchjob
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.client import RoverClient, manifests
 from rover_kf.injection.adapters import PYTORCH
-from rover_kf.steps import naming
-from rover_kf.steps.exporting import export_model
+from rover_kf.pipeline_steps import job_names
+from rover_kf.pipeline_steps.checkpoint_export import export_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # kfp.local warns of what it does not emulate
 
@@ -368,7 +368,7 @@ def test_a_sweep_gives_each_trial_its_job(manifest):
     found = [manifests.load(text).job for text in texts]
     words = [PYTORCH.trainer(PYTORCH.replicas(job)[0])["command"][2:] for job in found]
     assert words == [["--lr", "0.1"], ["--name", "a b"]]
-    assert len({naming.job_name(job, "run-1") for job in found}) == 2
+    assert len({job_names.job_name(job, "run-1") for job in found}) == 2
     with pytest.raises(errors.InputError, match="vary it before it is patched"):
         vary_manifest.python_func(patch_manifest.python_func(manifest, "", "embedded"), "--lr 1")
     with pytest.raises(errors.InputError, match="No closing quotation"):

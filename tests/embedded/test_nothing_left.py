@@ -25,8 +25,8 @@ from tests_support import eventually
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
-from rover_kf.checkpoint import manifest as manifests
-from rover_kf.checkpoint.directory_storage import DirectoryStorage
+from rover_kf.checkpoint.format import manifest as manifests
+from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.cli import exit_codes
 from rover_kf.client import RoverClient
 

@@ -14,7 +14,7 @@ from tests_support import eventually
 from rover_kf.api import names
 from rover_kf.api.records import RunRecord
 from rover_kf.client import RoverClient
-from rover_kf.client.storage_pace import KEY
+from rover_kf.client.storage_bandwidth import KEY
 from rover_kf.history import recorder
 
 SCRIPT = """

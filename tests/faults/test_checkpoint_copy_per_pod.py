@@ -18,11 +18,11 @@ from rank_server import RankServer, serving
 from tests_support import eventually
 
 from rover_kf.api import names
-from rover_kf.checkpoint.arena import Arena
-from rover_kf.inspection.export import export
-from rover_kf.inspection.place import locate
-from rover_kf.inspection.whole_state import open_state
-from rover_kf.sidecar.assignments import Assignments
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.checkpoint_tools.consolidated_state import open_state
+from rover_kf.checkpoint_tools.export import export
+from rover_kf.checkpoint_tools.locate import locate
+from rover_kf.sidecar.slots.rank_assignments import Assignments
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 

@@ -14,9 +14,9 @@ from checkpoint_world import World, in_memory, running
 from known_states import Form
 
 from rover_kf import errors
-from rover_kf.checkpoint.control import CONTROL_BYTES
-from rover_kf.checkpoint.manifest import Folder
-from rover_kf.checkpoint.snapshot import LENGTH_BYTES
+from rover_kf.checkpoint.arena.slot_record import CONTROL_BYTES
+from rover_kf.checkpoint.format.manifest import Folder
+from rover_kf.checkpoint.format.snapshot import LENGTH_BYTES
 
 _PAGE = 4096
 _EVERY = 5

@@ -15,16 +15,17 @@ import pytest
 from checkpoint_world import in_memory
 from tests_support import eventually
 
-from rover_kf.checkpoint import allocation, snapshot
-from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.arena import arena_allocation
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.checkpoint.format import snapshot
 
 KILLS, SLOT_BYTES, SEED = 40, 8 << 20, 20261121
 
 WRITER = f"""
 import mmap, os, pathlib, sys
 from rover_kf.checkpoint import snapshot
-from rover_kf.checkpoint.arena import Arena
-from rover_kf.checkpoint.control import SLOTS
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.checkpoint.arena.slot_record import SLOTS
 
 arena = Arena(pathlib.Path(sys.argv[1]))
 step = max((seal.step for seal in arena.sealed()), default=0)
@@ -72,7 +73,7 @@ def memory():
 def test_a_writer_killed_at_any_instant_leaves_a_whole_step(memory):
     """After each of the kills the arena has a sealed step, whole, not older than the last one."""
     chance = random.Random(SEED)
-    arena = allocation.allocate(memory, 0, SLOT_BYTES, most_bytes=4 * SLOT_BYTES)
+    arena = arena_allocation.allocate(memory, 0, SLOT_BYTES, most_bytes=4 * SLOT_BYTES)
     newest, torn = 0, 0
     for _ in range(KILLS):
         writer = subprocess.Popen(

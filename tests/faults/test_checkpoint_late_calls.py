@@ -19,9 +19,9 @@ import pytest
 from checkpoint_world import in_memory
 
 from rover_kf import errors
-from rover_kf.checkpoint.directory_storage import DirectoryStorage
-from rover_kf.checkpoint.files import Files
-from rover_kf.checkpoint.manifest import Manifest
+from rover_kf.checkpoint.format.manifest import Manifest
+from rover_kf.checkpoint.storage.directory import DirectoryStorage
+from rover_kf.checkpoint.storage.syscalls import Files
 
 GIVEN_UP, NEXT = b"1" * (3 * 4096 + 100), b"2" * (2 * 4096 + 50)
 """Other bytes and another length: what of one lands in the other is seen."""

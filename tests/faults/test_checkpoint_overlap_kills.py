@@ -16,8 +16,8 @@ import checkpoint_pod
 import pytest
 from checkpoint_world import in_memory
 
-from rover_kf.checkpoint import snapshot
-from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.checkpoint.format import snapshot
 
 pytestmark = pytest.mark.torch
 

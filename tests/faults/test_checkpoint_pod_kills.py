@@ -19,10 +19,12 @@ from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.checkpoint import manifest
-from rover_kf.checkpoint.arena import Arena
-from rover_kf.checkpoint.directory_storage import DirectoryStorage
-from rover_kf.sidecar import places_file, plan_file, state_file
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.checkpoint.format import manifest
+from rover_kf.checkpoint.storage.directory import DirectoryStorage
+from rover_kf.coordinator.replication import locations
+from rover_kf.coordinator.restore import plan_store
+from rover_kf.sidecar import state_replica
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -217,7 +219,7 @@ def _check_nothing_is_left(pod: Pod, account: Account) -> None:
         pod.storage.verify(folder)
     ranks = {f"{names.ARENA_DIR}/{rank}" for rank in range(FORM.world_size)}
     slots = {f"{rank}/{file}" for rank in ranks for file in _SLOT_FILES}
-    kept = {plan_file.NAME, places_file.NAME, state_file.OWN, state_file.COPY}
+    kept = {plan_store.NAME, locations.NAME, state_replica.OWN, state_replica.COPY}
     run = {names.RUN_DIR, names.SOCKET, *(f"{names.RUN_DIR}/{name}" for name in kept)}
     known = {names.ARENA_DIR, LOG, "token", *run, *ranks, *slots}
     assert {str(path.relative_to(pod.home)) for path in pod.home.rglob("*")} == known

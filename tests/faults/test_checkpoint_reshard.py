@@ -16,9 +16,9 @@ import torch
 from sharded_training import digest_of, whole
 
 from rover_kf.api import names
-from rover_kf.inspection.export import export
-from rover_kf.inspection.place import locate
-from rover_kf.inspection.whole_state import open_state
+from rover_kf.checkpoint_tools.consolidated_state import open_state
+from rover_kf.checkpoint_tools.export import export
+from rover_kf.checkpoint_tools.locate import locate
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 

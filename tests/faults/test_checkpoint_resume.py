@@ -17,7 +17,7 @@ from rank_server import RankServer, serving
 from tests_support import eventually
 
 from rover_kf.api import names
-from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.arena.arena import Arena
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 

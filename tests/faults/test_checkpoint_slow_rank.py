@@ -14,9 +14,9 @@ from tests_support import eventually
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, RestoreRequest, Sealed
 from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint import snapshot
-from rover_kf.checkpoint.arena import Arena
-from rover_kf.trainer.link import Link
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.checkpoint.format import snapshot
+from rover_kf.trainer.sidecar_client import Link
 
 BYTES = (12 << 20, 1 << 10)
 """Of each rank's state: the first takes longer to persist."""

@@ -13,9 +13,11 @@ import pytest
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import Durable
-from rover_kf.checkpoint import commit, directory_storage, manifest, pieces
-from rover_kf.checkpoint.directory_storage import DirectoryStorage
-from rover_kf.checkpoint.files import Files
+from rover_kf.checkpoint import commit
+from rover_kf.checkpoint.format import chunks, manifest
+from rover_kf.checkpoint.storage import directory
+from rover_kf.checkpoint.storage.directory import DirectoryStorage
+from rover_kf.checkpoint.storage.syscalls import Files
 
 _CALLS = (
     "make_folder", "create", "write", "sync", "close", "rename", "sync_folder", "remove",
@@ -85,7 +87,7 @@ def _persist(storage: DirectoryStorage, source: pathlib.Path, step: int, world: 
         descriptor = os.open(source, os.O_RDONLY)
         try:
             file = storage.write_rank(
-                storage.folder(step, 1), rank, pieces.read(descriptor, 0, 3000), 3000
+                storage.folder(step, 1), rank, chunks.read(descriptor, 0, 3000), 3000
             )
         finally:
             os.close(descriptor)
@@ -259,14 +261,14 @@ def test_what_cannot_be_read_stops_no_retention(tmp_path, monkeypatch, shut, ste
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return super().size(path)
 
-    opened = directory_storage._opened
+    opened = directory._opened
 
     def open_late(path):
         if (path.name, path.parent.name[:17]) == (shut, f"step-{step:012d}"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return opened(path)
 
-    monkeypatch.setattr(directory_storage, "_opened", open_late)
+    monkeypatch.setattr(directory, "_opened", open_late)
     for _ in range(2):
         with pytest.raises(errors.StorageFailed, match=f"step-{step:012d}-1.* cannot be "):
             DirectoryStorage(storage.root, Shut()).collect(2, generation=1)

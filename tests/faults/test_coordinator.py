@@ -28,7 +28,7 @@ from rover_kf.api.membership import (
     WatchReply,
     WatchRequest,
 )
-from rover_kf.sidecar.state_file import COPY, Kept
+from rover_kf.sidecar.state_replica import COPY, Kept
 
 
 def join(pod: SidecarPod, life: int) -> Round:

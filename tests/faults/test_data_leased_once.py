@@ -15,7 +15,7 @@ from tests_support import eventually
 
 from rover_kf.api import codec, names
 from rover_kf.api.status import Acknowledged, ScaleRequest
-from rover_kf.sharding.permutation import Permutation
+from rover_kf.data_sharding.permutation import Permutation
 
 SAMPLES, BATCH, SHARD = 1500, 8, 50
 BAD = 1234

@@ -17,7 +17,7 @@ import torch
 from rank_server import serving
 from weighed_ranks import BATCH, SAMPLES, SEED, Points, model
 
-from rover_kf.sharding.permutation import Permutation
+from rover_kf.data_sharding.permutation import Permutation
 
 SCRIPT = pathlib.Path(sys.modules[Points.__module__].__file__)
 STEPS = SAMPLES // BATCH

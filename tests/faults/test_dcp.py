@@ -18,10 +18,10 @@ import torch.distributed.checkpoint as dcp
 from sharded_training import digest_of
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from rover_kf.checkpoint.arena import Arena
-from rover_kf.inspection.export import export
-from rover_kf.inspection.place import locate
-from rover_kf.inspection.whole_state import open_state
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.checkpoint_tools.consolidated_state import open_state
+from rover_kf.checkpoint_tools.export import export
+from rover_kf.checkpoint_tools.locate import locate
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

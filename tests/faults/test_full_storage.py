@@ -22,8 +22,8 @@ from tests_support import eventually
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
-from rover_kf.checkpoint import snapshot
-from rover_kf.checkpoint.directory_storage import DirectoryStorage
+from rover_kf.checkpoint.format import snapshot
+from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.cluster.local import LocalCluster
 
 VOLUME, STATE, OTHERS = 20 << 20, 8 << 20, 5 << 20

@@ -15,9 +15,9 @@ from storage_pod import StoragePod
 from tests_support import eventually
 
 from rover_kf import errors
-from rover_kf.checkpoint.bandwidth import Cap
-from rover_kf.checkpoint.slot_content import SlotContent
-from rover_kf.sidecar.separate_storage import SeparateStorage
+from rover_kf.checkpoint.storage.rank_content import SlotContent
+from rover_kf.checkpoint.storage.rate_limit import Cap
+from rover_kf.sidecar.persist.storage_proxy import SeparateStorage
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import checkpoint_pod
 import pytest
 
-from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.arena.arena import Arena
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

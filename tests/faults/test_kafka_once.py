@@ -20,8 +20,8 @@ from tests_support import eventually
 from rover_kf.api import codec, names
 from rover_kf.api.data import Span
 from rover_kf.api.status import Acknowledged, ScaleRequest
-from rover_kf.trainer.kafka.connection import KafkaConnection
-from rover_kf.trainer.kafka.group_offsets import GroupOffsets
+from rover_kf.trainer.data.kafka.broker_connection import KafkaConnection
+from rover_kf.trainer.data.kafka.group_offsets import GroupOffsets
 
 MOST, HISTORY, REST, PARTITIONS = 20_000, 600, 60, 3
 

@@ -17,11 +17,11 @@ from tests_support import eventually
 
 from rover_kf import KafkaDataset, errors
 from rover_kf.api.data import DataPlan, Progress
-from rover_kf.sharding.ledger import Ledger
-from rover_kf.sharding.source import Resumable, Slot, Source, Spoilt
-from rover_kf.trainer.kafka import fetcher
-from rover_kf.trainer.kafka.connection import KafkaConnection
-from rover_kf.trainer.kafka.source import KafkaSource
+from rover_kf.data_sharding.ledger import Ledger
+from rover_kf.data_sharding.ledger_source import Resumable, Slot, Source, Spoilt
+from rover_kf.trainer.data.kafka import fetcher
+from rover_kf.trainer.data.kafka.broker_connection import KafkaConnection
+from rover_kf.trainer.data.kafka.source import KafkaSource
 
 
 def numbered(first, end):

@@ -19,12 +19,13 @@ from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.api.checkpoints import Wanted
-from rover_kf.checkpoint import snapshot, split
-from rover_kf.checkpoint.directory_storage import DirectoryStorage
-from rover_kf.checkpoint.files import Files
-from rover_kf.checkpoint.kinds import KEY, Kinds, Piece
-from rover_kf.checkpoint.manifest import Manifest, RankFile
-from rover_kf.checkpoint.snapshot import Entry
+from rover_kf.checkpoint.format import snapshot
+from rover_kf.checkpoint.format.manifest import Manifest, RankFile
+from rover_kf.checkpoint.format.snapshot import Entry
+from rover_kf.checkpoint.format.tensor_layout import KEY, Kinds, Piece
+from rover_kf.checkpoint.resharding import write_shares
+from rover_kf.checkpoint.storage.directory import DirectoryStorage
+from rover_kf.checkpoint.storage.syscalls import Files
 from rover_kf.injection.sizing import SIDECAR_MEMORY
 
 POD = 8
@@ -55,7 +56,7 @@ def _store(top: pathlib.Path, saved: int, tensors: Sequence[str]) -> None:
         layout = snapshot.plan(entries, metadata)
         head = snapshot.header(layout, metadata)
         slot = memoryview(head + bytes([rank]) * (layout.length - len(head)))
-        share = split.share(snapshot.read(slot), rank, saved)
+        share = write_shares.share(snapshot.read(slot), rank, saved)
         parts = [memoryview(share.header), *(slot[a:b] for a, b in share.ranges)]
         files.append(storage.write_rank(folder, rank, parts, share.length))
     storage.write_manifest(Manifest(5, 1, saved, replicated=False, files=tuple(files), pieces=True))

@@ -10,7 +10,7 @@ import pytest
 from pods import Job
 
 from rover_kf.api import names
-from rover_kf.launcher.crew import MOST_STARTS
+from rover_kf.launcher.worker_group import MOST_STARTS
 
 
 @pytest.mark.timeout(120)

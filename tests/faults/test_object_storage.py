@@ -24,11 +24,11 @@ from obstore import store
 from tests_support import eventually
 
 from rover_kf import errors
-from rover_kf.checkpoint import manifest
-from rover_kf.checkpoint.manifest import Manifest
-from rover_kf.checkpoint.object_bucket import Patience
-from rover_kf.checkpoint.object_storage import ObjectStorage
-from rover_kf.checkpoint.retention import Spare
+from rover_kf.checkpoint.format import manifest
+from rover_kf.checkpoint.format.manifest import Manifest
+from rover_kf.checkpoint.storage.bucket import Patience
+from rover_kf.checkpoint.storage.object_store import ObjectStorage
+from rover_kf.checkpoint.storage.retention import Spare
 
 # The first fixture may compile the server: that has a limit of its own.
 pytestmark = pytest.mark.timeout(300, func_only=True)
@@ -39,7 +39,7 @@ URL = "s3://checkpoints/faults/demo"
 
 HALF_WRITER = """
 import sys
-from rover_kf.checkpoint.object_storage import ObjectStorage
+from rover_kf.checkpoint.storage.object_store import ObjectStorage
 def content():
     for number in range(100):
         if number == 60:
@@ -52,7 +52,7 @@ storage.write_rank(storage.folder(int(sys.argv[2]), 1), 0, content(), 100 << 20)
 
 LARGE_WRITER = """
 import pathlib, re, sys
-from rover_kf.checkpoint.object_storage import ObjectStorage
+from rover_kf.checkpoint.storage.object_store import ObjectStorage
 storage = ObjectStorage(sys.argv[1])
 storage.write_rank(storage.folder(1, 1), 0, [memoryview(bytes(9 << 20))], 9 << 20)
 def peak():

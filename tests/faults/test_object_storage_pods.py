@@ -16,10 +16,10 @@ from tests_support import eventually
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
-from rover_kf.trainer.link import Link
+from rover_kf.trainer.sidecar_client import Link
 
 # The first fixture may compile the server: that has a limit of its own.
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300, func_only=True)]

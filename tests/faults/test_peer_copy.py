@@ -18,8 +18,8 @@ from tests_support import eventually
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import Held, HeldRequest
-from rover_kf.checkpoint import snapshot
-from rover_kf.sidecar.ring import PATIENCE_SECONDS
+from rover_kf.checkpoint.format import snapshot
+from rover_kf.coordinator.replication.placement import PATIENCE_SECONDS
 
 SIZE = 3 << 20
 ARENA = 16 << 20

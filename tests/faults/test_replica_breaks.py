@@ -21,7 +21,7 @@ from cutting_proxy import CuttingProxy
 from tests_support import eventually
 
 from rover_kf.api import names
-from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.arena.arena import Arena
 
 MIB = 1 << 20
 CAP = 4 * MIB

@@ -19,8 +19,8 @@ from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint import snapshot
-from rover_kf.checkpoint.object_storage import ObjectStorage
+from rover_kf.checkpoint.format import snapshot
+from rover_kf.checkpoint.storage.object_store import ObjectStorage
 
 # The first fixture may compile the server: that has a limit of its own.
 pytestmark = pytest.mark.timeout(300, func_only=True)

@@ -32,7 +32,7 @@ DATA = "a table that is secret"
 RECORDS, BATCH, EPOCHS, PAUSE = 600, 8, 3, 0.05
 CHIEF = f"""
 import time
-from rover_kf.trainer.shared_records import SharedRecords
+from rover_kf.trainer.tensorflow.shared_records import SharedRecords
 records = SharedRecords({RECORDS}, batch={BATCH}, epochs={EPOCHS}, name={DATA!r})
 while not records.finished:
     time.sleep(0.1)
@@ -40,7 +40,7 @@ records.close()
 """
 WORKER = f"""
 import json, sys, time
-from rover_kf.trainer.shared_records import SharedRecords
+from rover_kf.trainer.tensorflow.shared_records import SharedRecords
 for numbers in SharedRecords({RECORDS}, batch={BATCH}, epochs={EPOCHS}, name={DATA!r}):
     sys.stdout.write(json.dumps(numbers.tolist()) + "\\n")  # from here on the model has them
     sys.stdout.flush()

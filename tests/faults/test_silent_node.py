@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from rover_kf.sidecar.connection import SILENCE_SECONDS
+from rover_kf.sidecar.http.connections import SILENCE_SECONDS
 
 SCRIPT = pathlib.Path(__file__).parents[1] / "support" / "silent_node.py"
 

@@ -13,7 +13,7 @@ from pods import Job
 from tests_support import eventually
 
 from rover_kf.api import names
-from rover_kf.launcher.sidecar_client import LONGEST_POLL
+from rover_kf.launcher.sidecar_requests import LONGEST_POLL
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

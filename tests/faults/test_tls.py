@@ -23,10 +23,11 @@ from switching_relay import SwitchingRelay
 from tests_support import eventually
 
 from rover_kf import errors
-from rover_kf.api import names, tls
+from rover_kf.api import names
 from rover_kf.api.jobs import Event
 from rover_kf.api.membership import WatchReply, WatchRequest
 from rover_kf.api.status import Acknowledged
+from rover_kf.system import tls
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rover_kf.launcher.crew import Crew
-from rover_kf.launcher.errands import Errands
-from rover_kf.launcher.nursery import Nursery
-from rover_kf.launcher.sidecar_client import SidecarClient
+from rover_kf.launcher.event_loop import Errands
+from rover_kf.launcher.sidecar_requests import SidecarClient
+from rover_kf.launcher.worker_group import Crew
+from rover_kf.launcher.zygote_client import Nursery
 
 pytestmark = pytest.mark.torch
 

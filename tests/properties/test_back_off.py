@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api.coordinator_state import FailureRow
-from rover_kf.elastic import back_off
-from rover_kf.elastic.budget import Budget
+from rover_kf.elastic.rendezvous import backoff
+from rover_kf.elastic.rendezvous.restart_budget import Budget
 
 rows = st.builds(FailureRow, st.integers(0, 99), st.integers(0, 2000), st.integers(-1, 99))
 rounds = st.tuples(st.none() | st.integers(0, 50), st.floats(0, 200, allow_nan=False))
@@ -23,10 +23,10 @@ spent = st.dictionaries(st.integers(1, 9), st.sampled_from(["", "crashed", "erro
 @given(rows, longest)
 def test_a_wait_is_bounded(row, most):
     """By the policy, from above; the first failure of a row waits for nothing."""
-    seconds = back_off.pause(row, most)
+    seconds = backoff.pause(row, most)
     assert 0 <= seconds <= most
     assert row.length > 1 or seconds == 0
-    assert back_off.pause(FailureRow(1, row.length + 1), most) >= seconds
+    assert backoff.pause(FailureRow(1, row.length + 1), most) >= seconds
 
 
 @settings(deadline=None)
@@ -36,13 +36,13 @@ def test_rows(course, most):
     nothing. What all waits of a row come to is less than as many times the longest."""
     row, best, expected = FailureRow(), -1, 0
     for number, (step, seconds) in enumerate(course, 1):
-        row = back_off.after(row, number, step=step, seconds=seconds)
-        assert back_off.after(row, number, step=99, seconds=999.0) == row
+        row = backoff.after(row, number, step=step, seconds=seconds)
+        assert backoff.after(row, number, step=99, seconds=999.0) == row
         new = step is not None and step > best
-        expected = 1 if new or seconds >= back_off.STABLE_SECONDS else expected + 1
+        expected = 1 if new or seconds >= backoff.STABLE_SECONDS else expected + 1
         best = max(best, -1 if step is None else step)
         assert (row.round, row.length, row.best) == (number, expected, best)
-    waits = [back_off.pause(FailureRow(1, length), most) for length in range(row.length + 1)]
+    waits = [backoff.pause(FailureRow(1, length), most) for length in range(row.length + 1)]
     assert all(later >= earlier for earlier, later in itertools.pairwise(waits))
 
 
@@ -54,7 +54,7 @@ def test_copies_in_any_order(copies, chance):
     told = [*copies, *copies]
     chance.shuffle(told)
     for one in told:
-        found = back_off.newer(found, one)
+        found = backoff.newer(found, one)
     assert found.round == max(one.round for one in copies)
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from simulated_job import SimulatedJob
 
-from rover_kf.elastic import memory
-from rover_kf.elastic.limits import Limits
+from rover_kf.elastic.rendezvous import persisted_state
+from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
 
 PODS = 3
 KINDS = ("crashed", "disk_full", "error")
@@ -78,14 +78,14 @@ class Budgets(RuleBasedStateMachine):
 
     @rule()
     def coordinator_is_killed(self) -> None:
-        self.job.restart_from(memory.remember(self.job.rendezvous), runs=True)
+        self.job.restart_from(persisted_state.remember(self.job.rendezvous), runs=True)
 
     @rule(number=st.integers(0, 9))
     def an_older_copy_comes_late(self, number: int) -> None:
         job = self.job
         if job.copies:
             told = job.copies[number % len(job.copies)]
-            job.apply(memory.recall(job.rendezvous, told, job.now, runs=False))
+            job.apply(persisted_state.recall(job.rendezvous, told, job.now, runs=False))
         job.copy()
 
     @invariant()

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import Wanted
-from rover_kf.checkpoint import assembly, snapshot, split
-from rover_kf.checkpoint.copies import scatter
-from rover_kf.checkpoint.kinds import KEY, Box, Kinds, Piece, kinds_of
-from rover_kf.checkpoint.snapshot import Entry
+from rover_kf.checkpoint.format import snapshot
+from rover_kf.checkpoint.format.snapshot import Entry
+from rover_kf.checkpoint.format.tensor_layout import KEY, Box, Kinds, Piece, kinds_of
+from rover_kf.checkpoint.resharding import assembly, write_shares
+from rover_kf.checkpoint.resharding.copy_runs import scatter
 
 DTYPES = {"U8": np.uint8, "F32": np.float32, "I64": np.int64, "F16": np.float16}
 EXAMPLES = settings(deadline=None, max_examples=400, derandomize="CI" in os.environ)
@@ -51,7 +52,7 @@ def read_file(data: bytes) -> dict[str, np.ndarray]:
 
 def written(data: bytes, rank: int, world_size: int) -> bytes:
     """The rank's file on storage."""
-    share = split.share(snapshot.read(data), rank, world_size)
+    share = write_shares.share(snapshot.read(data), rank, world_size)
     file = share.header + b"".join(data[begin:end] for begin, end in share.ranges)
     assert len(file) == share.length
     return file
@@ -89,11 +90,11 @@ def test_a_shared_state_is_written_once_and_comes_back_whole(state, world_size, 
     """All ranks' files together hold each byte once, and any rank gets all of it and its own."""
     own = {"rng": np.arange(5, dtype=np.uint8)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(split, "SMALL_BYTES", small)
+        patch.setattr(write_shares, "SMALL_BYTES", small)
         slots = [make_file(state | {"rng": own["rng"] + rank}, Kinds(frozenset({"rng"})))
                  for rank in range(world_size)]  # fmt: skip
         files = [written(slot, rank, world_size) for rank, slot in enumerate(slots)]
-        commons = {split.share(snapshot.read(slot), r, world_size).common
+        commons = {write_shares.share(snapshot.read(slot), r, world_size).common
                    for r, slot in enumerate(slots)}  # fmt: skip
     assert len(commons) == 1
     shared = sum(
@@ -112,7 +113,7 @@ def pod_slots(state: dict[str, np.ndarray], pods: list[tuple[int, bool]]) -> lis
     """Slots of pods of so many ranks, which keep the state once or once a rank; each has a tensor
     of its own."""
     shared = [Entry(name, type_of(a), a.shape, a.itemsize) for name, a in state.items()]
-    common = split.common_of(snapshot.in_order(shared))
+    common = write_shares.common_of(snapshot.in_order(shared))
     slots: list[bytes] = []
     for count, once in pods:
         for local_rank in range(count):
@@ -136,8 +137,8 @@ def test_pods_that_keep_a_state_once_write_it_once(state, pods, small, data):
     slots = pod_slots(state, pods)
     world_size = len(slots)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(split, "SMALL_BYTES", small)
-        shares = [split.share(snapshot.read(s), r, world_size) for r, s in enumerate(slots)]
+        patch.setattr(write_shares, "SMALL_BYTES", small)
+        shares = [write_shares.share(snapshot.read(s), r, world_size) for r, s in enumerate(slots)]
         files = [written(slot, rank, world_size) for rank, slot in enumerate(slots)]
     assert len({share.common for share in shares}) == 1
     covered = [rank + n for rank, share in enumerate(shares) for n in range(share.ranks)]
@@ -163,7 +164,9 @@ def test_a_light_snapshot_made_of_a_whole_one_agrees_with_it():
     }
     (whole, _) = pod_slots(state, [(2, True)])
     light = assembled([whole], 0, ranks=0)
-    shares = [split.share(snapshot.read(slot), r, 2) for r, slot in enumerate((whole, light))]
+    shares = [
+        write_shares.share(snapshot.read(slot), r, 2) for r, slot in enumerate((whole, light))
+    ]
     assert [share.ranks for share in shares] == [2, 0]
     assert shares[0].common == shares[1].common
 

@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load as load_safetensors
 
 from rover_kf import errors
-from rover_kf.checkpoint import plain, snapshot
-from rover_kf.trainer import hands, load, state, views
+from rover_kf.checkpoint.format import plain_data, snapshot
+from rover_kf.trainer.restore import load
+from rover_kf.trainer.staging import copy_threads
+from rover_kf.trainer.state import flatten, tensor_views
 
 pytestmark = pytest.mark.torch
 
@@ -100,13 +102,13 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def _write(content: dict[str, object]) -> mmap.mmap:
-    return trainer_slot.written(state.take_apart(content))
+    return trainer_slot.written(flatten.take_apart(content))
 
 
 def _load(live: dict[str, object], buffer: mmap.mmap, threads: int) -> None:
     found = snapshot.read(memoryview(buffer))
-    tensors = views.views(buffer, found.tensors)
-    with contextlib.closing(hands.Hands(threads - 1)) as helping:
+    tensors = tensor_views.views(buffer, found.tensors)
+    with contextlib.closing(copy_threads.Hands(threads - 1)) as helping:
         load.Loading(live, found.metadata, tensors, hands=helping).finish()
 
 
@@ -114,8 +116,8 @@ def _load(live: dict[str, object], buffer: mmap.mmap, threads: int) -> None:
 @given(_plain(_SCALARS))
 def test_plain_data_keeps_its_types(value):
     """Through JSON and back: tuples, int keys, bytes, nan, -0.0, lone surrogates."""
-    text = json.dumps(plain.encode(value), allow_nan=False)
-    assert _same(plain.decode(json.loads(text), plain.refuse), value)
+    text = json.dumps(plain_data.encode(value), allow_nan=False)
+    assert _same(plain_data.decode(json.loads(text), plain_data.refuse), value)
 
 
 _NUMPY_WHOLE = [
@@ -133,8 +135,8 @@ _NUMPYS = [
 def test_numpys_scalars_come_back_as_pythons(kind, number):
     """Of exactly the same value, as a dict's key, too: a schedule that calls numpy makes them."""
     value = kind(number)
-    text = json.dumps(plain.encode([value, {value: 1}]), allow_nan=False)
-    (found, keys) = plain.decode(json.loads(text), plain.refuse)
+    text = json.dumps(plain_data.encode([value, {value: 1}]), allow_nan=False)
+    (found, keys) = plain_data.decode(json.loads(text), plain_data.refuse)
     assert _same(found, value.item())
     assert _same([*keys], [value.item()])
     assert np.array(found, kind).tobytes() == np.array(value).tobytes()
@@ -180,7 +182,7 @@ def test_the_file_opens_with_plain_safetensors(content):
     found = load_safetensors(bytes(buffer))
     assert set(found) == set(content)
     for name, tensor in content.items():
-        if tensor.dtype in state.DTYPES:
+        if tensor.dtype in flatten.DTYPES:
             assert _same(found[name], tensor.contiguous())
         else:
             assert found[name].dtype == torch.uint8
@@ -261,7 +263,7 @@ class _Mine:
 def test_what_cannot_be_stored_is_refused_by_its_path(value, told):
     """No pickle, no near miss: the path and the class are named."""
     with pytest.raises(errors.UnsupportedState, match=told):
-        state.take_apart({"a": {"b": [0, value]}})
+        flatten.take_apart({"a": {"b": [0, value]}})
 
 
 def test_a_state_that_contains_itself_is_refused():
@@ -269,7 +271,7 @@ def test_a_state_that_contains_itself_is_refused():
     endless: list[object] = []
     endless.append(endless)
     with pytest.raises(errors.UnsupportedState, match="contains itself"):
-        state.take_apart({"a": endless})
+        flatten.take_apart({"a": endless})
 
 
 def test_what_the_checkpoint_lacks_is_named():
@@ -277,4 +279,6 @@ def test_what_the_checkpoint_lacks_is_named():
     buffer = _write({"a": 1})
     found = snapshot.read(memoryview(buffer))
     with pytest.raises(errors.CheckpointError, match=r"state\['model'\] is not in the checkpoint"):
-        load.Loading({"model": torch.nn.Linear(1, 1)}, found.metadata, {}, hands=hands.Hands(0))
+        load.Loading(
+            {"model": torch.nn.Linear(1, 1)}, found.metadata, {}, hands=copy_threads.Hands(0)
+        )

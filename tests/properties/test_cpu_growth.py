@@ -7,8 +7,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rover_kf.api.cpu import CpuGrowth, CpuUse
-from rover_kf.elastic.cpu_growth import (
+from rover_kf.api.faults.cpu_raises import CpuGrowth, CpuUse
+from rover_kf.elastic.resources.cpu_limit import (
     LEAST_GAIN,
     STARVED,
     STARVING,

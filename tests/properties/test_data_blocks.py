@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf import ElasticDataLoader, errors
-from rover_kf.trainer.block_order import InBlocks, Lanes
+from rover_kf.trainer.data.shuffle import InBlocks, Lanes
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
 lanes = st.builds(Lanes, st.integers(1, 40), st.integers(1, 30))

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.data import DataPlan, Partition, Progress, Span
-from rover_kf.sharding.ledger import Ledger
-from rover_kf.sharding.lending import DUPLICATE, LATE, STALE, Terms
-from rover_kf.sharding.ranges import Ranges
+from rover_kf.data_sharding.interval_set import Ranges
+from rover_kf.data_sharding.lease_terms import DUPLICATE, LATE, STALE, Terms
+from rover_kf.data_sharding.ledger import Ledger
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
 WORKERS = ("a", "b", "c")

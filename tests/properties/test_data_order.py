@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from numbered import Numbered
 
 from rover_kf import errors
-from rover_kf.sharding.batches import Batches
-from rover_kf.sharding.permutation import MOST, Permutation
-from rover_kf.trainer.drawing import AT_ONCE
-from rover_kf.trainer.loader import ElasticDataLoader
-from rover_kf.trainer.orders import Shuffled
+from rover_kf.data_sharding.batches import Batches
+from rover_kf.data_sharding.permutation import MOST, Permutation
+from rover_kf.trainer.data.elastic_loader import ElasticDataLoader
+from rover_kf.trainer.data.rank_batches import AT_ONCE
+from rover_kf.trainer.data.shuffle import Shuffled
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
 seeds = st.integers(-(1 << 70), 1 << 70)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api.data import DataPlan, Partition, Progress
-from rover_kf.sharding.desk import Desk
-from rover_kf.sharding.holder import Holder, Place
-from rover_kf.sharding.portion import portion
+from rover_kf.data_sharding.dispatcher import Desk
+from rover_kf.data_sharding.ledger import portion
+from rover_kf.data_sharding.worker_view import Holder, Place
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ, max_examples=60)
 PLAN = DataPlan("train", (Partition("", 0, 24_000),), 160, 1)

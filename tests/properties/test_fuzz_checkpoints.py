@@ -18,11 +18,17 @@ from hypothesis import strategies as st
 
 from rover_kf import errors
 from rover_kf.api import codec
-from rover_kf.checkpoint import checksum, kinds, manifest, measured, snapshot
-from rover_kf.checkpoint import plain as plain_data
-from rover_kf.checkpoint.control import CONTROL_BYTES, Control
-from rover_kf.checkpoint.directory_storage import DirectoryStorage
-from rover_kf.checkpoint.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.arena.slot_record import CONTROL_BYTES, Control
+from rover_kf.checkpoint.format import (
+    checksum,
+    manifest,
+    metrics,
+    plain_data,
+    snapshot,
+    tensor_layout,
+)
+from rover_kf.checkpoint.format.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.storage.directory import DirectoryStorage
 
 FOLDER = Folder(1, 7, "/checkpoints/job/step-000000000007-1")
 TENSOR = st.fixed_dictionaries(
@@ -41,13 +47,13 @@ HEADER = st.fixed_dictionaries(
                 snapshot.TYPES_KEY: st.dictionaries(st.sampled_from("ab"), anything).map(
                     json.dumps
                 ),
-                kinds.KEY: st.fixed_dictionaries(
+                tensor_layout.KEY: st.fixed_dictionaries(
                     {
                         "own": st.lists(st.sampled_from("ab")),
                         "pieces": st.dictionaries(st.sampled_from("ab"), PIECE),
                     }
                 ).map(json.dumps),
-                measured.KEY: anything.map(json.dumps),
+                metrics.KEY: anything.map(json.dumps),
                 snapshot.STATE_KEY: anything.map(json.dumps),
             },
         )
@@ -66,8 +72,8 @@ def look(data: bytes) -> bool:
     """Read all that a reader reads of a header; whether it was taken."""
     try:
         found = snapshot.read(data)
-        kinds.kinds_of(found)
-        measured.of(found)
+        tensor_layout.kinds_of(found)
+        metrics.of(found)
         text = found.metadata.get(snapshot.STATE_KEY)
         if text is not None:
             plain_data.decode(plain_data.parse(text), lambda name: name)
@@ -238,7 +244,7 @@ def test_a_control_file_of_any_bytes_is_read(tmp_path_factory, data):
 
 def test_a_forged_record_says_no_more_than_a_slot_has(tmp_path):
     """A record's checksum is no secret: the length that it states is compared with the file's."""
-    from rover_kf.checkpoint import pieces  # noqa: PLC0415 - beside its use
+    from rover_kf.checkpoint.format import chunks  # noqa: PLC0415 - beside its use
 
     path = tmp_path / "control"
     body = struct.pack("<8sHHIQQQIIII", b"ROVERSL1", 1, 0, 1, 1, 1, 2**63, 0, 1, 1, 0)
@@ -249,9 +255,9 @@ def test_a_forged_record_says_no_more_than_a_slot_has(tmp_path):
     descriptor = os.open(tmp_path / "slot-0", os.O_RDONLY)
     try:
         with pytest.raises(errors.TornSnapshot):
-            pieces.mapped(descriptor, seal.length)
+            chunks.mapped(descriptor, seal.length)
         with pytest.raises(errors.TornSnapshot):
-            for _ in pieces.read(descriptor, 0, seal.length):
+            for _ in chunks.read(descriptor, 0, seal.length):
                 pass
     finally:
         os.close(descriptor)

@@ -23,13 +23,14 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, ObservedJob
 from rover_kf.client import manifests
-from rover_kf.injection import command, memory_limit, quantities
-from rover_kf.injection.cpu_limit import CPU
+from rover_kf.injection import command, quantities
 from rover_kf.injection.inject import inject
-from rover_kf.injection.policy import RoverPolicy, keys
+from rover_kf.injection.limits import manifest_memory
+from rover_kf.injection.limits.manifest_cpu import CPU
+from rover_kf.injection.policy.rover_policy import RoverPolicy, keys
 from rover_kf.injection.settings import InjectionSettings
-from rover_kf.reconcilers import status
-from rover_kf.trainer.collection import without_collection
+from rover_kf.reconcilers import status_annotation
+from rover_kf.trainer.gc_pause import without_collection
 from rover_kf.webhook import admission
 
 SETTINGS = InjectionSettings("image")
@@ -195,7 +196,9 @@ def test_a_quantity_takes_no_longer_than_its_text(value):
 
 
 @BUDGET
-@given(rubbish.map(lambda data: data.decode("latin-1")) | damaged(plain(status.JobStatus)))
+@given(
+    rubbish.map(lambda data: data.decode("latin-1")) | damaged(plain(status_annotation.JobStatus))
+)
 def test_what_stands_in_our_annotations_is_read_or_begun_anew(text):
     """Who may patch the job may write them."""
     text = text if isinstance(text, str) else as_bytes(text).decode("latin-1")
@@ -208,8 +211,8 @@ def test_what_stands_in_our_annotations_is_read_or_begun_anew(text):
     job = copy.deepcopy(INJECTED)
     job["metadata"]["annotations"] = dict.fromkeys(ours, text)
     seen = ObservedJob(JobKey("team", "digits"), "uid", "1", job, {"worker": 2}, "Running")
-    status.write(status.read(seen))
-    memory_limit.raised(job)
+    status_annotation.write(status_annotation.read(seen))
+    manifest_memory.raised(job)
     CPU.raised(job)
     command.recorded(job)
     inject(job, settings=SETTINGS)

@@ -18,9 +18,9 @@ from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.data import DataPlan, Partition, Progress, Span
 from rover_kf.api.leases import LeaseRequest, RegisterData
-from rover_kf.sharding.desk import Desk
-from rover_kf.sharding.ledger import Ledger
-from rover_kf.sharding.ranges import Ranges
+from rover_kf.data_sharding.dispatcher import Desk
+from rover_kf.data_sharding.interval_set import Ranges
+from rover_kf.data_sharding.ledger import Ledger
 
 WORKERS = ("0/a", "1/b")
 NAMES = ("left", "right", "stream")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf import errors
-from rover_kf.api import codec, refusals
+from rover_kf.api import codec, error_wire
 
 MESSAGES = messages()
 
@@ -93,6 +93,6 @@ def test_text_that_utf8_lacks_is_written_out():
 @given(st.integers(100, 599), rubbish)
 def test_a_refusal_is_an_error_of_ours(status, body):
     """Whatever a server answers with."""
-    found = refusals.from_bytes(status, body, unreadable=errors.ClusterUnavailable)
+    found = error_wire.from_bytes(status, body, unreadable=errors.ClusterUnavailable)
     assert isinstance(found, errors.RoverError)
     assert len(str(found)) < 3000 + len(body)

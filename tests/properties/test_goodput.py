@@ -13,7 +13,7 @@ from rover_kf.api import codec
 from rover_kf.api.coordinator_state import TelemetryMemory
 from rover_kf.api.membership import Member, Round
 from rover_kf.api.samples import StepReport, StepSample
-from rover_kf.sidecar.telemetry import Telemetry
+from rover_kf.coordinator.telemetry import Telemetry
 
 RANKS = 2
 MEMBERS = tuple(Member(f"job-worker-{rank}", f"i{rank}", rank, 1) for rank in range(RANKS))

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api.data import Progress, Span
-from rover_kf.sharding.ranges import Ranges
-from rover_kf.sharding.source import Slot
-from rover_kf.trainer.kafka.beginnings import begin, committed
-from rover_kf.trainer.kafka.record import KafkaRecord, Reached, fill
+from rover_kf.data_sharding.interval_set import Ranges
+from rover_kf.data_sharding.ledger_source import Slot
+from rover_kf.trainer.data.kafka.record import KafkaRecord, Reached, fill
+from rover_kf.trainer.data.kafka.start_offsets import begin, committed
 
 OFFSETS = st.sets(st.integers(0, 60), max_size=40)
 

@@ -10,8 +10,8 @@ import itertools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rover_kf.api.memory import MemoryGrowth, MemoryKill
-from rover_kf.elastic.memory_growth import (
+from rover_kf.api.faults.memory_raises import MemoryGrowth, MemoryKill
+from rover_kf.elastic.resources.memory_limit import (
     MARGIN,
     MIB,
     MOST_RAISES,

@@ -12,8 +12,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rover_kf.api.membership import Member
-from rover_kf.api.preflight import (
+from rover_kf.api.faults.node_check_messages import (
     FAULTY,
     OK,
     SLOW,
@@ -24,13 +23,20 @@ from rover_kf.api.preflight import (
     PairMeasured,
     Preflight,
 )
-from rover_kf.elastic.preflight import fleet
-from rover_kf.elastic.preflight.check import MARGIN_SECONDS, Check, CheckLimits, shortened, summary
-from rover_kf.elastic.preflight.evidence import Evidence
-from rover_kf.elastic.preflight.fleet import Fleet
-from rover_kf.elastic.preflight.judge import judge
-from rover_kf.elastic.preflight.pairing import MOST_ROUNDS, next_pairs
-from rover_kf.trainer.collection import without_collection
+from rover_kf.api.membership import Member
+from rover_kf.elastic.node_check import fleet
+from rover_kf.elastic.node_check.check import (
+    MARGIN_SECONDS,
+    Check,
+    CheckLimits,
+    shortened,
+    summary,
+)
+from rover_kf.elastic.node_check.fleet import Fleet
+from rover_kf.elastic.node_check.measurements import Evidence
+from rover_kf.elastic.node_check.pairing import MOST_ROUNDS, next_pairs
+from rover_kf.elastic.node_check.verdict import judge
+from rover_kf.trainer.gc_pause import without_collection
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
 MATMUL, REDUCE = 0.01, 0.02

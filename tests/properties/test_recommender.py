@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from rover_kf.api.limits import Room
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Throughput
-from rover_kf.recommender import neighbours
-from rover_kf.recommender.accelerator import Device
+from rover_kf.recommender import similar_runs
 from rover_kf.recommender.constraints import Constraints, need
-from rover_kf.recommender.facts import JobFacts
-from rover_kf.recommender.parallel import PRECISIONS, STRATEGIES, Way
+from rover_kf.recommender.gpu_memory import Device
+from rover_kf.recommender.job_signature import JobFacts
+from rover_kf.recommender.parallelism_memory import PRECISIONS, STRATEGIES, Way
 from rover_kf.recommender.price import PriceTable
 from rover_kf.recommender.process_tree import Footprint
 from rover_kf.recommender.profile import ModelState, Profile, Trial
@@ -100,7 +100,7 @@ def test_every_quantity_is_inside_its_interval(facts, rows, profile, most):
 
 
 @given(
-    st.lists(st.builds(neighbours.Sample, positive, st.floats(0.05, 1)), min_size=1, max_size=20),
+    st.lists(st.builds(similar_runs.Sample, positive, st.floats(0.05, 1)), min_size=1, max_size=20),
     st.floats(0.01, 1),
     st.floats(0.01, 1),
 )
@@ -108,8 +108,8 @@ def test_quantiles_are_samples_and_monotone(found, one, other):
     """A weighted quantile is one of the values and does not fall as its share grows."""
     low, high = sorted((one, other))
     values = {sample.value for sample in found}
-    assert neighbours.quantile(found, low) in values
-    assert neighbours.quantile(found, low) <= neighbours.quantile(found, high)
+    assert similar_runs.quantile(found, low) in values
+    assert similar_runs.quantile(found, low) <= similar_runs.quantile(found, high)
 
 
 trials = st.builds(

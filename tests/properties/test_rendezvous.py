@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from simulated_job import SimulatedJob
 
-from rover_kf.elastic import memory
-from rover_kf.elastic.limits import Limits
+from rover_kf.elastic.rendezvous import persisted_state
+from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
 
 PODS = 4
 ranks = st.integers(min_value=0, max_value=PODS - 1)
@@ -91,7 +91,7 @@ class Faults(RuleBasedStateMachine):
 
     @rule()
     def coordinator_goes_on_in_its_pod(self) -> None:
-        self.job.restart_from(memory.remember(self.job.rendezvous), runs=True)
+        self.job.restart_from(persisted_state.remember(self.job.rendezvous), runs=True)
 
     @rule()
     def pod_fetches_a_copy(self) -> None:

@@ -15,7 +15,7 @@ from rover_kf.api.samples import Throughput
 from rover_kf.scaling import throughput
 from rover_kf.scaling.decide import decide
 from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.state import Observation, ScalingState
+from rover_kf.scaling.scaling_state import Observation, ScalingState
 
 WINDOW = 30.0
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from rover_kf.api import codec
 from rover_kf.api.records import ServerSetup
 from rover_kf.api.samples import Throughput
-from rover_kf.scaling import server_law
-from rover_kf.scaling.case import LAST_SHARE
+from rover_kf.scaling import ps_model
+from rover_kf.scaling.decision_input import LAST_SHARE
 from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.server_case import ServerCase, ServerObservation
-from rover_kf.scaling.server_decide import decide
-from rover_kf.scaling.server_law import ServerRow
-from rover_kf.scaling.state import ScalingState, Settled
+from rover_kf.scaling.ps_decide import decide
+from rover_kf.scaling.ps_decision_input import ServerCase, ServerObservation
+from rover_kf.scaling.ps_model import ServerRow
+from rover_kf.scaling.scaling_state import ScalingState, Settled
 
 WINDOW, NOW = 30.0, 5000.0
 
@@ -68,7 +68,7 @@ def test_what_a_change_always_is(*, policy, setup, shown, steps, left, total, li
     in the last tenth of the work; it earns its restart twice by the law that it saw, and no job
     that cannot be suspended is changed but live."""
     windows, state = at_work(setup, steps)
-    law = server_law.fit(shown)
+    law = ps_model.fit(shown)
     seen = ServerObservation(
         setup,
         masters=1,
@@ -141,7 +141,7 @@ def live(law, start, seed, *, coming, ticks=80):
             masters=1,
             steady=True,
             windows=tuple(windows[-64:]),
-            law=server_law.fit(known[-32:]),
+            law=ps_model.fit(known[-32:]),
             steps_left=1e9,
             share_left=0.9,
             live=coming,

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf.api.records import ServerSetup
-from rover_kf.scaling import server_law
-from rover_kf.scaling.server_law import ServerRow
+from rover_kf.scaling import ps_model
+from rover_kf.scaling.ps_model import ServerRow
 
 cores = st.sampled_from([0.1, 0.25, 0.5, 1.0, 2.0, 8.0])
 setups = st.builds(ServerSetup, st.just(0.0), st.integers(1, 16), st.integers(1, 8), cores, cores)
@@ -27,7 +27,7 @@ rows = st.lists(
 @given(rows, setups)
 def test_more_cores_never_slow_a_job(shown, setup):
     """Beside setups that were measured, which are believed as they are."""
-    model = server_law.fit(shown)
+    model = ps_model.fit(shown)
     if model is None:
         assert len({dataclasses.astuple(row.setup) for row in shown}) == 1
         return

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, ObservedJob, Pod
-from rover_kf.reconcilers import suspension
+from rover_kf.reconcilers import suspend_policy
 from rover_kf.reconcilers.plan import Observed, Plan, Suspend
-from rover_kf.reconcilers.status import JobStatus
+from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import WatchPolicy
 
 KEY = JobKey("team", "digits")
@@ -43,7 +43,7 @@ def pods(able):
 def look(memory, able, now, *, after=AFTER, given=None):
     policy = WatchPolicy(min=FEWEST, max=3, suspend_after_seconds=after)
     seen = Observed(given or job(), pods(able), None, policy)
-    made = suspension.extend(Plan((), memory), seen, now)
+    made = suspend_policy.extend(Plan((), memory), seen, now)
     return made.status, any(isinstance(effect, Suspend) for effect in made.effects), made
 
 

@@ -19,9 +19,9 @@ from rover_kf.api.checkpoints import (
     Wanted,
 )
 from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint.arena import Arena
-from rover_kf.checkpoint.control import Seal
-from rover_kf.trainer.link import Link
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.checkpoint.arena.slot_record import Seal
+from rover_kf.trainer.sidecar_client import Link
 
 
 class Trainer:

@@ -26,14 +26,14 @@ from pod_nursery import Forked, nursery
 from tests_support import eventually
 
 from rover_kf.api import names
-from rover_kf.checkpoint import measured, snapshot
-from rover_kf.checkpoint.arena import Arena
-from rover_kf.sidecar.checkpoints import Checkpoints
-from rover_kf.sidecar.commits import Commits
-from rover_kf.sidecar.peers import SidecarPeers
-from rover_kf.sidecar.place import place_of
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.checkpoint.format import metrics, snapshot
+from rover_kf.coordinator.commit.commit_service import Commits
+from rover_kf.sidecar.checkpoint_service import Checkpoints
+from rover_kf.sidecar.http.app import LONGEST_BODY, LONGEST_LOCAL_BODY, application
+from rover_kf.sidecar.http.peer_client import SidecarPeers
+from rover_kf.sidecar.persist.job_storage import place_of
 from rover_kf.sidecar.settings import SidecarSettings
-from rover_kf.sidecar.web import LONGEST_BODY, LONGEST_LOCAL_BODY, application
 
 LOG = "log"
 """Below the pod's home: what its sidecar logs."""
@@ -172,7 +172,7 @@ class Pod:
         arena = Arena(self.settings.home / "arena" / "0")
         newest = max(arena.sealed(), key=lambda seal: seal.step)
         with arena.slot_path(newest.slot).open("rb") as file:
-            return newest.step, measured.of(snapshot.read(file.read(newest.length)))
+            return newest.step, metrics.of(snapshot.read(file.read(newest.length)))
 
     def environment(self, *, rank: int = 0, world_size: int = 1, round_: int = 1) -> dict[str, str]:
         """Variables of a training process in the pod."""

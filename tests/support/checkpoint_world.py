@@ -22,18 +22,17 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaRequest, Durable, RestoreReply, RestoreRequest
 from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint.bandwidth import Cap
-from rover_kf.checkpoint.capped_writer import CappedWriter
-from rover_kf.checkpoint.directory_storage import DirectoryStorage
-from rover_kf.checkpoint.files import Files
-from rover_kf.checkpoint.manifest import Folder, Manifest
-from rover_kf.sidecar import rank_file
-from rover_kf.sidecar.assignments import Assignment
-from rover_kf.sidecar.commits import Commits
-from rover_kf.sidecar.examination import Examination
-from rover_kf.sidecar.restorer import Restorer
-from rover_kf.sidecar.slot_server import SlotServer
-from rover_kf.sidecar.slots import Slots
+from rover_kf.checkpoint.format.manifest import Folder, Manifest
+from rover_kf.checkpoint.storage.directory import DirectoryStorage
+from rover_kf.checkpoint.storage.rate_limit import Cap, CappedWriter
+from rover_kf.checkpoint.storage.syscalls import Files
+from rover_kf.coordinator.commit.commit_service import Commits
+from rover_kf.sidecar.persist import rank_file
+from rover_kf.sidecar.restore.restorer import Restorer
+from rover_kf.sidecar.slots.rank_assignments import Assignment
+from rover_kf.sidecar.slots.server import SlotServer
+from rover_kf.sidecar.slots.slots import Slots
+from rover_kf.sidecar.slots.verifier import Examination
 
 JOB = "demo"
 

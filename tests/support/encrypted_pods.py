@@ -16,7 +16,8 @@ from authority import Authority
 from mounted_secret import MountedSecret
 from sidecar_pods import SidecarPod, job_folder
 
-from rover_kf.api import names, tls
+from rover_kf.api import names
+from rover_kf.system import tls
 
 NAME = tls.server_name("test")
 

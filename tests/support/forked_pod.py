@@ -26,9 +26,9 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, RestoreRequest, Sealed
 from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.sidecar import __main__ as sidecar
-from rover_kf.trainer.link import Link
+from rover_kf.trainer.sidecar_client import Link
 
 HERE = pathlib.Path(__file__).parent
 FORM = Form("sharded", world_size=2, all_rows=256)

@@ -40,7 +40,7 @@ from transformers import (
 )
 from transformers.distributed import DistributedConfig
 
-import rover_kf.trainer.huggingface
+import rover_kf.trainer.huggingface.trainer
 from rover_kf.errors import UnsupportedState
 
 WIDTH = 16

@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.data import Progress
-from rover_kf.inspection.place import locate
-from rover_kf.inspection.whole_state import open_state
-from rover_kf.trainer.kafka.beginnings import committed
+from rover_kf.checkpoint_tools.consolidated_state import open_state
+from rover_kf.checkpoint_tools.locate import locate
+from rover_kf.trainer.data.kafka.start_offsets import committed
 
 _EACH, _PAUSE_SECONDS = 4, 0.05
 

@@ -13,9 +13,9 @@ import json
 import random
 
 from rover_kf.api.checkpoints import Wanted
-from rover_kf.checkpoint import snapshot
-from rover_kf.checkpoint.kinds import KEY, Kinds, Piece
-from rover_kf.checkpoint.snapshot import Entry
+from rover_kf.checkpoint.format import snapshot
+from rover_kf.checkpoint.format.snapshot import Entry
+from rover_kf.checkpoint.format.tensor_layout import KEY, Kinds, Piece
 
 FORMS = ("replicated", "sharded", "own")
 """DDP: the same on all ranks, cut on storage. FSDP2: in pieces. Neither: each rank for itself."""

@@ -15,7 +15,7 @@ import pathlib
 import threading
 from collections.abc import Iterator, Mapping
 
-from rover_kf.checkpoint.files import Files
+from rover_kf.checkpoint.storage.syscalls import Files
 
 TOP = 0
 """Number of the folder that was there before all calls."""

@@ -8,10 +8,10 @@ import dataclasses
 
 from rover_kf.api.data import Span
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.hangs import Hang, StackGroup
+from rover_kf.api.faults.hang_reports import Hang, StackGroup
+from rover_kf.api.faults.memory_raises import MemoryTrend
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.leases import DataStatus, PoisonShard, WorkerShare
-from rover_kf.api.memory import MemoryTrend
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.status import CoordinatorStatus

@@ -17,10 +17,10 @@ from aiohttp import web
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaRequest
-from rover_kf.checkpoint.control import Seal
-from rover_kf.sidecar.slot_server import SlotServer
-from rover_kf.sidecar.slots import Slots
-from rover_kf.sidecar.web import Gate, application
+from rover_kf.checkpoint.arena.slot_record import Seal
+from rover_kf.sidecar.http.app import Gate, application
+from rover_kf.sidecar.slots.server import SlotServer
+from rover_kf.sidecar.slots.slots import Slots
 
 PATH = f"{names.PATH_SLOTS}/0/7"
 CONTENT = random.Random(7).randbytes((2 << 20) + 3)

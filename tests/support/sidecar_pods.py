@@ -18,11 +18,11 @@ from pod_nursery import Forked, nursery
 from pods import network
 from tests_support import eventually
 
-from rover_kf.api import codec, names, refusals
+from rover_kf.api import codec, error_wire, names
 from rover_kf.api.membership import Member
 from rover_kf.api.status import Acknowledged, CoordinatorStatus
-from rover_kf.api.unix_connection import UnixConnection
 from rover_kf.errors import ClusterUnavailable
+from rover_kf.system.unix_http import UnixConnection
 
 TOKEN = "a shared token"
 
@@ -123,7 +123,7 @@ class SidecarPod:
             response = connection.getresponse()
             data = response.read()
             if response.status >= http.client.BAD_REQUEST:
-                raise refusals.from_bytes(response.status, data, unreadable=ClusterUnavailable)
+                raise error_wire.from_bytes(response.status, data, unreadable=ClusterUnavailable)
             return codec.loads(reply, data)
 
     def status(self) -> CoordinatorStatus:

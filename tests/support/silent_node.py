@@ -18,7 +18,7 @@ import checkpoint_pod
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.sidecar.peers import SidecarPeers
+from rover_kf.sidecar.http.peer_client import SidecarPeers
 
 
 def _set(state: str) -> None:

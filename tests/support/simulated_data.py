@@ -15,11 +15,11 @@ from rover_kf import errors
 from rover_kf.api import codec
 from rover_kf.api.data import DataPlan, Partition, Progress, Span
 from rover_kf.api.leases import LeaseReply, LeaseRequest, RegisterData, Registered
-from rover_kf.sharding.desk import Desk
-from rover_kf.sharding.holder import Holder, Place
-from rover_kf.sharding.lending import Terms
-from rover_kf.sharding.ranges import Ranges
-from rover_kf.sharding.union import Union
+from rover_kf.data_sharding.consumed_set import Union
+from rover_kf.data_sharding.dispatcher import Desk
+from rover_kf.data_sharding.interval_set import Ranges
+from rover_kf.data_sharding.lease_terms import Terms
+from rover_kf.data_sharding.worker_view import Holder, Place
 
 MOST_IN_FLIGHT = 12
 

@@ -18,10 +18,10 @@ from rover_kf.api.membership import (
     WatchReply,
     WatchRequest,
 )
-from rover_kf.elastic import memory
-from rover_kf.elastic.effects import Answer, Closed, Effect, Formed
-from rover_kf.elastic.limits import Limits
-from rover_kf.elastic.rendezvous import Rendezvous
+from rover_kf.elastic.rendezvous import persisted_state
+from rover_kf.elastic.rendezvous.effects import Answer, Closed, Effect, Formed
+from rover_kf.elastic.rendezvous.rendezvous import Rendezvous
+from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
 
 Act = Callable[[Rendezvous, int, float], tuple[Effect, ...]]
 """A request on its way: whom it reaches, its ticket, when."""
@@ -157,12 +157,12 @@ class SimulatedJob:
 
     def copy(self) -> None:
         """A pod fetches what the coordinator knows."""
-        self.copies.append(memory.remember(self.rendezvous))
+        self.copies.append(persisted_state.remember(self.rendezvous))
 
     def restart_from(self, told: RendezvousMemory, *, runs: bool) -> None:
         """Another coordinator goes on from that: its own pod's file, or some pod's copy."""
         self.restart_coordinator()
-        self.apply(memory.recall(self.rendezvous, told, self.now, runs=runs))
+        self.apply(persisted_state.recall(self.rendezvous, told, self.now, runs=runs))
 
     def advance(self, seconds: float) -> None:
         """Time passes; processes step, all ranks of a whole world together."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from simulated_data import Rank, Saved, SimulatedData
 
 from rover_kf.api.data import Progress
-from rover_kf.sharding.holder import Holder, Place
-from rover_kf.sharding.ledger import Ledger
-from rover_kf.sharding.union import Union
+from rover_kf.data_sharding.consumed_set import Union
+from rover_kf.data_sharding.ledger import Ledger
+from rover_kf.data_sharding.worker_view import Holder, Place
 
 WORKERS = 3
 

@@ -11,18 +11,18 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from rover_kf.doctor import trials
-from rover_kf.doctor.admission import HOOK, WEBHOOK, Admission
-from rover_kf.doctor.answer import Answer, Listing
-from rover_kf.doctor.claims import Claims
-from rover_kf.doctor.controller import Controller
-from rover_kf.doctor.encryption import Encryption
-from rover_kf.doctor.examination import Facts
+from rover_kf.doctor import dry_run_objects
+from rover_kf.doctor.api_query import Answer, Listing
+from rover_kf.doctor.controller_checks import Controller
+from rover_kf.doctor.diagnose import Facts
 from rover_kf.doctor.images import Images
-from rover_kf.doctor.pods import Pods
-from rover_kf.doctor.rights import Rights
+from rover_kf.doctor.kubernetes_version import Versions
+from rover_kf.doctor.pod_checks import Pods
+from rover_kf.doctor.rbac import Rights
+from rover_kf.doctor.tls_secret import Encryption
 from rover_kf.doctor.training_operator import TrainingOperator
-from rover_kf.doctor.versions import Versions
+from rover_kf.doctor.volume_claims import Claims
+from rover_kf.doctor.webhook_checks import HOOK, WEBHOOK, Admission
 from rover_kf.injection.inject import inject
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.webhook.certificates import issue
@@ -70,7 +70,7 @@ def namespaced(trusted: str = "team:rover-kf-controller", **seen: Any) -> Facts:
 
 def plain() -> Answer:
     """The example job as it comes back where nothing injects."""
-    return Answer(trials.labelled(trials.example(NAMESPACE), NAMESPACE))
+    return Answer(dry_run_objects.labelled(dry_run_objects.example(NAMESPACE), NAMESPACE))
 
 
 def versions() -> Versions:
@@ -93,7 +93,7 @@ def place(**labels: str) -> Answer:
 
 @functools.cache
 def _injected() -> Object:
-    plain = trials.labelled(trials.example(NAMESPACE), NAMESPACE)
+    plain = dry_run_objects.labelled(dry_run_objects.example(NAMESPACE), NAMESPACE)
     return inject(plain, settings=InjectionSettings(IMAGE)).manifest
 
 
@@ -177,7 +177,7 @@ def controller(change: Callable[[Object], None] = lambda _: None, **seen: Any) -
 
 def pods(nodes: Listing, refusal: str = "", job: Object | None = None) -> Pods:
     """The pods of a job (the example), admitted or refused."""
-    made = trials.pods(job or injected(), NAMESPACE)
+    made = dry_run_objects.pods(job or injected(), NAMESPACE)
     answer = {kind: Answer(None if refusal else pod, refusal) for kind, pod in made.items()}
     return Pods(NAMESPACE, answer, made, nodes)
 

@@ -8,7 +8,7 @@ import csv
 import itertools
 import pathlib
 
-from rover_kf.simulation.tables import Row, StepTable
+from rover_kf.simulation.step_time_tables import Row, StepTable
 
 PER_NODE, NODES, BATCHES = 4, 4, (8, 16, 32, 64)
 

@@ -15,8 +15,8 @@ from sidecar_pods import SidecarPod
 
 from rover_kf.api import names
 from rover_kf.api.status import Acknowledged
-from rover_kf.checkpoint import snapshot
-from rover_kf.checkpoint.directory_storage import DirectoryStorage
+from rover_kf.checkpoint.format import snapshot
+from rover_kf.checkpoint.storage.directory import DirectoryStorage
 
 LONGEST_SAVE_SECONDS = 10.0
 

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 import torch
 import trainer_slot
 
-from rover_kf.checkpoint import kinds, snapshot, split
-from rover_kf.checkpoint.kinds import Kinds, Piece
-from rover_kf.checkpoint.manifest import Folder, Manifest
-from rover_kf.checkpoint.storage import Storage
-from rover_kf.trainer import state as states
-from rover_kf.trainer.state import Parts
+from rover_kf.checkpoint.format import snapshot, tensor_layout
+from rover_kf.checkpoint.format.manifest import Folder, Manifest
+from rover_kf.checkpoint.format.tensor_layout import Kinds, Piece
+from rover_kf.checkpoint.resharding import write_shares
+from rover_kf.checkpoint.storage.storage_protocol import Storage
+from rover_kf.trainer.state import flatten as states
+from rover_kf.trainer.state.flatten import Parts
 
 
 def store(
@@ -44,7 +45,7 @@ def store(
     for rank, content in enumerate(ranks):
         parts = states.take_apart(content, replicated=replicated)
         slot = memoryview(trainer_slot.written(_cut(parts, sharded, rank, len(ranks))))
-        share = split.share(snapshot.read(slot), rank, len(ranks))
+        share = write_shares.share(snapshot.read(slot), rank, len(ranks))
         pieces = [memoryview(share.header), *(slot[begin:end] for begin, end in share.ranges)]
         files.append(storage.write_rank(folder, rank, pieces, share.length))
     return storage.write_manifest(
@@ -63,7 +64,7 @@ def store(
 
 def _cut(parts: Parts, sharded: frozenset[str], rank: int, world_size: int) -> Parts:
     tensors = dict(parts.tensors)
-    held = kinds.kinds_of(snapshot.Snapshot({}, parts.metadata, 0))
+    held = tensor_layout.kinds_of(snapshot.Snapshot({}, parts.metadata, 0))
     pieces = {}
     for name in sharded:
         whole = tensors[name]
@@ -72,7 +73,7 @@ def _cut(parts: Parts, sharded: frozenset[str], rank: int, world_size: int) -> P
         tensors[name] = whole[begin : begin + rows]
         pieces[name] = Piece(tuple(whole.shape), (begin, *(0 for _ in whole.shape[1:])))
     told = Kinds(held.own - sharded, pieces).to_text()
-    return Parts(tensors, {**parts.metadata, kinds.KEY: told})
+    return Parts(tensors, {**parts.metadata, tensor_layout.KEY: told})
 
 
 def training(seed: int = 0, *, rank: int = 0, lr: float = 1e-3) -> dict[str, object]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 import contextlib
 import mmap
 
-from rover_kf.checkpoint import snapshot
-from rover_kf.trainer import hands, load, transfer, views
-from rover_kf.trainer.located import addresses
-from rover_kf.trainer.state import Parts
+from rover_kf.checkpoint.format import snapshot
+from rover_kf.trainer.restore import load
+from rover_kf.trainer.staging import copy_batches, copy_threads
+from rover_kf.trainer.state import tensor_views
+from rover_kf.trainer.state.addresses import addresses
+from rover_kf.trainer.state.flatten import Parts
 
 
 def written(parts: Parts) -> mmap.mmap:
@@ -20,11 +22,11 @@ def written(parts: Parts) -> mmap.mmap:
     assert head is not None
     buffer = mmap.mmap(-1, layout.length)
     buffer[: len(head)] = head
-    targets = views.views(buffer, {place.entry.name: place for place in layout.placed})
-    batches = transfer.batches(layout.placed, parts.tensors, [targets], frozenset())
+    targets = tensor_views.views(buffer, {place.entry.name: place for place in layout.placed})
+    batches = copy_batches.batches(layout.placed, parts.tensors, [targets], frozenset())
     tensors = [*parts.tensors.values()]
-    source = transfer.Source(0, tensors, addresses(tensors), on_device=False)
-    for copy in transfer.copies(batches, lambda: 0, source):
+    source = copy_batches.Source(0, tensors, addresses(tensors), on_device=False)
+    for copy in copy_batches.copies(batches, lambda: 0, source):
         copy()
     return buffer
 
@@ -32,6 +34,6 @@ def written(parts: Parts) -> mmap.mmap:
 def restored(buffer: mmap.mmap, live: dict[str, object], *, threads: int = 1) -> None:
     """Load a slot's snapshot into a state."""
     found = snapshot.read(memoryview(buffer))
-    tensors = views.views(buffer, found.tensors)
-    with contextlib.closing(hands.Hands(threads - 1)) as helping:
+    tensors = tensor_views.views(buffer, found.tensors)
+    with contextlib.closing(copy_threads.Hands(threads - 1)) as helping:
         load.Loading(live, found.metadata, tensors, hands=helping).finish()

@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pod_nursery import Forked, become
 
-from rover_kf.launcher import nursery
+from rover_kf.launcher import zygote_client
 
 HERE = pathlib.Path(__file__).parent
 ADDRESS = "WARM_ZYGOTES"
@@ -62,7 +62,7 @@ def address() -> str:
 
 def launch(main: Callable[[Sequence[str]], int], command: Sequence[str]) -> int:
     """Be a launcher; its zygote is forked elsewhere."""
-    nursery.subprocess = types.SimpleNamespace(Popen=_fork)  # type: ignore[assignment]
+    zygote_client.subprocess = types.SimpleNamespace(Popen=_fork)  # type: ignore[assignment]
     return main(command)
 
 

@@ -23,12 +23,12 @@ from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
 from rover_kf.cluster import sidecar_request
-from rover_kf.cluster.local import admission
-from rover_kf.cluster.local.machine import OneMachine
+from rover_kf.cluster.local import local_admission
+from rover_kf.cluster.local.local_cluster import settle
+from rover_kf.cluster.local.node_stubs import OneMachine
 from rover_kf.cluster.local.operator import Operator
-from rover_kf.cluster.local.recovery import settle
+from rover_kf.cluster.local.replica_status import merge, new_record, observe
 from rover_kf.cluster.local.settings import Timing, base_environment, memory_folder, write_shims
-from rover_kf.cluster.local.status import merge, new_record, observe
 from rover_kf.cluster.local.store import Record, Store, writing
 
 _PROTECTED = ("name", "namespace", "uid", "creationTimestamp", "resourceVersion")
@@ -91,7 +91,7 @@ class LocalCluster(OneMachine):
             ClusterUnavailable: the state folder cannot be written.
         """
         place = (folder or pathlib.Path()).absolute()
-        admission.check(manifest, place)
+        local_admission.check(manifest, place)
         key, record = new_record(manifest, place, time.time())
         operator = self._running_operator()
         record, owner = self.store.create(key, record)
@@ -139,7 +139,7 @@ class LocalCluster(OneMachine):
             manifest = merge(before, body)
             kept = {n: before["metadata"][n] for n in _PROTECTED if n in before["metadata"]}
             manifest["metadata"] = {**manifest["metadata"], **kept}
-            admission.check(manifest, pathlib.Path(record.folder))
+            local_admission.check(manifest, pathlib.Path(record.folder))
             return dataclasses.replace(record, manifest=manifest)
 
         record = self.store.update(key, change)

@@ -14,14 +14,14 @@ from typing import Any
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Manifest
-from rover_kf.cluster.local import admission
+from rover_kf.cluster.local import local_admission
 
 _PORT = 23456
 
 
 def replica_counts(manifest: Manifest) -> dict[str, int]:
     """Replicas by type in lower case, with the operator's default of one."""
-    specs = manifest["spec"][admission.SPECS]
+    specs = manifest["spec"][local_admission.SPECS]
     return {kind.lower(): int(spec.get("replicas", 1)) for kind, spec in specs.items()}
 
 
@@ -41,7 +41,7 @@ def operator_environment(manifest: Manifest, replica_type: str, index: int) -> d
         rank = index + (counts["master"] if replica_type == "worker" else 0)
         nodes = sum(counts.values())
         each = int(processes) if processes.isdecimal() else 1
-        address, port = f"{job}-master-0", str(_port(spec[admission.SPECS]["Master"]))
+        address, port = f"{job}-master-0", str(_port(spec[local_admission.SPECS]["Master"]))
         found |= {
             "MASTER_ADDR": address,
             "MASTER_PORT": port,
@@ -63,7 +63,7 @@ def _elastic(manifest: Manifest, workers: int) -> dict[str, str]:
     policy = spec["elasticPolicy"]
     least, most = policy.get("minReplicas", workers), policy.get("maxReplicas", workers)
     host = policy.get("rdzvHost", f"{job}-worker-0")
-    port = policy.get("rdzvPort", _port(spec[admission.SPECS]["Worker"]))
+    port = policy.get("rdzvPort", _port(spec[local_admission.SPECS]["Worker"]))
     found = {
         "PET_NNODES": f"{least}:{most}",
         "PET_RDZV_BACKEND": policy.get("rdzvBackend", "c10d"),
@@ -110,7 +110,7 @@ def pod_fields(
 def pod_labels(manifest: Manifest, replica_type: str, index: int) -> dict[str, str]:
     """Labels that the operator puts on a pod."""
     kind = "Master" if replica_type == "master" else "Worker"
-    template = manifest["spec"][admission.SPECS][kind]["template"]
+    template = manifest["spec"][local_admission.SPECS][kind]["template"]
     labels = dict((template.get("metadata") or {}).get("labels") or {})
     labels |= {
         names.JOB_NAME_LABEL: manifest["metadata"]["name"],

@@ -19,13 +19,13 @@ from typing import IO
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey
-from rover_kf.cluster.local import admission, environment, verdict
+from rover_kf.cluster.local import environment, job_conditions, local_admission
+from rover_kf.cluster.local.job_runtime import Run
 from rover_kf.cluster.local.network import Lease
-from rover_kf.cluster.local.plan import Site, plan_pod, restart_policy
 from rover_kf.cluster.local.pod import LocalPod
-from rover_kf.cluster.local.run import Run
+from rover_kf.cluster.local.pod_spec import Site, plan_pod, restart_policy
+from rover_kf.cluster.local.replica_status import with_condition, with_counts
 from rover_kf.cluster.local.settings import Timing
-from rover_kf.cluster.local.status import with_condition, with_counts
 from rover_kf.cluster.local.store import Record, Store
 
 SOURCE = "pytorchjob-controller"
@@ -141,7 +141,9 @@ class Operator:
         elif suspended:
             run.delete_pods()
             run.started_at = time.time()
-            self._conclude(run, verdict.Verdict("Suspended", "PyTorchJobSuspended", "suspended"))
+            self._conclude(
+                run, job_conditions.Verdict("Suspended", "PyTorchJobSuspended", "suspended")
+            )
         else:
             self._fit_pods(run, record)
             concluded = self._judge(run, record)
@@ -152,7 +154,7 @@ class Operator:
 
     def _fit_pods(self, run: Run, record: Record) -> None:
         """Make missing pods, delete surplus ones and those whose failure asks for another."""
-        for kind, replica in record.manifest["spec"][admission.SPECS].items():
+        for kind, replica in record.manifest["spec"][local_admission.SPECS].items():
             replica_type, wanted = kind.lower(), int(replica.get("replicas", 1))
             for (owner, index), pod in list(run.pods.items()):
                 if owner != replica_type or pod.view().deleting:
@@ -187,9 +189,9 @@ class Operator:
         pod.start()
         self._tell(run, "SuccessfulCreatePod", f"Created pod: {plan.name}")
 
-    def _judge(self, run: Run, record: Record) -> verdict.Verdict:
+    def _judge(self, run: Run, record: Record) -> job_conditions.Verdict:
         seen = [
-            verdict.Seen(
+            job_conditions.Seen(
                 replica_type=pod.plan.replica_type,
                 phase=pod.phase,
                 deleting=pod.view().deleting,
@@ -198,9 +200,9 @@ class Operator:
             )
             for pod in run.pods.values()
         ]
-        return verdict.conclude(record.manifest, seen, age=time.time() - run.started_at)
+        return job_conditions.conclude(record.manifest, seen, age=time.time() - run.started_at)
 
-    def _conclude(self, run: Run, concluded: verdict.Verdict) -> None:
+    def _conclude(self, run: Run, concluded: job_conditions.Verdict) -> None:
         views = [pod.view() for pod in run.pods.values()]
 
         def change(record: Record) -> Record:
@@ -221,7 +223,7 @@ class Operator:
 
     def _fail(self, run: Run, message: str) -> None:
         if run.key in self._store.jobs():
-            failed = verdict.Verdict("Failed", "PyTorchJobFailed", message)
+            failed = job_conditions.Verdict("Failed", "PyTorchJobFailed", message)
             self._store.update(run.key, lambda record: with_condition(record, failed))
         run.delete_pods()
 
@@ -263,7 +265,7 @@ class Operator:
 def ended_with_process(record: Record) -> Record:
     """A job whose process has ended: failed, unless it had finished before."""
     message = "the process that ran it ended; durable checkpoints are kept: delete it and run again"
-    return with_condition(record, verdict.Verdict("Failed", "PyTorchJobFailed", message))
+    return with_condition(record, job_conditions.Verdict("Failed", "PyTorchJobFailed", message))
 
 
 def _conditions(record: Record) -> list[tuple[str, str]]:
@@ -274,5 +276,5 @@ def _conditions(record: Record) -> list[tuple[str, str]]:
 def _replaceable(pod: LocalPod, policy: str) -> bool:
     if policy == "ExitCode":
         code = pod.exit_code(names.PYTORCH_CONTAINER)
-        return code is not None and code >= verdict.RETRYABLE
+        return code is not None and code >= job_conditions.RETRYABLE
     return policy != "Never"

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from rover_kf.api.jobs import Container as ContainerView
 from rover_kf.api.jobs import Pod as PodView
 from rover_kf.cluster.local.container import Container
-from rover_kf.cluster.local.plan import PodPlan
+from rover_kf.cluster.local.pod_spec import PodPlan
 from rover_kf.cluster.local.settings import Timing
 
 SIDECAR_GRACE = 2.0

@@ -12,7 +12,7 @@ import sys
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import testing
 
-from rover_kf.trainer.scheduled import ScheduledRecords
+from rover_kf.trainer.tensorflow.scheduled_records import ScheduledRecords
 
 pause, *rest = sys.argv[1:]
 SLEEP = testing.sleep(round(1e6 * float(pause)))

@@ -16,18 +16,18 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 
-from controller.access import Caller as Reader
-from controller.access import ClusterAccess
-from controller.tls import CertificateSecret
+from controller.authorization import Caller as Reader
+from controller.authorization import ClusterAccess
+from controller.webhook_certificate import CertificateSecret
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, JobKey
 from rover_kf.client import RoverClient
 from rover_kf.client.settings import ClientSettings
-from rover_kf.cluster import kubernetes_mirror
-from rover_kf.cluster.kubernetes import KubernetesCluster
-from rover_kf.cluster.kubernetes_mirrored import MirroredCluster
-from rover_kf.steps import step
+from rover_kf.cluster.kubernetes import informer
+from rover_kf.cluster.kubernetes.cached_cluster import MirroredCluster
+from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
+from rover_kf.pipeline_steps import step_context
 from rover_kf.webhook.certificates import issue
 from testcluster.caller import Caller
 from testcluster.commands import Kubectl
@@ -108,7 +108,7 @@ def _read_all(plural: str) -> Deed:
     return lambda caller, scene: _ignore(_mirror(caller, scene, plural)._read_all())
 
 
-def _mirror(caller: Caller, scene: Scene, plural: str) -> kubernetes_mirror.Mirror:
+def _mirror(caller: Caller, scene: Scene, plural: str) -> informer.Mirror:
     cluster = _controllers(caller, scene)
     return cluster._pods._mirror if plural == "pods" else cluster._jobs[KINDS[plural]]
 
@@ -286,7 +286,7 @@ def _look_at_oneself(caller: Caller, scene: Scene) -> Iterable[str]:
     (scene.folder / "namespace").write_text(scene.namespace)
     environment = {"KFP_POD_NAME": scene.pod}
     cluster = _plain(caller)
-    return step.read(cluster, environment=environment, account=scene.folder).notes
+    return step_context.read(cluster, environment=environment, account=scene.folder).notes
 
 
 USERS: dict[Right, Deed] = {

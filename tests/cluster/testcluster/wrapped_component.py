@@ -10,7 +10,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # kfp's own, on import
     from kfp import compiler, dsl
 
-    from components.wrapping import to_pytorchjob
+    from components.elastic_component import to_pytorchjob
 
 
 @dsl.component(base_image="python", install_kfp_package=False)

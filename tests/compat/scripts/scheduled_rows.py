@@ -11,7 +11,8 @@ import sys
 
 import tensorflow as tf
 
-from rover_kf.trainer.tensorflow import ScheduledRecords, TensorFlowCheckpointer
+from rover_kf.trainer.tensorflow import TensorFlowCheckpointer
+from rover_kf.trainer.tensorflow.checkpointer import ScheduledRecords
 
 WORK = 600
 """Of a batch: the side of a square that is multiplied by itself."""

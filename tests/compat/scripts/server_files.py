@@ -18,10 +18,10 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 import tensorflow as tf
 
 from rover_kf import errors
-from rover_kf.trainer import tf_config
-from rover_kf.trainer.chief_files import ChiefFiles
-from rover_kf.trainer.parts import Parts
-from rover_kf.trainer.server_files import ServerFiles
+from rover_kf.trainer.tensorflow import tf_config
+from rover_kf.trainer.tensorflow.chief_files import ChiefFiles
+from rover_kf.trainer.tensorflow.part_folders import Parts
+from rover_kf.trainer.tensorflow.server_files import ServerFiles
 
 ROWS = int(os.environ.get("ROWS", "4096"))
 

@@ -16,8 +16,8 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
 
-from rover_kf.trainer.parts import Parts
 from rover_kf.trainer.tensorflow import TensorFlowCheckpointer
+from rover_kf.trainer.tensorflow.part_folders import Parts
 
 ROWS = 512
 

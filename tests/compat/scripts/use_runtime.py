@@ -31,8 +31,8 @@ def import_all(runtime: pathlib.Path) -> dict[str, str]:
 
 def write(folder: pathlib.Path) -> None:
     """Write a snapshot into a new arena and seal it, as a trainer would."""
-    from rover_kf.checkpoint import snapshot  # noqa: PLC0415 - the path is set by now
-    from rover_kf.checkpoint.allocation import allocate  # noqa: PLC0415
+    from rover_kf.checkpoint.arena.arena_allocation import allocate  # noqa: PLC0415
+    from rover_kf.checkpoint.format import snapshot  # noqa: PLC0415 - the path is set by now
 
     layout = snapshot.plan([snapshot.Entry("weight", "U8", (len(CONTENT),), 1)], {"state": "{}"})
     arena = allocate(folder, 0, layout.length, most_bytes=64 << 20)
@@ -44,8 +44,8 @@ def write(folder: pathlib.Path) -> None:
 
 def read(folder: pathlib.Path) -> tuple[int, bytes]:
     """Step and tensor of the newest snapshot, as a trainer's successor finds it."""
-    from rover_kf.checkpoint import snapshot  # noqa: PLC0415
-    from rover_kf.checkpoint.arena import Arena  # noqa: PLC0415
+    from rover_kf.checkpoint.arena.arena import Arena  # noqa: PLC0415
+    from rover_kf.checkpoint.format import snapshot  # noqa: PLC0415
 
     arena = Arena(folder / "0")
     with arena.pin(arena.sealed()[0]) as pin:

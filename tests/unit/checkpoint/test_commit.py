@@ -7,9 +7,11 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api.checkpoints import Durable, GivenUp
-from rover_kf.checkpoint import commit, manifest, retention
+from rover_kf.checkpoint import commit
 from rover_kf.checkpoint.commit import Ledger
-from rover_kf.checkpoint.manifest import Folder
+from rover_kf.checkpoint.format import manifest
+from rover_kf.checkpoint.format.manifest import Folder
+from rover_kf.checkpoint.storage import retention
 
 BASE = Durable(
     pod="p",

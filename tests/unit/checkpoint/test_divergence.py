@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rover_kf.api import codec
 from rover_kf.api.replica_checks import ReplicaDigest, TensorSum
 from rover_kf.checkpoint import divergence
-from rover_kf.sidecar import mismatch_text, web
+from rover_kf.coordinator import replica_comparison
+from rover_kf.sidecar.http import app
 
 ranks = st.dictionaries(st.integers(0, 40), st.integers(0, 3), min_size=1, max_size=12)
 states = st.dictionaries(st.text(min_size=1, max_size=8), st.integers(0, 1), max_size=12)
@@ -68,7 +69,7 @@ def test_a_listing_is_bounded():
     size = len(codec.dumps(told))
     print(f"{len(sums)} tensors: {len(listings[0])} entries, {size} bytes")
     assert len(listings[0]) == divergence.MOST_LISTED
-    assert size < web.LONGEST_BODY
+    assert size < app.LONGEST_BODY
     (named,) = divergence.differing(listings)
     assert named.startswith("…é")
     assert named.endswith(f".{5000 // 3 * 3} or the 2 after it")
@@ -78,7 +79,7 @@ def test_a_listing_is_bounded():
 def _text(held: dict[int, int], **changes: object) -> str:
     pods = {rank: f"pod-{rank}" for rank in held}
     facts = {"pods": pods, "tensors": ("model.w",), "count": 9, "equal_step": None, **changes}
-    return mismatch_text.of(500, divergence.divide(held), **facts)
+    return replica_comparison.of(500, divergence.divide(held), **facts)
 
 
 def test_the_minority_is_named():

@@ -11,8 +11,8 @@ from local_jobs import FOREVER, job, replica
 
 from rover_kf.cli import main
 from rover_kf.client import RoverClient
-from rover_kf.cluster import kubernetes_connection
-from rover_kf.cluster.kubernetes import KubernetesCluster
+from rover_kf.cluster.kubernetes import config
+from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
 
 ELASTIC = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 3}}
 DURABLE = {"rover-kf.io/checkpoint.path": "/checkpoints"}
@@ -46,7 +46,7 @@ def server(monkeypatch):
     """A stand-in for the API server with a job; the command line's cluster is that one."""
     with serving() as found:
         cluster = KubernetesCluster(found.client())
-        monkeypatch.setattr(kubernetes_connection, "from_environment", lambda **_: cluster)
+        monkeypatch.setattr(config, "from_environment", lambda **_: cluster)
         manifest = make_job(elastic=(1, 3))
         manifest["metadata"]["annotations"] = DURABLE
         found.put(JOB, manifest)

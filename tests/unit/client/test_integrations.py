@@ -11,9 +11,10 @@ import re
 import pytest
 import yaml
 
-from rover_kf.api import names, tls
+from rover_kf.api import names
 from rover_kf.cli import main
-from rover_kf.reconcilers import affinity
+from rover_kf.reconcilers import node_affinity
+from rover_kf.system import tls
 
 ROOT = pathlib.Path(__file__).parents[3]
 FOLDER = ROOT / "manifests" / "integrations"
@@ -169,7 +170,7 @@ def _after_hours(job):
     worker["replicas"] += 1
     _trainer(live)["resources"] = {"limits": {"memory": "7Gi"}, "requests": {"memory": "7Gi"}}
     pod = worker["template"]["spec"]
-    pod.update(affinity.leave_out(pod, {"node-1"}))
+    pod.update(node_affinity.leave_out(pod, {"node-1"}))
     live["spec"].setdefault("runPolicy", {})["suspend"] = True
     return live
 

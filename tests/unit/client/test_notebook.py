@@ -14,12 +14,12 @@ from job_manifests import make_job
 from rover_kf.api.decisions import Cost, Quantity, Recommendation, ScaleDecision
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.records import JobSignature, RunRecord
-from rover_kf.client.explaining import Explained, Explanation
-from rover_kf.client.listings import Course, Events, Jobs, Log
-from rover_kf.client.outcome import SHOWN_BYTES, ReportFile
-from rover_kf.client.pausing import Paused
-from rover_kf.client.progress import progress_of
-from rover_kf.doctor.examination import Diagnosis, judge
+from rover_kf.client.explain import Explained, Explanation
+from rover_kf.client.progress.job_progress import progress_of
+from rover_kf.client.results import SHOWN_BYTES, ReportFile
+from rover_kf.client.suspend import Paused
+from rover_kf.client.views import Course, Events, Jobs, Log
+from rover_kf.doctor.diagnose import Diagnosis, judge
 from rover_kf.injection.inject import inject
 from rover_kf.injection.settings import InjectionSettings
 

@@ -13,10 +13,12 @@ import pytest
 from authority import Authority
 
 from rover_kf import errors
-from rover_kf.api import names, tls
+from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, Pod
-from rover_kf.cluster import kubernetes_objects, sidecar_request
-from rover_kf.cluster.kubernetes_transport import PodNetwork
+from rover_kf.cluster import sidecar_request
+from rover_kf.cluster.kubernetes import conversion
+from rover_kf.cluster.kubernetes.transport import PodNetwork
+from rover_kf.system import tls
 
 KEY = JobKey("team", "digits")
 THERE = Pod("digits-worker-0", "u", "worker", 0, "Running", "127.0.0.1", encrypts=True)
@@ -127,4 +129,4 @@ def test_a_pod_says_by_its_ports_name_whether_it_encrypts(port):
         "spec": {"initContainers": [other, sidecar]},
         "status": {},
     }
-    assert kubernetes_objects.pod_of(item).encrypts is (port == names.TLS_PORT_NAME)
+    assert conversion.pod_of(item).encrypts is (port == names.TLS_PORT_NAME)

@@ -12,11 +12,11 @@ import subprocess
 import pytest
 import yaml
 
-from controller import settings, tls
+from controller import settings, webhook_certificate
 from rover_kf.api import names
 from rover_kf.injection.inject import inject
 from rover_kf.injection.settings import InjectionSettings
-from rover_kf.webhook import server
+from rover_kf.webhook import admission
 
 ROOT = pathlib.Path(__file__).parents[3]
 MANIFESTS = ROOT / "manifests"
@@ -80,7 +80,7 @@ def test_the_webhook_is_harmless(rendered):
         "values": ["kube-system"],
     }
     service = hook["clientConfig"]["service"]
-    assert service["path"] == server.PATH
+    assert service["path"] == admission.PATH
     found = settings.read({"ROVER_NAMESPACE": service["namespace"], "ROVER_SIDECAR_IMAGE": "x"})
     assert f"{service['name']}.{service['namespace']}.svc" in found.webhook_hosts
 
@@ -129,7 +129,7 @@ def test_the_controller_may_do_what_it_does_and_no_more(rendered):
     assert created == {"events", "secrets", "tokenreviews", "subjectaccessreviews"}
     named = {n for rule in rules for n in rule.get("resourceNames", ())}
     assert named == {settings.WEBHOOK}
-    assert tls.CertificateSecret
+    assert webhook_certificate.CertificateSecret
 
 
 def test_the_controller_fits_the_restricted_profile(rendered):

@@ -18,12 +18,12 @@ from aiohttp import web
 from api_stand_in import failure, serving
 from job_manifests import make_job
 
-from controller import servers
-from controller.tls import CertificateSecret
-from rover_kf.cluster.kubernetes_api import Api
+from controller import http_servers
+from controller.webhook_certificate import CertificateSecret
+from rover_kf.cluster.kubernetes.api import Api
 from rover_kf.injection.settings import InjectionSettings
+from rover_kf.webhook.admission import make_app
 from rover_kf.webhook.certificates import issue
-from rover_kf.webhook.server import make_app
 
 CONFIGURATION = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/rover-kf-webhook"
@@ -87,7 +87,7 @@ async def review(port, authority):
 
 def webhook_on(api, port):
     app = make_app(InjectionSettings("image"), dict)
-    return servers.WebhookServer(app, secret_of(api), port)
+    return http_servers.WebhookServer(app, secret_of(api), port)
 
 
 def test_the_webhook_serves_once_it_is_trusted(api, port):
@@ -107,7 +107,7 @@ def test_the_webhook_serves_once_it_is_trusted(api, port):
 
 def test_an_api_server_that_is_away_is_waited_for(api, port, monkeypatch):
     """While it does not answer the webhook is not ready and keeps asking."""
-    monkeypatch.setattr(servers, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(http_servers, "RETRY_SECONDS", 0.01)
     away = lambda *_: failure(503, "Unavailable", "away")  # noqa: E731 - removed again below
     api.hooks.append(away)
 
@@ -124,7 +124,7 @@ def test_an_api_server_that_is_away_is_waited_for(api, port, monkeypatch):
 
 def test_a_renewed_certificate_is_served_without_a_restart(api, port, monkeypatch):
     """A Secret that changed is used for new connections of the same listener."""
-    monkeypatch.setattr(servers, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(http_servers, "CHECK_SECONDS", 0.05)
 
     async def scenario():
         webhook = webhook_on(api, port)
@@ -162,9 +162,9 @@ def test_health_tells_what_it_is_asked(port):
         return found
 
     async def scenario():
-        app = servers.health_app(lambda: state["alive"], lambda: state["ready"])
+        app = http_servers.health_app(lambda: state["alive"], lambda: state["ready"])
         assert isinstance(app, web.Application)
-        async with servers.served(app, port):
+        async with http_servers.served(app, port):
             assert await codes() == [200, 503]
             state.update(alive=False, ready=True)
             assert await codes() == [503, 200]

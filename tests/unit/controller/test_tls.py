@@ -11,9 +11,9 @@ import time
 import pytest
 from api_stand_in import failure, serving
 
-from controller.tls import CertificateSecret
+from controller.webhook_certificate import CertificateSecret
 from rover_kf import errors
-from rover_kf.cluster.kubernetes_api import Api
+from rover_kf.cluster.kubernetes.api import Api
 from rover_kf.webhook.certificates import LIFE, Certificates
 
 SECRET = "/api/v1/namespaces/rover-kf-system/secrets/rover-kf-webhook"

@@ -9,8 +9,8 @@ import pathlib
 import pytest
 import yaml
 
-from rover_kf.doctor import admission, controller
-from rover_kf.doctor.rights import Right
+from rover_kf.doctor import controller_checks, webhook_checks
+from rover_kf.doctor.rbac import Right
 
 MANIFESTS = pathlib.Path(__file__).parents[3] / "manifests"
 
@@ -22,8 +22,8 @@ def _documents(path: str) -> list[dict]:
 @pytest.mark.parametrize(
     ("file", "kind", "needed"),
     [
-        ("base/rbac/rbac.yaml", "ClusterRole", controller.NEEDED),
-        ("overlays/namespaced/rbac.yaml", "Role", controller.NEEDED_ALONE),
+        ("base/rbac/rbac.yaml", "ClusterRole", controller_checks.NEEDED),
+        ("overlays/namespaced/rbac.yaml", "Role", controller_checks.NEEDED_ALONE),
     ],
 )
 def test_the_controllers_rights_are_those_of_its_role(file, kind, needed):
@@ -43,7 +43,9 @@ def test_the_controllers_rights_are_those_of_its_role(file, kind, needed):
 def test_the_webhook_is_the_one_that_is_installed():
     """Names of Service, configuration and webhook are those of the manifests."""
     service, configuration = _documents("base/webhook/webhook.yaml")
-    assert service["metadata"]["name"] == configuration["metadata"]["name"] == admission.WEBHOOK
+    assert (
+        service["metadata"]["name"] == configuration["metadata"]["name"] == webhook_checks.WEBHOOK
+    )
     (hook,) = configuration["webhooks"]
-    assert hook["name"] == admission.HOOK
-    assert hook["clientConfig"]["service"]["namespace"] == admission.NAMESPACE
+    assert hook["name"] == webhook_checks.HOOK
+    assert hook["clientConfig"]["service"]["namespace"] == webhook_checks.NAMESPACE

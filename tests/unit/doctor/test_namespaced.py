@@ -16,11 +16,11 @@ import yaml
 from api_stand_in import StandIn, failure, serving
 
 from rover_kf.api import names
-from rover_kf.cluster.kubernetes_api import Api
-from rover_kf.doctor import controller, examine
-from rover_kf.doctor.answer import Answer
-from rover_kf.doctor.examination import judge
-from rover_kf.doctor.rights import Rights
+from rover_kf.cluster.kubernetes.api import Api
+from rover_kf.doctor import controller_checks, examine
+from rover_kf.doctor.api_query import Answer
+from rover_kf.doctor.diagnose import judge
+from rover_kf.doctor.rbac import Rights
 from rover_kf.injection.settings import InjectionSettings
 
 FOLDER = pathlib.Path(__file__).parents[3] / "manifests" / "overlays" / "namespaced"
@@ -111,7 +111,7 @@ def test_the_overlay_is_found_to_be_in_order(server):
     ours = ("controller", "controller-rights", "webhook", "controller-account")
     assert [found[check].verdict for check in ours] == ["good"] * 4
     assert f"for the jobs of {TEAM} alone" in found["controller"].what
-    assert f"the {len(controller.NEEDED_ALONE)} rights" in found["controller-rights"].what
+    assert f"the {len(controller_checks.NEEDED_ALONE)} rights" in found["controller-rights"].what
     assert found["nodes"].verdict == "unknown"
 
 
@@ -141,7 +141,7 @@ def _beside(**changed):
     return dataclasses.replace(facts, admission=dataclasses.replace(facts.admission, **changed))
 
 
-LACKING = Rights(f"system:serviceaccount:{ACCOUNT}", (controller.NEEDED_ALONE[3],))
+LACKING = Rights(f"system:serviceaccount:{ACCOUNT}", (controller_checks.NEEDED_ALONE[3],))
 STOPPED = {"spec": {"replicas": 0, "template": {"spec": {"containers": [{"image": "c:1"}]}}}}
 
 CASES = [

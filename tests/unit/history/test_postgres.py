@@ -19,7 +19,7 @@ from tests_support import eventually
 from rover_kf import errors
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Throughput
-from rover_kf.history import tables
+from rover_kf.history import sql_schema
 from rover_kf.history.store import SqlHistory
 
 OTHERS = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
@@ -90,9 +90,9 @@ def test_a_former_layout_is_brought_up_in_postgresql(empty):
     with SqlHistory(empty) as history:
         assert history.get("old") == old
     with engine.begin() as connection:
-        assert connection.execute(sa.select(tables.RUNS.c.accelerators)).scalar() == 4
-        versions = connection.execute(sa.select(tables.SCHEMA.c.version)).scalars().all()
-        assert sorted(versions) == list(range(1, tables.VERSION + 1))
+        assert connection.execute(sa.select(sql_schema.RUNS.c.accelerators)).scalar() == 4
+        versions = connection.execute(sa.select(sql_schema.SCHEMA.c.version)).scalars().all()
+        assert sorted(versions) == list(range(1, sql_schema.VERSION + 1))
     engine.dispose()
 
 

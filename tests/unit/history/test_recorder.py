@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from rover_kf.api.data import Span
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.hangs import Hang
+from rover_kf.api.faults.hang_reports import Hang
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.leases import DataStatus, PoisonShard
 from rover_kf.api.records import JobSignature

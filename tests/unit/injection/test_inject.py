@@ -19,9 +19,9 @@ from job_manifests import (
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.checkpoint.retention import Best, Spare
-from rover_kf.injection.differences import diff
+from rover_kf.checkpoint.storage.retention import Best, Spare
 from rover_kf.injection.inject import inject, is_injected, remove
+from rover_kf.injection.patch_diff import diff
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.sidecar import settings as sidecar_settings
 

@@ -8,8 +8,8 @@ import dataclasses
 
 import pytest
 
-from rover_kf.api.cpu import CpuCount
-from rover_kf.launcher import cpu_counts
+from rover_kf.api.faults.cpu_raises import CpuCount
+from rover_kf.launcher import round_runner
 from rover_kf.metrics.cpu_series import MOST, MOST_PODS, CpuOfPods, CpuSeries
 
 FIRST = CpuCount(at=100.0, used=50.0, throttled=7, period=0.1, limit=0.5)
@@ -84,7 +84,7 @@ def test_so_many_counts_are_kept_of_any_window():
 
 def test_both_versions_of_control_groups_are_read(tmp_path):
     """Used seconds of cores, periods that ended early, and the limit; none without a limit."""
-    assert cpu_counts.read(tmp_path) is None
+    assert round_runner.read(tmp_path) is None
     cpu, used = tmp_path / "cpu", tmp_path / "cpuacct"
     cpu.mkdir()
     used.mkdir()
@@ -92,16 +92,16 @@ def test_both_versions_of_control_groups_are_read(tmp_path):
     (cpu / "cpu.cfs_period_us").write_text("100000\n")
     (cpu / "cpu.stat").write_text("nr_periods 40\nnr_throttled 30\nthrottled_time 123\n")
     (used / "cpuacct.usage").write_text("2500000000\n")
-    first = cpu_counts.read(tmp_path)
+    first = round_runner.read(tmp_path)
     assert (first.limit, first.throttled) == (0.2, 30)
     assert (first.used, first.period) == (pytest.approx(2.5), pytest.approx(0.1))
     (cpu / "cpu.cfs_quota_us").write_text("-1\n")
-    assert cpu_counts.read(tmp_path) is None
+    assert round_runner.read(tmp_path) is None
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     stat = "usage_usec 700000\nuser_usec 1\nnr_periods 9\nnr_throttled 4\nthrottled_usec 5\n"
     (tmp_path / "cpu.stat").write_text(stat)
-    second = cpu_counts.read(tmp_path)
+    second = round_runner.read(tmp_path)
     assert (second.limit, second.throttled) == (1.5, 4)
     assert second.used == pytest.approx(0.7)
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert cpu_counts.read(tmp_path) is None
+    assert round_runner.read(tmp_path) is None

@@ -20,8 +20,8 @@ import pytest
 
 import rover_kf
 from rover_kf.api import names
-from rover_kf.cli.entry import cli
-from rover_kf.injection.policy import RoverPolicy
+from rover_kf.cli.main import cli
+from rover_kf.injection.policy.rover_policy import RoverPolicy
 
 ROOT = pathlib.Path(__file__).parents[3]
 DOCS = ROOT / "docs"

@@ -63,7 +63,7 @@ def test_the_runtime_imports_with_nothing_installed():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import rover_kf, rover_kf.api.codec, rover_kf.api.membership, rover_kf.api.names\n"
-        "import rover_kf.launcher.__main__, rover_kf.checkpoint.arena\n"
+        "import rover_kf.launcher.__main__, rover_kf.checkpoint.arena.arena\n"
         "files = [getattr(m, '__file__', None) or '' for m in sys.modules.values()]\n"
         "print(sorted(f for f in files if 'site-packages' in f))"
     )

@@ -12,7 +12,7 @@ from rover_kf import errors
 from rover_kf.api.records import RunRecord
 from rover_kf.api.samples import Throughput
 from rover_kf.history.store import SqlHistory
-from rover_kf.recommender import facts as reading
+from rover_kf.recommender import job_signature as reading
 from rover_kf.recommender.constraints import Constraints
 from rover_kf.recommender.profile import Profile
 from rover_kf.recommender.recommend import combine, recommend

@@ -12,6 +12,8 @@ import copy
 
 from rover_kf import errors
 from rover_kf.api import codec, names
+from rover_kf.api.cluster_capacity import Objects
+from rover_kf.api.coordinator_address import PodAddresses
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.samples import Goodput, Throughput
 from rover_kf.api.status import (
@@ -21,8 +23,6 @@ from rover_kf.api.status import (
     LostRequest,
     ScaleRequest,
 )
-from rover_kf.api.surroundings import Objects
-from rover_kf.api.whereabouts import PodAddresses
 
 KEY = JobKey("team", "digits")
 

@@ -11,9 +11,9 @@ from memory_cluster import KEY, MemoryCluster, manifest
 
 from rover_kf import errors
 from rover_kf.api import codec, names
-from rover_kf.api.cpu import CpuUse
+from rover_kf.api.faults.cpu_raises import CpuUse
+from rover_kf.api.faults.memory_raises import MemoryKill
 from rover_kf.api.jobs import Container, Event, JobKey, ObservedJob, Pod
-from rover_kf.api.memory import MemoryKill
 from rover_kf.api.status import Acknowledged
 
 OURS = JobKey(KEY.namespace, KEY.name, "TFJob")

@@ -13,12 +13,12 @@ from memory_cluster import Killed
 from tensorflow_cluster import OURS, TensorFlowCluster
 
 from rover_kf.api import names
-from rover_kf.api.cpu import CpuUse
-from rover_kf.cli.steering import lines
-from rover_kf.client.explaining import explain
+from rover_kf.api.faults.cpu_raises import CpuUse
+from rover_kf.cli.pause_resume import lines
+from rover_kf.client.explain import explain
 from rover_kf.injection import quantities
-from rover_kf.reconcilers import status
-from rover_kf.reconcilers.job import Reconcilers
+from rover_kf.reconcilers import status_annotation
+from rover_kf.reconcilers.reconciler import Reconcilers
 
 PS = "digits-ps-0"
 RAISED, KEPT, SHORT = names.EVENT_CPU_RAISED, names.EVENT_CPU_NOT_RAISED, names.EVENT_SERVER_SHORT
@@ -265,7 +265,7 @@ def test_without_resize_the_job_goes_through_the_suspend_cycle(clock, history, p
         (why,) = cluster.told(names.EVENT_SUSPENDED)
         assert "digits-ps-0 cannot be resized" in why
         assert len(cluster.told(names.EVENT_RESUMED)) == 1
-    memory = status.read(cluster.get_job(OURS))
+    memory = status_annotation.read(cluster.get_job(OURS))
     assert (memory.cycle, memory.suspended) == (0.0, "")
 
 

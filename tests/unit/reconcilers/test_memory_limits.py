@@ -12,14 +12,14 @@ from memory_cluster import KEY, Clock, Killed, MemoryCluster, manifest
 
 from rover_kf import errors
 from rover_kf.api import names
+from rover_kf.api.faults.memory_raises import MemoryGrowth, MemoryKill, MemoryTrend
 from rover_kf.api.jobs import Container, Pod
-from rover_kf.api.memory import MemoryGrowth, MemoryKill, MemoryTrend
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.client.explaining import explain
-from rover_kf.elastic.memory_growth import Bounds, Work, foresee
+from rover_kf.client.explain import explain
+from rover_kf.elastic.resources.memory_limit import Bounds, Work, foresee
 from rover_kf.injection import quantities
 from rover_kf.reconcilers import memory_limits
-from rover_kf.reconcilers.job import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconcilers
 
 MIB = 1 << 20
 MAX = f"{names.PREFIX}memory.max"

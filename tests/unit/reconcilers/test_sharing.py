@@ -9,7 +9,7 @@ from memory_cluster import Killed
 from memory_fleet import MemoryFleet
 
 from rover_kf.api import names
-from rover_kf.reconcilers.job import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconcilers
 
 MODE, LEAST, MOST = "scaling.mode", "scaling.min", "scaling.max"
 

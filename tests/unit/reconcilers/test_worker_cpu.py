@@ -11,13 +11,13 @@ import pytest
 from memory_cluster import KEY, Killed, MemoryCluster, manifest
 
 from rover_kf.api import codec, names
-from rover_kf.api.cpu import CpuUse, PodCpu
+from rover_kf.api.faults.cpu_raises import CpuUse, PodCpu
 from rover_kf.api.jobs import Container, Pod
 from rover_kf.api.status import CoordinatorStatus
-from rover_kf.cli.steering import lines
-from rover_kf.client.explaining import explain
+from rover_kf.cli.pause_resume import lines
+from rover_kf.client.explain import explain
 from rover_kf.injection import quantities
-from rover_kf.reconcilers.job import Reconcilers
+from rover_kf.reconcilers.reconciler import Reconcilers
 
 RAISED, KEPT = names.EVENT_CPU_RAISED, names.EVENT_CPU_NOT_RAISED
 SHORT, SPARE = names.EVENT_WORKER_SHORT, names.EVENT_CPU_SPARE

@@ -11,16 +11,15 @@ import pytest
 
 from rover_kf.api.data import Span
 from rover_kf.api.decisions import Quantity, Recommendation, ScaleDecision
-from rover_kf.api.hangs import Hang, StackGroup
+from rover_kf.api.faults.hang_reports import Hang, StackGroup
 from rover_kf.api.jobs import Event
 from rover_kf.api.leases import DataStatus, PoisonShard, WorkerShare
 from rover_kf.api.records import JobSignature, Look, RunRecord
 from rover_kf.api.samples import Goodput, Throughput
-from rover_kf.report.page import Live, render
-from rover_kf.report.rates import expected
-from rover_kf.report.saving import lags
-from rover_kf.report.story import rounds
-from rover_kf.report.summary import summary
+from rover_kf.report.checkpoint_chart import lags
+from rover_kf.report.event_parsing import rounds
+from rover_kf.report.page import Live, render, summary
+from rover_kf.report.throughput_chart import expected
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 EVIL = '<script>alert("x")</script>&"\''

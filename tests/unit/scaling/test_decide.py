@@ -10,11 +10,11 @@ import pytest
 
 from rover_kf.api import codec
 from rover_kf.api.samples import Throughput
-from rover_kf.scaling.competition import Share
 from rover_kf.scaling.decide import decide
-from rover_kf.scaling.giving_way import give_way
+from rover_kf.scaling.fair_sharing import Share
 from rover_kf.scaling.policy import WatchPolicy
-from rover_kf.scaling.state import Observation, ScalingState
+from rover_kf.scaling.replica_yield import give_way
+from rover_kf.scaling.scaling_state import Observation, ScalingState
 
 POLICY = WatchPolicy(mode="auto", min=1, max=8, window_seconds=10, cooldown_seconds=30)
 

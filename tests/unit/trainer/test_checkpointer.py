@@ -19,14 +19,14 @@ from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
-from rover_kf.checkpoint import snapshot
-from rover_kf.checkpoint.arena import Arena
-from rover_kf.checkpoint.directory_storage import DirectoryStorage
-from rover_kf.trainer import followers
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.checkpoint.format import snapshot
+from rover_kf.checkpoint.storage.directory import DirectoryStorage
+from rover_kf.trainer import durability_listeners
 from rover_kf.trainer import settings as trainer_settings
-from rover_kf.trainer import state as states
 from rover_kf.trainer.checkpointer import Checkpointer
-from rover_kf.trainer.link import Link
+from rover_kf.trainer.sidecar_client import Link
+from rover_kf.trainer.state import flatten as states
 
 pytestmark = pytest.mark.torch
 
@@ -240,7 +240,7 @@ def test_step_saves_when_due_and_reaches_storage(tmp_path):
             assert checkpointer.wait(4, "durable", 30)
             assert not checkpointer.wait(5, "durable", 0.2)
             assert [is_durable() for is_durable in following.questions] == [True, True]
-            followers.tell(6, state, Link(pod.settings.home))
+            durability_listeners.tell(6, state, Link(pod.settings.home))
             assert not following.questions[-1]()
             assert not checkpointer.wait(4, "replica", 0.2)
             with pytest.raises(errors.InputError, match="level"):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 
-from rover_kf.api import hangs
+from rover_kf.api.faults import hang_reports
 from rover_kf.trainer.phase import Phase
 
 
@@ -25,21 +25,21 @@ def test_a_training():
     phase = Phase()
     assert phase.now() == ""
     phase.begin()
-    assert phase.now() == hangs.START
+    assert phase.now() == hang_reports.START
     phase.stepped(state, last=False)
-    assert phase.now() == hangs.TRAINING
+    assert phase.now() == hang_reports.TRAINING
     inner.eval()
-    assert phase.now() == hangs.EVALUATION
+    assert phase.now() == hang_reports.EVALUATION
     with phase.saving(), phase.saving():
-        assert phase.now() == hangs.CHECKPOINT
+        assert phase.now() == hang_reports.CHECKPOINT
     inner.train()
     state["model"].eval()
-    assert phase.now() == hangs.EVALUATION
+    assert phase.now() == hang_reports.EVALUATION
     state.clear()
     del inner
-    assert phase.now() == hangs.TRAINING, "nothing is kept alive for it"
+    assert phase.now() == hang_reports.TRAINING, "nothing is kept alive for it"
     phase.stepped(state, last=True)
-    assert phase.now() == hangs.ENDED
+    assert phase.now() == hang_reports.ENDED
 
 
 class Quiet:
@@ -57,14 +57,14 @@ def test_a_stream_that_brings_nothing():
     quiet, phase = Quiet(), Phase()
     phase.begin()
     phase.attend({"data": quiet, "seen": 1})
-    assert phase.now() == hangs.WAITING
+    assert phase.now() == hang_reports.WAITING
     quiet.waiting = False
-    assert phase.now() == hangs.START
+    assert phase.now() == hang_reports.START
     phase.stepped({}, last=False)
     quiet.waiting = True
-    assert phase.now() == hangs.WAITING
+    assert phase.now() == hang_reports.WAITING
     phase.end()
-    assert phase.now() == hangs.ENDED
+    assert phase.now() == hang_reports.ENDED
 
 
 def test_a_script_that_only_saves():
@@ -75,4 +75,4 @@ def test_a_script_that_only_saves():
         assert phase.now() == ""
     assert phase.now() == ""
     phase.end()
-    assert phase.now() == hangs.ENDED
+    assert phase.now() == hang_reports.ENDED

@@ -12,7 +12,7 @@ import transformers
 from torch.utils.data import DataLoader
 
 from rover_kf.api import names
-from rover_kf.checkpoint.arena import Arena
+from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.trainer.huggingface import Trainer
 from rover_kf.trainer.lightning import FlashCheckpoint
 

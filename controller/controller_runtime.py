@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that runs in the controller besides kopf: servers, mirrors, reconcilers, resync."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from controller import run_retention
+from controller.authorization import ClusterAccess
+from controller.http_servers import HistoryMetrics, WebhookServer, health_app, served
+from controller.policy_defaults import PolicyDefaults
+from controller.settings import HOOK, WEBHOOK, ControllerSettings
+from controller.webhook_certificate import CertificateSecret
+from rover_kf.cluster.kubernetes import config
+from rover_kf.cluster.kubernetes.api import Api
+from rover_kf.cluster.kubernetes.cached_cluster import MirroredCluster
+from rover_kf.history.store import SqlHistory
+from rover_kf.reconcilers.decision_latency import DecisionTimes
+from rover_kf.reconcilers.queue import KeyQueue
+from rover_kf.reconcilers.reconciler import Reconcilers
+from rover_kf.webhook.admission import make_app
+from rover_kf.webhook.history_api import HistoryServer
+
+STOP_SECONDS = 10.0
+WORKERS = 8
+"""Jobs that are looked at side by side: one that does not answer holds up no other."""
+NODE_SECONDS = 2.0
+"""Between a node's silence and a look at the jobs: Kubernetes marks the pods after the node."""
+
+
+class Rover:
+    """The controller as one thing that starts and stops.
+
+    Args:
+        settings: from the environment.
+    """
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self._settings = settings
+        self.queue = KeyQueue()
+        """Keys of jobs to look at."""
+        self._stopping = threading.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._workers: tuple[threading.Thread, ...] = ()
+        self._webhook: WebhookServer | None = None
+        self._cluster: MirroredCluster | None = None
+        self._silent: set[str] = set()
+        self._history = SqlHistory(settings.history, shared=settings.history_shared)
+        self._registry = CollectorRegistry()
+        self._registry.register(HistoryMetrics(self._history))
+        self._times = DecisionTimes(self._registry)
+
+    async def start(self) -> None:
+        """Start everything; returns at once.
+
+        Raises:
+            ClusterUnavailable: there is no cluster to talk to.
+        """
+        told = self._settings
+        cluster = config.mirrored(
+            self.queue.add, token_file=told.token_file, namespace=told.watch_namespace
+        )
+        self._cluster = cluster
+        cluster.follow(self._stopping)
+        reconcilers = Reconcilers(
+            cluster, self._history, clock=time.time, jobs=cluster.jobs, times=self._times
+        )
+        looks = (reconcilers.reconcile, self._stopping)
+        self._workers = tuple(
+            threading.Thread(target=self.queue.run, args=looks, name=f"reconciler-{number}")
+            for number in range(WORKERS)
+        )
+        for worker in self._workers:
+            worker.start()
+        retained = run_retention.keep(self._history, told.history_days, clock=time.time)
+        works = [self._serve_health(), self._resync(cluster), retained]
+        if not told.watch_namespace:
+            self._webhook = self._make_webhook(cluster.api)
+            works.append(self._webhook.run())
+        self._tasks += [asyncio.create_task(work) for work in works]
+
+    def _make_webhook(self, api: Api) -> WebhookServer:
+        told = self._settings
+        secret = CertificateSecret(
+            api, namespace=told.namespace, name=WEBHOOK, hook=HOOK, hosts=told.webhook_hosts
+        )
+        app = make_app(told.injection, PolicyDefaults(told.policy_defaults).read)
+        HistoryServer(self._history, ClusterAccess(api)).add_to(app)
+        return WebhookServer(app, secret, told.webhook_port)
+
+    async def stop(self) -> None:
+        """End the servers, then the reconcilers after the jobs they have in hand."""
+        self._stopping.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for worker in self._workers:
+            await asyncio.to_thread(worker.join, STOP_SECONDS)
+        self._history.close()
+
+    async def node_seen(self, name: str, *, silent: bool) -> None:
+        """A node's object has changed; jobs are looked at if it fell silent or is heard again."""
+        if silent is (name in self._silent) or self._cluster is None:
+            return
+        self._silent ^= {name}
+        for key in self._cluster.job_keys():
+            self.queue.add(key, NODE_SECONDS)
+
+    def alive(self) -> bool:
+        """Whether the reconcilers' threads, the mirrors and every task still run."""
+        working = bool(self._workers) and all(worker.is_alive() for worker in self._workers)
+        heard = self._cluster is not None and self._cluster.following()
+        return working and heard and not any(task.done() for task in self._tasks)
+
+    def ready(self) -> bool:
+        """Whether the API server can have jobs reviewed, or jobs are heard of without a webhook."""
+        if self._settings.watch_namespace:
+            return self.alive()
+        return self._webhook is not None and self._webhook.ready
+
+    def metrics(self) -> str:
+        """What /metrics of the health port tells."""
+        return generate_latest(self._registry).decode()
+
+    async def _serve_health(self) -> None:
+        app = health_app(self.alive, self.ready, self.metrics)
+        async with served(app, self._settings.health_port):
+            await asyncio.Event().wait()
+
+    async def _resync(self, cluster: MirroredCluster) -> None:
+        """Look now and then at jobs that nothing else is due of: suspended ones, for one."""
+        every = self._settings.resync_seconds
+        while True:
+            await asyncio.sleep(every)
+            keys = cluster.job_keys()
+            for index, key in enumerate(keys):
+                # Spread, so that no other job's look has to wait for all of these.
+                self.queue.add_missing(key, index / len(keys) * every)

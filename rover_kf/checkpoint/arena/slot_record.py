@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a slot holds: one small record a slot, valid whole or not at all.
+
+The writer of a slot (trainer, or sidecar at restore) clears the record, copies, writes the record.
+A record carries its own CRC, so a torn one counts as cleared. A cleared record keeps its sequence
+number: numbers never repeat, so a checksum that was computed for one seal cannot be taken for
+another's. Beside each record the sidecar leaves the CRC-32C that it computed for it, for the
+sidecar that comes after a crash. Standard library only: it enters the user's image.
+
+Memory order: readers and writers hold the slot's flock while they touch its bytes, and taking or
+dropping a lock is a barrier on every machine; the record itself is read and written by system call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import struct
+import zlib
+
+from rover_kf.system import shared_volume
+
+SLOTS = (0, 1)
+
+_MAGIC, _VERSION = b"ROVERSL1", 1
+_SUM_MAGIC = b"ROVERCRC"
+_SEALED, _REPLICATED, _PIECES, _LIGHT = 1, 2, 4, 8
+_RECORD = struct.Struct("<8sHHIQQQIIII")
+_SUM = struct.Struct("<8sIIQ")
+_CRC = struct.Struct("<I")
+_STRIDE, _SUM_OFFSET = 512, 256
+CONTROL_BYTES = _STRIDE * len(SLOTS)
+"""Size of a control file."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seal:
+    """A slot's record."""
+
+    slot: int
+    sequence: int
+    """Greater than that of every earlier record of this arena."""
+    sealed: bool
+    """False: the slot was cleared and holds nothing."""
+    step: int = 0
+    length: int = 0
+    """Bytes of the snapshot."""
+    rank: int = 0
+    world_size: int = 1
+    round: int = 0
+    """In which the state came to be; tells a step from the same step after a rollback."""
+    replicated: bool = True
+    """This slot alone has all that any rank needs."""
+    pieces: bool = False
+    """All ranks' slots together have what a world of any size needs."""
+    ranks: int = 1
+    """Of the pod that start from this slot, as far as all ranks hold the same: its own alone, or
+    all of them; 0: a light slot, beside that of the pod's first rank."""
+
+
+class Control:
+    """The records of one local rank's two slots.
+
+    Args:
+        path: the control file; made by the sidecar.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+
+    def read(self) -> tuple[Seal | None, ...]:
+        """One entry a slot; None where nothing valid stands."""
+        data = self._bytes()
+        return tuple(_decode(slot, data[slot * _STRIDE :]) for slot in SLOTS)
+
+    def write(self, seal: Seal) -> None:
+        """Write a slot's record; the caller holds the slot's exclusive lock.
+
+        Raises:
+            OSError: the control file cannot be written.
+        """
+        flags = (
+            (_SEALED if seal.sealed else 0)
+            | (_REPLICATED if seal.replicated else 0)
+            | (_PIECES if seal.pieces else 0)
+            | (0 if seal.ranks else _LIGHT)
+        )
+        body = _RECORD.pack(
+            _MAGIC, _VERSION, seal.slot, flags, seal.sequence, seal.step, seal.length,
+            seal.rank, seal.world_size, seal.round, seal.ranks,
+        )  # fmt: skip
+        self._put(body + _CRC.pack(zlib.crc32(body)), seal.slot * _STRIDE)
+
+    def read_checksum(self, seal: Seal) -> int | None:
+        """CRC-32C of the sealed bytes, if a sidecar computed it for this very seal."""
+        data = self._bytes()[seal.slot * _STRIDE + _SUM_OFFSET :]
+        body, crc = data[: _SUM.size], data[_SUM.size : _SUM.size + _CRC.size]
+        if len(body) < _SUM.size or crc != _CRC.pack(zlib.crc32(body)):
+            return None
+        magic, slot, checksum, sequence = _SUM.unpack(body)
+        if (magic, slot, sequence) != (_SUM_MAGIC, seal.slot, seal.sequence):
+            return None
+        return int(checksum)
+
+    def write_checksum(self, seal: Seal, checksum: int) -> None:
+        """Leave the checksum of a seal beside its record."""
+        body = _SUM.pack(_SUM_MAGIC, seal.slot, checksum, seal.sequence)
+        self._put(body + _CRC.pack(zlib.crc32(body)), seal.slot * _STRIDE + _SUM_OFFSET)
+
+    def _bytes(self) -> bytes:
+        try:
+            descriptor = shared_volume.open_file(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            return b""
+        try:
+            return os.pread(descriptor, CONTROL_BYTES, 0)
+        finally:
+            os.close(descriptor)
+
+    def _put(self, data: bytes, offset: int) -> None:
+        descriptor = shared_volume.open_file(self._path, os.O_WRONLY)
+        try:
+            os.pwrite(descriptor, data, offset)
+        finally:
+            os.close(descriptor)
+
+
+def _decode(slot: int, data: bytes) -> Seal | None:
+    body, crc = data[: _RECORD.size], data[_RECORD.size : _RECORD.size + _CRC.size]
+    if len(body) < _RECORD.size or crc != _CRC.pack(zlib.crc32(body)):
+        return None
+    magic, version, own, flags, sequence, step, length, rank, world, number, ranks = _RECORD.unpack(
+        body
+    )
+    if (magic, version, own) != (_MAGIC, _VERSION, slot):
+        return None
+    return Seal(
+        slot=slot,
+        sequence=sequence,
+        sealed=bool(flags & _SEALED),
+        step=step,
+        length=length,
+        rank=rank,
+        world_size=world,
+        round=number,
+        replicated=bool(flags & _REPLICATED),
+        pieces=bool(flags & _PIECES),
+        ranks=0 if flags & _LIGHT else ranks or 1,  # which older writers left at 0
+    )

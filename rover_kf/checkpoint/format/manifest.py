@@ -1,0 +1,164 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What makes a folder on storage a checkpoint: the manifest, written last.
+
+The coordinator writes it when the commit is complete; restore trusts nothing without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import codec
+from rover_kf.checkpoint.format import checksum
+
+NAME = "manifest.json"
+FORMAT = 1
+MOST_BYTES = 64 << 20
+"""Of a manifest; one of ten thousand ranks has 2 MiB."""
+
+_FOLDER = re.compile(r"step-([0-9]{12,18})-([0-9]{1,18})")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.safetensors")
+_RANKS = re.compile(r"rank-[0-9]{5,9}(-[0-9a-f]+)?\.safetensors")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RankFile:
+    """One rank's file."""
+
+    rank: int
+    name: str
+    """Below the checkpoint's folder."""
+    length: int
+    """Bytes."""
+    checksum: int
+    """CRC-32C."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Manifest:
+    """A whole checkpoint."""
+
+    step: int
+    generation: int
+    world_size: int
+    replicated: bool
+    """Every rank held the same shared tensors; the files have a part of them each."""
+    files: tuple[RankFile, ...]
+    """Of every rank, in order."""
+    saved_at: float = 0.0
+    format: int = FORMAT
+    pieces: bool = False
+    """Some tensors were held in pieces."""
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    """What the script measured of the state."""
+
+    def fits(self, world_size: int) -> bool:
+        """Whether a world of that size can restore it."""
+        return self.replicated or self.pieces or self.world_size == world_size
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Folder:
+    """A folder of the storage that is named like a checkpoint; it may hold a whole one or not.
+
+    In order of generation, then step: a newer round starts from the newest good step that there
+    was, so what an older one left above it was damaged, whatever its step.
+    """
+
+    generation: int
+    step: int
+    location: str = dataclasses.field(compare=False)
+    """A path or a URL, as a person would name it."""
+
+    @property
+    def name(self) -> str:
+        """Its name below the job's place."""
+        return folder_name(self.step, self.generation)
+
+    @property
+    def manifest_location(self) -> str:
+        """Where its manifest stands, if it has one."""
+        return f"{self.location}/{NAME}"
+
+
+def folder_name(step: int, generation: int) -> str:
+    """The folder of a step saved by a generation."""
+    return f"step-{step:012d}-{generation}"
+
+
+def file_name(rank: int, mark: str = "") -> str:
+    """The file of a rank.
+
+    Args:
+        rank: whose state it is.
+        mark: what tells it from a file of that rank that is there already; none: it is the first.
+    """
+    return f"rank-{rank:05d}{mark and '-'}{mark}.safetensors"
+
+
+def is_ranks(name: str) -> bool:
+    """Whether ``file_name`` gives it."""
+    return _RANKS.fullmatch(name) is not None
+
+
+def parse_folder(location: str) -> Folder | None:
+    """Read the name at the end of a path or URL; None if it is not ours."""
+    name = location.rsplit("/", 1)[-1]
+    match = _FOLDER.fullmatch(name)
+    found = Folder(int(match[2]), int(match[1]), location) if match else None
+    # Written in another way it would lead to another folder.
+    return found if found is not None and found.name == name else None
+
+
+def is_plain(name: str) -> bool:
+    """Whether it can be a rank's file: a name in the checkpoint's folder, not the manifest's."""
+    return _FILE.fullmatch(name) is not None
+
+
+def to_bytes(manifest: Manifest) -> bytes:
+    """JSON with a checksum of its own.
+
+    Raises:
+        MessageError: a file's name leads elsewhere; it came from a rank's report.
+    """
+    for file in manifest.files:
+        if not is_plain(file.name):
+            raise errors.MessageError(f"{file.name!r} is not the name of a rank's file")
+    body = _canonical(codec.encode(manifest))
+    whole = {"manifest": json.loads(body), "crc32c": checksum.extend(0, body)}
+    return json.dumps(whole, indent=1).encode()
+
+
+def from_bytes(data: bytes, folder: Folder) -> Manifest:
+    """Read a manifest and check it against its own checksum and its folder's name.
+
+    Raises:
+        TornSnapshot: it is damaged, or belongs to another folder.
+    """
+    try:
+        parsed = json.loads(data)
+        body, stated = _canonical(parsed["manifest"]), parsed["crc32c"]
+        manifest = codec.decode(Manifest, parsed["manifest"])
+    except (ValueError, KeyError, TypeError, RecursionError, errors.MessageError) as cause:
+        raise errors.TornSnapshot(f"{folder.manifest_location} cannot be read: {cause}") from cause
+    if stated != checksum.extend(0, body):
+        raise errors.TornSnapshot(f"{folder.manifest_location} differs from its own checksum")
+    if manifest.format != FORMAT:
+        raise errors.TornSnapshot(
+            f"{folder.manifest_location} has format {manifest.format}; this version reads {FORMAT}"
+        )
+    if (manifest.step, manifest.generation) != (folder.step, folder.generation):
+        raise errors.TornSnapshot(f"{folder.manifest_location} speaks of another checkpoint")
+    strange = [file.name for file in manifest.files if not is_plain(file.name)]
+    if strange:
+        raise errors.TornSnapshot(f"{folder.manifest_location} names a file {strange[0]!r}")
+    return manifest
+
+
+def _canonical(data: Any) -> bytes:
+    return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()

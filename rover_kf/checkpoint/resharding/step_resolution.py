@@ -1,0 +1,158 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which step all ranks restore, and each from where; pure. The coordinator asks it once a round.
+
+A state is told by its step and by the round that made it: after a rollback the same step comes
+again, and ranks must not mix the two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from rover_kf import errors
+from rover_kf.api.checkpoints import Holding, ResolveReply, ResolveRequest
+from rover_kf.checkpoint import rank_ranges
+
+Key = tuple[int, int]
+"""Step, round."""
+
+_MOST_OTHERS = 2
+"""Holders that a rank may turn to where the first one does not give; of a large world there are
+thousands."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stored:
+    """The newest good checkpoint on storage."""
+
+    step: int
+    path: str
+    fits: bool
+    """Whether the asking world can restore it."""
+    world_size: int
+
+
+def resolve(
+    requests: Sequence[ResolveRequest], stored: Stored | None, absent: Sequence[Holding] = ()
+) -> Mapping[int, ResolveReply]:
+    """Choose the common step.
+
+    Memory goes before storage unless storage is newer. A replicated state needs one holder, any
+    other a holder for every rank of the world that saved it.
+
+    Args:
+        requests: one of each rank of the round.
+        stored: None if the storage holds nothing good.
+        absent: slots of pods that take no part any more but still serve them.
+
+    Returns:
+        A reply for each rank.
+
+    Raises:
+        WrongWorldSize: there is state, but of another world size than this one can restore.
+        CheckpointError: ranks' parts of the only state are lost.
+    """
+    world_size = len(requests)
+    holdings = _held(requests, absent)
+    chosen = _newest(holdings, world_size)
+    if stored is not None and (not chosen or stored.step > chosen[0].step):
+        if not stored.fits:
+            raise _wrong_world(stored.world_size, world_size)
+        reply = ResolveReply(stored.step, "storage", path=stored.path)
+        return {request.rank: reply for request in requests}
+    if not chosen:
+        if holdings:
+            raise _incomplete(holdings, world_size)
+        return {request.rank: ResolveReply(None, "none") for request in requests}
+    replies = {request.rank: _source(request, chosen) for request in requests}
+    rebuilding = any(holding.replica for reply in replies.values() for holding in reply.holdings)
+    return {
+        rank: dataclasses.replace(reply, rebuilding=rebuilding) for rank, reply in replies.items()
+    }
+
+
+def newest_in_memory(requests: Sequence[ResolveRequest], absent: Sequence[Holding] = ()) -> int:
+    """The newest step that memory alone can restore; 0: none.
+
+    Args:
+        requests: one of each rank of the round.
+        absent: as for ``resolve``.
+    """
+    chosen = _newest(_held(requests, absent), len(requests))
+    return chosen[0].step if chosen else 0
+
+
+def _held(requests: Sequence[ResolveRequest], absent: Sequence[Holding]) -> Sequence[Holding]:
+    return [*(holding for request in requests for holding in request.holdings), *absent]
+
+
+def _newest(holdings: Sequence[Holding], world_size: int) -> Sequence[Holding]:
+    """All holdings of the newest state that is whole; none if none is.
+
+    While a world of another size is being restored both worlds' parts of one step are around: they
+    count apart, and are whole apart.
+    """
+    states: dict[tuple[Key, int], list[Holding]] = {}
+    for holding in holdings:
+        saved = 0 if holding.replicated else holding.world_size
+        if not holding.ranks:
+            continue  # a light slot adds to another one
+        if holding.replicated or holding.pieces or saved == world_size:
+            states.setdefault(((holding.step, holding.round), saved), []).append(holding)
+    whole = [
+        (key, saved == world_size, saved == 0, found)
+        for (key, saved), found in states.items()
+        if len({holding.rank for holding in found}) >= saved
+    ]
+    # What one pod has all of needs no other one.
+    return max(whole, key=lambda state: state[:3])[3] if whole else ()
+
+
+def _source(request: ResolveRequest, chosen: Sequence[Holding]) -> ResolveReply:
+    if chosen[0].pieces and chosen[0].world_size != request.world_size:
+        return _all(request, chosen)
+    for holding in request.holdings:
+        if holding in chosen and (holding.replicated or holding.rank == request.rank):
+            return ResolveReply(holding.step, "memory", (holding,))
+    holders = [h for h in chosen if h.replicated or h.rank == request.rank]
+    # Spread the load of many newcomers over those who hold it.
+    holders.sort(key=lambda h: h.rank)
+    at = request.rank % len(holders)
+    holding, *others = (*holders[at:], *holders[:at])
+    return ResolveReply(holding.step, "peer", (holding,), others=tuple(others[:_MOST_OTHERS]))
+
+
+def _all(request: ResolveRequest, chosen: Sequence[Holding]) -> ResolveReply:
+    """One holding of every rank of the world that saved it, the pod's own where it has one.
+
+    No copy where the rank's own slot is there: slots that grow may need the copies' room.
+    """
+    own = set(request.holdings)
+    by_rank = {h.rank: h for h in sorted(chosen, key=lambda h: (not h.replica, h in own))}
+    first = request.rank % chosen[0].world_size
+    ordered = (by_rank[first], *(h for rank, h in sorted(by_rank.items()) if rank != first))
+    source = "memory" if own.issuperset(ordered) else "peer"
+    return ResolveReply(chosen[0].step, source, ordered)
+
+
+def _incomplete(holdings: Sequence[Holding], world_size: int) -> errors.CheckpointError:
+    newest = max(holdings, key=lambda holding: (holding.step, holding.round))
+    if not newest.pieces and newest.world_size != world_size:
+        return _wrong_world(newest.world_size, world_size)
+    key = (newest.step, newest.round, newest.world_size)
+    held = {h.rank for h in holdings if (h.step, h.round, h.world_size) == key}
+    lacking = sorted(set(range(newest.world_size)) - held)
+    return errors.CheckpointError(
+        f"step {newest.step} lacks ranks {rank_ranges.shown(lacking)} of {newest.world_size}: they "
+        "were lost with their pods and those that kept replicas, and no checkpoint is on storage. "
+        "Start the job anew, with checkpoint.path set so that it can go back to storage"
+    )
+
+
+def _wrong_world(saved: int, now: int) -> errors.WrongWorldSize:
+    return errors.WrongWorldSize(
+        f"the state was saved by a world of {saved}, each rank its own, and this one has {now}; "
+        f"start it with {saved} ranks, or save DTensors or what every rank holds alike"
+    )

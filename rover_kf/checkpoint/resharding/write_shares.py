@@ -1,0 +1,148 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank writes to storage of its slot, so that all ranks together write all of it; pure.
+
+Its own tensors, its pieces, and its share of the shared tensors: these are laid end to end and cut
+into as many equal parts as there are ranks, at the nearest row, small tensors whole. Every rank
+computes the same cuts, since shared tensors have the same names, types and shapes everywhere. So
+all is written once, but for an optimizer's counters beside pieces, which are next to nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+
+from rover_kf.checkpoint.format import snapshot
+from rover_kf.checkpoint.format.snapshot import Entry, Placed, Snapshot
+from rover_kf.checkpoint.format.tensor_layout import KEY, Kinds, Piece, kinds_of
+
+SMALL_BYTES = 64 << 10
+"""A tensor up to this size is not cut."""
+MOST_SHARED = 32
+"""Of a rank's file what other ranks store, too, is at most one part in so many."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """A rank's file: its first bytes, then ranges of the slot, end to end."""
+
+    header: bytes
+    """Empty where the file is the slot, whose header comes with the ranges."""
+    ranges: tuple[tuple[int, int], ...]
+    """Begin and end in the slot; adjoining ones are joined."""
+    length: int
+    """Bytes of the file."""
+    common: int
+    """CRC-32 of what the shared tensors are; the ranks must agree on it."""
+    ranks: int
+    """Whose shares it has: the rank's and so many less one after it; 0: none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Part:
+    """Some rows of a tensor of the slot, or all of it."""
+
+    place: Placed
+    piece: Piece | None = None
+
+
+def share(whole: Snapshot, rank: int, world_size: int) -> Share:
+    """The part of a snapshot that a rank writes.
+
+    Args:
+        whole: the slot's.
+        rank: whose file it is.
+        world_size: how many ranks write.
+    """
+    kinds = kinds_of(whole)
+    places = sorted(whole.tensors.values(), key=_order)
+    apart = kinds.own | kinds.pieces.keys()
+    shared = [place for place in places if place.entry.name not in apart]
+    common = common_of(place.entry for place in shared) if kinds.ranks else kinds.common
+    if _is_file(whole, kinds, shared):
+        return Share(b"", ((0, whole.length),), whole.length, common, kinds.ranks)
+    chosen = list(_cut(shared, (rank, rank + kinds.ranks), world_size))
+    for place in places:
+        piece = kinds.pieces.get(place.entry.name)
+        if place.entry.name in kinds.own or (piece is not None and piece.copy == 0):
+            chosen.append(_Part(place, piece))
+    pieces = {part.place.entry.name: part.piece for part in chosen if part.piece is not None}
+    metadata = {**whole.metadata, KEY: Kinds(kinds.own, pieces).to_text()}
+    metadata.pop(snapshot.TYPES_KEY, None)  # the header's own; written anew
+    layout = snapshot.plan((part.place.entry for part in chosen), metadata)
+    head = snapshot.header(layout, metadata)
+    assert head is not None  # noqa: S101 - a new layout has room for its own header
+    # In the file's order, which need not be the slot's: a cut tensor may stand elsewhere.
+    places_by_name = {part.place.entry.name: part.place for part in chosen}
+    inside = (places_by_name[place.entry.name] for place in layout.placed)
+    ranges = _joined((place.begin, place.end) for place in inside)
+    return Share(head, tuple(ranges), layout.length, common, kinds.ranks)
+
+
+def _is_file(whole: Snapshot, kinds: Kinds, shared: Sequence[Placed]) -> bool:
+    """Whether the slot is the file as it is: pieces (FSDP2), and beside them a few counters.
+
+    So a rank of the same world needs no other rank's file, and nobody has to make a header anew.
+    """
+    first = all(piece.copy == 0 for piece in kinds.pieces.values())
+    few = sum(place.entry.nbytes for place in shared) * MOST_SHARED <= whole.length
+    return kinds.complete and first and few
+
+
+def common_of(shared: Iterable[Entry]) -> int:
+    """CRC-32 of what the shared tensors are.
+
+    Args:
+        shared: in a snapshot's order.
+    """
+    facts = [(entry.name, entry.dtype, entry.shape) for entry in shared]
+    return zlib.crc32(repr(facts).encode())
+
+
+def _order(place: Placed) -> tuple[int, int]:
+    return place.begin, place.end  # an empty tensor stands where the next one begins
+
+
+def _cut(shared: Sequence[Placed], ranks: tuple[int, int], world_size: int) -> Iterator[_Part]:
+    total = sum(place.entry.nbytes for place in shared)
+    first, last = (total * rank // world_size for rank in ranks)
+    if ranks[1] == world_size and ranks[0] < ranks[1]:
+        last += 1  # empty tensors at the very end
+    begin = 0
+    for place in shared:
+        part = _rows(place, first - begin, last - begin)
+        if part is not None:
+            yield part
+        begin += place.entry.nbytes
+
+
+def _rows(place: Placed, first: int, last: int) -> _Part | None:
+    """What lies between two bytes, counted from the tensor's begin."""
+    entry = place.entry
+    rows = entry.shape[0] if entry.shape else 1
+    if entry.nbytes <= SMALL_BYTES or rows == 1:
+        return _Part(place) if first <= 0 < last else None
+    width = entry.nbytes // rows
+    begin, end = (min(max(round(at / width), 0), rows) for at in (first, last))
+    if begin >= end:
+        return None
+    if (begin, end) == (0, rows):
+        return _Part(place)
+    part = entry._replace(shape=(end - begin, *entry.shape[1:]))
+    piece = Piece(entry.shape, (begin, *(0 for _ in entry.shape[1:])))
+    return _Part(Placed(part, place.begin + begin * width, place.begin + end * width), piece)
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    current = (0, 0)
+    for begin, end in ranges:
+        if begin == current[1]:
+            current = (current[0], end)
+            continue
+        if current[0] != current[1]:
+            yield current
+        current = (begin, end)
+    if current[0] != current[1]:
+        yield current

@@ -1,0 +1,178 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A Storage in an object store: S3 and what speaks its language, Google Cloud Storage, Azure.
+
+The same names as in a folder. An object appears whole or not at all, so nothing is written aside;
+the manifest is put only where there is none, so that of two coordinators one has its way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+
+from rover_kf import errors
+from rover_kf.checkpoint.format import checksum, manifest
+from rover_kf.checkpoint.format.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.storage import credentials, storage_protocol, verification
+from rover_kf.checkpoint.storage.bucket import Bucket, Listed, Patience
+from rover_kf.checkpoint.storage.retention import NOTHING, Spare
+
+
+class ObjectStorage:
+    """The checkpoints of one job; methods as in Storage.
+
+    Args:
+        url: ``<checkpoint.path>/<job>``.
+        patience: with the store.
+    """
+
+    def __init__(self, url: str, patience: Patience | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._patience = patience or Patience()
+        self._opened: tuple[Mapping[str, str], Bucket] | None = None
+        """With the mounted credentials that it was opened with."""
+        self._read: dict[Folder, tuple[str, Manifest]] = {}
+        """Manifests that retention has read, each with its object's mark."""
+
+    @property
+    def _bucket(self) -> Bucket:
+        # At the use: a store that cannot be opened is a refusal like any other, and keys change.
+        keys, opened = credentials.read(self.url, os.environ), self._opened
+        if opened is None or opened[0] != keys:
+            credentials.strip(os.environ)
+            opened = self._opened = keys, Bucket(self.url, self._patience, keys)
+        return opened[1]
+
+    def folder(self, step: int, generation: int) -> Folder:
+        """Where that checkpoint is, or would be."""
+        return Folder(generation, step, f"{self.url}/{manifest.folder_name(step, generation)}")
+
+    def write_rank(
+        self, folder: Folder, rank: int, content: Iterable[memoryview], length: int
+    ) -> RankFile:
+        """Write a rank's file, safe when it returns."""
+        verification.check_unfinished(folder, has_manifest=self._bucket.has(_manifest_key(folder)))
+        name, written = self._free_name(folder, rank), 0
+
+        def summed() -> Iterator[memoryview]:
+            nonlocal written
+            for piece in storage_protocol.counted(content, length):
+                written = checksum.extend(written, piece)
+                yield piece
+
+        self._bucket.write_stream(f"{folder.name}/{name}", summed(), length)
+        return RankFile(rank, name, length, written)
+
+    def write_manifest(self, content: Manifest) -> Folder:
+        """Make the folder a checkpoint; safe when it returns."""
+        folder = self.folder(content.step, content.generation)
+        encoded = manifest.to_bytes(content)
+        verification.check_reported(content, folder, self.sizes(folder))
+        if not self._bucket.create(_manifest_key(folder), encoded):
+            self._check_same(folder, content)
+        return folder
+
+    def settle(self, folder: Folder) -> None:
+        """Nothing to do: an object that can be seen is safe."""
+
+    def folders(self) -> tuple[Folder, ...]:
+        """Every folder that is named like a checkpoint, oldest first."""
+        return tuple(sorted(self._tree()))
+
+    def whole(self) -> tuple[Folder, ...]:
+        """Folders that have a manifest, oldest first."""
+        tree = self._tree()
+        return tuple(sorted(folder for folder in tree if manifest.NAME in tree[folder]))
+
+    def sizes(self, folder: Folder) -> Mapping[str, int]:
+        """Bytes of every file of a folder, by its name there."""
+        found = self._bucket.listed(folder.name)
+        return {key.removeprefix(f"{folder.name}/"): item.size for key, item in found.items()}
+
+    def read_manifest(self, folder: Folder) -> Manifest:
+        """Read a manifest; its files are not looked at."""
+        return manifest.from_bytes(self._bucket.read(_manifest_key(folder)), folder)
+
+    def load(self, folder: Folder) -> Manifest:
+        """Read a manifest and check that its files are there in their sizes."""
+        return verification.load(self, folder)
+
+    def verify(self, folder: Folder) -> Manifest:
+        """Read every byte of a checkpoint and compare the checksums."""
+        return verification.verify(self, folder)
+
+    def read_range(
+        self, folder: Folder, file: RankFile, offset: int, length: int
+    ) -> Iterator[memoryview]:
+        """A range of a rank's file; each piece is valid until the next is asked for."""
+        return self._bucket.read_range(f"{folder.name}/{file.name}", offset, length)
+
+    def remove(self, folder: Folder) -> None:
+        """Remove a checkpoint, its manifest first."""
+        self._remove(folder, self.sizes(folder))
+
+    def collect(
+        self, keep: int, *, generation: int, spare: Spare = NOTHING, below: int = 0
+    ) -> tuple[Folder, ...]:
+        """Remove what retention does not keep and what crashes left; returns what was removed."""
+        tree = self._tree()
+        whole = {folder for folder in tree if manifest.NAME in tree[folder]}
+        kept, doomed, _ = verification.sifted(
+            lambda folder: self._loaded(folder, tree[folder]),
+            tree, whole, keep=keep, generation=generation, spare=spare, below=below,
+        )  # fmt: skip
+        self._read = {folder: self._read[folder] for folder in kept}
+        for folder in doomed:
+            self._remove(folder, tree[folder])
+        leftovers = [
+            f"{folder.name}/{name}"
+            for folder, content in kept.items()
+            for name in verification.unnamed(content, tree[folder])
+        ]
+        if leftovers:
+            self._bucket.delete(leftovers)
+        return doomed
+
+    def _free_name(self, folder: Folder, rank: int) -> str:
+        # One by one, and not by a listing: of a thousand ranks each would list the files of all.
+        marks = itertools.chain([""], map(str, itertools.count(2)))
+        names = (manifest.file_name(rank, mark) for mark in marks)
+        return next(name for name in names if not self._bucket.has(f"{folder.name}/{name}"))
+
+    def _remove(self, folder: Folder, content: Iterable[str]) -> None:
+        self._bucket.delete([_manifest_key(folder)])
+        self._bucket.delete(f"{folder.name}/{name}" for name in content)
+
+    def _loaded(self, folder: Folder, content: Mapping[str, Listed]) -> Manifest:
+        """As load, without a request where the manifest is known: all that stay are asked for."""
+        mark = content[manifest.NAME].mark
+        known = self._read.get(folder)
+        found = known[1] if known and known[0] == mark else self.read_manifest(folder)
+        self._read[folder] = mark, found
+        verification.check_sizes(folder, found, {name: item.size for name, item in content.items()})
+        return found
+
+    def _tree(self) -> Mapping[Folder, Mapping[str, Listed]]:
+        """What is in each folder, by its name there."""
+        found: dict[Folder, dict[str, Listed]] = {}
+        for key, item in self._bucket.listed().items():
+            name, _, rest = key.partition("/")
+            folder = manifest.parse_folder(f"{self.url}/{name}")
+            if folder is not None and rest:
+                found.setdefault(folder, {})[rest] = item
+        return found
+
+    def _check_same(self, folder: Folder, content: Manifest) -> None:
+        there = manifest.from_bytes(self._bucket.read(_manifest_key(folder)), folder)
+        if dataclasses.replace(there, saved_at=content.saved_at) != content:
+            raise errors.StorageFailed(
+                f"{folder.manifest_location} was written by another coordinator with other files; "
+                "it stays, this one's step is not committed"
+            )
+
+
+def _manifest_key(folder: Folder) -> str:
+    return f"{folder.name}/{manifest.NAME}"

@@ -1,0 +1,118 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which folders of a storage may go; pure.
+
+Decided anew each time from what is there, so that it survives crashes and restarts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.checkpoint.format.manifest import Folder
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Best:
+    """Keep the best ones by what the script measured."""
+
+    metric: str
+    highest: bool
+    """Whether more is better."""
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Best:
+        """Read ``metric:max:count`` or ``metric:min:count``.
+
+        Raises:
+            InputError: it is something else.
+        """
+        match = re.fullmatch(names.KEEP_BEST_PATTERN, text)
+        if match is None:
+            raise errors.InputError(f"{text!r} is not of the form metric:max:count, or :min:")
+        return cls(match[1], match[2] == "max", int(match[3]))
+
+    def __str__(self) -> str:
+        return f"{self.metric}:{'max' if self.highest else 'min'}:{self.count}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spare:
+    """Which checkpoints stay though newer ones are there."""
+
+    every: int = 0
+    """Those whose step it divides stay for good; 0: none does."""
+    best: Best | None = None
+    """So many of the best stay, of equal ones the newer; what it was not measured of does not
+    count."""
+
+    def of(self, good: Mapping[Folder, Mapping[str, float]]) -> frozenset[Folder]:
+        """Those that stay.
+
+        Args:
+            good: what was measured of each whole checkpoint.
+        """
+        divided = {folder for folder in good if self.every and folder.step % self.every == 0}
+        best = self.best
+        if best is None:
+            return frozenset(divided)
+        sign = 1 if best.highest else -1
+        measured = [folder for folder, metrics in good.items() if best.metric in metrics]
+        measured.sort(key=lambda folder: (sign * good[folder][best.metric], folder))
+        return frozenset(divided.union(measured[-best.count :]))
+
+
+NOTHING = Spare()
+"""Only the newest stay."""
+
+
+def doomed(
+    folders: Iterable[Folder],
+    good: Sequence[Folder],
+    unfinished: Iterable[Folder] = (),
+    *,
+    keep: int,
+    generation: int,
+    spared: Collection[Folder] = (),
+    below: int = 0,
+) -> tuple[Folder, ...]:
+    """Folders to remove.
+
+    Args:
+        folders: all of the job's.
+        good: of these, the whole checkpoints.
+        unfinished: of these, those without a manifest.
+        keep: how many of the newest good ones stay; the newest one always does.
+        generation: of the running round.
+        spared: good ones that stay besides.
+        below: a step of this generation; nobody writes an older one any more.
+
+    Returns:
+        Unfinished ones of this generation below that step; good ones beyond ``keep`` that are not
+        spared; and of the others (unfinished or damaged) those that nobody can be writing any more:
+        of an older generation, or of an older step than the newest good one of this generation.
+        With nothing good at all, the first alone: a damaged checkpoint may be all that a person has
+        left.
+    """
+    given_up = {f for f in unfinished if f.generation == generation and f.step < below}
+    if not good:
+        return tuple(sorted(given_up))
+    kept = sorted(good)[-max(keep, 1) :]
+    newest = kept[-1]
+    return tuple(
+        folder
+        for folder in sorted(folders)
+        if folder not in kept
+        and folder not in spared
+        and (
+            folder in good
+            or folder in given_up
+            or folder.generation < generation
+            or (newest.generation == folder.generation and folder.step < newest.step)
+        )
+    )

@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the sidecar asks of a place that outlives the pods; one Storage holds one job's checkpoints.
+
+Sidecars write their ranks' files, the coordinator writes the manifest last, lists, verifies and
+removes. After a crash at any point a checkpoint is whole, or has no manifest and is nothing.
+Every method blocks: call it in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+from rover_kf import errors
+from rover_kf.checkpoint.format.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.storage.retention import NOTHING, Spare
+
+
+class RankWriter(Protocol):
+    """The part of a Storage that writes ranks' files."""
+
+    def folder(self, step: int, generation: int) -> Folder:
+        """Where that checkpoint is, or would be."""
+
+    def write_rank(
+        self, folder: Folder, rank: int, content: Iterable[memoryview], length: int
+    ) -> RankFile:
+        """Write a rank's file, safe when it returns; holds no more than a few pieces at a time.
+
+        A file of that rank that is there already stays, and the new one has another name: the
+        former may have been reported, and a manifest may come to name it at any moment.
+
+        Args:
+            folder: of the checkpoint.
+            rank: whose state it is.
+            content: the file's bytes in order; a piece may be overwritten when the next is asked
+                for.
+            length: of all pieces together, bytes.
+
+        Returns:
+            The file with the CRC-32C of the bytes that were written.
+
+        Raises:
+            AlreadyStored: the folder has a manifest.
+            StorageFailed: the storage refused; nothing is left that could be taken for a file.
+            TornSnapshot: the content has another length, or their source raised it.
+        """
+
+
+class StoredCheckpoints(Protocol):
+    """The checkpoints of one job, but for how ranks' files come there."""
+
+    def folder(self, step: int, generation: int) -> Folder:
+        """Where that checkpoint is, or would be."""
+
+    def write_manifest(self, content: Manifest) -> Folder:
+        """Make the folder a checkpoint; safe when it returns.
+
+        Raises:
+            StorageFailed: the storage refused, or a rank's file is not there whole.
+        """
+
+    def settle(self, folder: Folder) -> None:
+        """Make a checkpoint safe that can be seen: who wrote it may have died just before it was.
+
+        Raises:
+            StorageFailed: the storage refused.
+        """
+
+    def folders(self) -> tuple[Folder, ...]:
+        """Every folder that is named like a checkpoint, oldest first.
+
+        Raises:
+            StorageFailed: the storage cannot be read.
+        """
+
+    def whole(self) -> tuple[Folder, ...]:
+        """Folders that have a manifest, oldest first; what it says is not checked yet.
+
+        Raises:
+            StorageFailed: the storage cannot be read.
+        """
+
+    def sizes(self, folder: Folder) -> Mapping[str, int]:
+        """Bytes of every file of a folder, by its name there; none if there is no such folder.
+
+        Raises:
+            StorageFailed: the storage cannot be read.
+        """
+
+    def read_manifest(self, folder: Folder) -> Manifest:
+        """Read a manifest; its files are not looked at.
+
+        Raises:
+            TornSnapshot: it is damaged.
+            StorageFailed: there is none, or the storage cannot be read.
+        """
+
+    def load(self, folder: Folder) -> Manifest:
+        """Read a manifest and check that its files are there in their sizes.
+
+        Raises:
+            TornSnapshot: the manifest is damaged, or a file is missing or has another size.
+            StorageFailed: the storage cannot be read.
+        """
+
+    def verify(self, folder: Folder) -> Manifest:
+        """Read every byte of a checkpoint and compare the checksums.
+
+        Raises:
+            TornSnapshot: something differs; the message names it.
+            StorageFailed: the storage cannot be read.
+        """
+
+    def read_range(
+        self, folder: Folder, file: RankFile, offset: int, length: int
+    ) -> Iterator[memoryview]:
+        """A range of a rank's file; each piece is valid until the next is asked for.
+
+        Raises:
+            TornSnapshot: the file ends before the range does.
+            StorageFailed: the storage cannot be read.
+        """
+
+    def remove(self, folder: Folder) -> None:
+        """Remove a checkpoint, its manifest first: half-removed it must not look like a whole one.
+
+        Raises:
+            StorageFailed: the storage refused.
+        """
+
+    def collect(
+        self, keep: int, *, generation: int, spare: Spare = NOTHING, below: int = 0
+    ) -> tuple[Folder, ...]:
+        """Remove what retention does not keep and what crashes left; returns what was removed.
+
+        Args:
+            keep: how many of the newest whole checkpoints stay; at least one does.
+            generation: of the running round: unfinished folders of older ones are leftovers.
+            spare: which others stay.
+            below: a step that every rank of the running round has come to: unfinished folders of
+                its older ones are leftovers, too.
+
+        Raises:
+            StorageFailed: the storage refused.
+        """
+
+
+class Storage(RankWriter, StoredCheckpoints, Protocol):
+    """The checkpoints of one job."""
+
+
+def counted(content: Iterable[memoryview], length: int) -> Iterator[memoryview]:
+    """Pass the pieces on; ends with an error unless they are so many bytes.
+
+    Raises:
+        TornSnapshot: they are more or fewer.
+    """
+    count = 0
+    for piece in content:
+        count += len(piece)
+        if count > length:
+            break
+        yield piece
+    if count != length:
+        raise errors.TornSnapshot(f"a snapshot of {count} bytes where {length} were sealed")

@@ -1,0 +1,224 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Why a job has its size: decisions, what they reckoned with, and what came of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.decisions import ScaleDecision
+from rover_kf.api.faults.cpu_raises import CpuGrowth
+from rover_kf.api.faults.memory_raises import MemoryGrowth
+from rover_kf.api.jobs import JobKey, ObservedJob
+from rover_kf.client import results
+from rover_kf.cluster.protocol import Cluster
+from rover_kf.history.history_protocol import HistoryStore
+from rover_kf.injection.limits import manifest_memory
+from rover_kf.injection.limits.manifest_cpu import CPU
+from rover_kf.recommender import job_signature, parameter_servers
+from rover_kf.recommender.parameter_servers import Effect
+from rover_kf.reconcilers import policy_source, scaling, status_annotation
+from rover_kf.reconcilers.status_annotation import JobStatus
+from rover_kf.scaling.policy import AUTO
+from rover_kf.scaling.ps_decision_input import allowed_text
+from rover_kf.system.html_tables import Shown
+
+HISTORY, ANNOTATION = "history", "annotation"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explained:
+    """A decision and what came of it."""
+
+    decision: ScaleDecision
+    measured_then: float = 0.0
+    """Samples per second at the target, as later decisions measured; 0: not measured (yet)."""
+
+    @property
+    def gain(self) -> float:
+        """Measured throughput afterwards over the one before; 0 if it was not measured."""
+        before = self.decision.measured
+        return self.measured_then / before if before else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RaisedMemory:
+    """A memory limit that is not what the job's owner stated."""
+
+    replicas: str
+    """Their type, as in the job's spec."""
+    stated: int
+    """Bytes; by the owner."""
+    limit: int
+    """Bytes; now."""
+    raises: int
+    at: float
+    """When it was raised last; Unix seconds."""
+    why: str
+    """What for; empty where a job began with the limit of the run before."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RaisedCpu:
+    """A CPU limit that is not what the job's owner stated."""
+
+    replicas: str
+    """Their type, as in the job's spec."""
+    stated: int
+    """Thousandths of a core; by the owner."""
+    limit: int
+    """Thousandths of a core; now."""
+    raises: int
+    at: float
+    """When it was raised last; Unix seconds."""
+    why: str
+    """What for."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explanation(Shown):
+    """A job's size and how it came about."""
+
+    job: str
+    replicas: int
+    """Worker replicas that it asks for."""
+    mode: str
+    """``off``, ``recommend`` or ``auto``."""
+    allowed: str
+    """Sizes that its policy allows, with parameter servers where it may have more of them."""
+    left_alone: str
+    """Why its size is not changed by rover-kf, as far as the job says; empty if it is."""
+    under_way: str
+    """The change that is being made or verified; empty if there is none."""
+    banned: tuple[tuple[int, float], ...]
+    """Sizes that disappointed, and until when they are not tried (Unix seconds)."""
+    banned_setups: tuple[tuple[int, int, float], ...]
+    """The same of workers and parameter servers together."""
+    memory: tuple[RaisedMemory, ...]
+    """Of replica types whose memory limit was raised."""
+    cpu: tuple[RaisedCpu, ...]
+    """The same of their CPU limit."""
+    servers: tuple[Effect, ...]
+    """What other workers and parameter servers of a TFJob are expected to bring, by the setups that
+    its runs have had; empty where these tell nothing."""
+    decisions: tuple[Explained, ...]
+    """Oldest first."""
+    source: str
+    """Of the decisions: ``history`` has them from the beginning on, of the job's own
+    ``annotation`` the last few."""
+
+    def _html_title(self) -> str:
+        parts = [f"{self.job}: {self.replicas} replicas, mode {self.mode}"]
+        parts += [f"allowed {self.allowed}"] if self.allowed else []
+        return "; ".join([*parts, *filter(None, (self.left_alone, self.under_way))])
+
+    def _html_header(self) -> Sequence[str]:
+        return ("decision", "samples/s", "predicted", "measured then", "why")
+
+    def _html_rows(self) -> Iterable[Sequence[object]]:
+        for one in self.decisions:
+            said = one.decision
+            stays = said.action == "stay"
+            done = "" if stays or said.applied else " (not done)"
+            what = f"stay at {said.change}" if stays else said.change.replace("->", "to") + done
+            then = f"{one.measured_then:.0f}" if one.measured_then else None
+            yield what, f"{said.measured:.0f}", f"{said.predicted:.0f}", then, said.reason
+
+
+def explain(cluster: Cluster, history: HistoryStore, key: JobKey) -> Explanation:
+    """Explain a job's size; decisions that the history lacks come from the job's annotation."""
+    job = cluster.get_job(key)
+    memory = status_annotation.read(job)
+    decisions, source = _recorded(history, job), HISTORY
+    newest = decisions[-1].at if decisions else 0.0
+    if memory.recent and newest < memory.recent[-1].at:
+        decisions, source = memory.recent, ANNOTATION
+    mode, allowed, alone = _policy(job)
+    move = memory.scaling.move
+    state = "" if move is None else "verified" if move.changed_at else "made"
+    if move is None:
+        under_way = ""
+    elif move.servers:
+        under_way = f"{move.change} is being {state}"
+    else:
+        under_way = f"{move.origin} -> {move.target} is being {state}"
+    return Explanation(
+        job=str(job.key),
+        replicas=job.replicas.get("worker", 0),
+        mode=mode,
+        allowed=allowed,
+        left_alone=alone,
+        under_way=under_way,
+        banned=tuple((ban.size, ban.until) for ban in memory.scaling.bans if not ban.servers),
+        banned_setups=tuple(
+            (ban.size, ban.servers, ban.until) for ban in memory.scaling.bans if ban.servers
+        ),
+        memory=tuple(_raised(job, memory)),
+        cpu=tuple(_raised_cpu(job, memory)),
+        servers=_servers(history, job),
+        decisions=with_effects(decisions),
+        source=source,
+    )
+
+
+def with_effects(decisions: tuple[ScaleDecision, ...]) -> tuple[Explained, ...]:
+    """Each decision with the throughput that was measured at its target before the next change."""
+    found = []
+    for index, one in enumerate(decisions):
+        measured = 0.0
+        for later in decisions[index + 1 :] if one.action != "stay" and one.applied else ():
+            if later.here == one.there and later.measured:
+                measured = later.measured
+            if later.applied:
+                break
+        found.append(Explained(one, measured))
+    return tuple(found)
+
+
+def _raised(job: ObservedJob, memory: JobStatus) -> Iterator[RaisedMemory]:
+    known = {growth.replica_type: growth for growth in memory.memory}
+    for replicas, one in manifest_memory.raised(job.manifest).items():
+        growth = known.get(replicas.lower(), MemoryGrowth(replicas.lower()))
+        yield RaisedMemory(replicas, one.stated, one.limit, growth.raises, growth.at, growth.why)
+
+
+def _raised_cpu(job: ObservedJob, memory: JobStatus) -> Iterator[RaisedCpu]:
+    known = {growth.replica_type: growth for growth in memory.cpu}
+    for replicas, one in CPU.raised(job.manifest).items():
+        growth = known.get(replicas.lower(), CpuGrowth(replicas.lower()))
+        yield RaisedCpu(replicas, one.stated, one.limit, growth.raises, growth.at, growth.why)
+
+
+def _servers(history: HistoryStore, job: ObservedJob) -> tuple[Effect, ...]:
+    if job.key.kind != names.TFJOB:
+        return ()
+    try:
+        read = job_signature.of(job.manifest, source=str(job.key))
+        if read.setup is None:
+            return ()
+        found = history.similar(read.signature)
+    except (errors.HistoryUnavailable, errors.InputError):  # nothing is known of its servers
+        return ()
+    law = parameter_servers.model(
+        run for run in found if run.signature.command == read.signature.command
+    )
+    return () if law is None else parameter_servers.effects(law, read.setup)
+
+
+def _recorded(history: HistoryStore, job: ObservedJob) -> tuple[ScaleDecision, ...]:
+    record = results.run_of(history, job)
+    return record.decisions if record is not None else ()  # the annotation has the last few
+
+
+def _policy(job: ObservedJob) -> tuple[str, str, str]:
+    try:
+        policy = policy_source.of(job)
+    except errors.InputError as error:
+        return "off", "", f"its annotations are wrong: {error}"
+    why = scaling.refusal(job) or ("it is suspended" if job.suspended else "")
+    if policy.mode != AUTO:
+        why = f"scaling.mode is {policy.mode}"
+    return policy.mode, allowed_text(policy, job.replicas.get("ps", 0)), why

@@ -1,0 +1,130 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Progress where a person looks: in a notebook's cell, on a terminal, or as lines of a log.
+
+In a notebook and on a terminal it is drawn in place; elsewhere each change is a plain line, so that
+a log of it can be read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from types import TracebackType
+from typing import Any, final
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from rover_kf.api.jobs import Event
+from rover_kf.client.progress.data_progress import bars
+from rover_kf.client.progress.job_progress import Progress
+from rover_kf.client.progress.progress_text import event_line, progress_line
+from rover_kf.client.views import Events
+
+LAST_EVENTS = 8
+"""Events shown below the progress where it is drawn in place."""
+LINE_SECONDS = 2.0
+"""Least time between two plain lines that differ in numbers only."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Look:
+    """What is shown at one moment: where the job stands, and what was told last."""
+
+    progress: Progress
+    events: tuple[Event, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([progress_line(self.progress), *map(event_line, self.events)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        done, total = self.progress.step, self.progress.total_steps
+        bar = f"<progress max='{total}' value='{done}'></progress>" if total else ""
+        told = Events(self.events)._repr_html_() if self.events else ""
+        return f"{bar}{self.progress._repr_html_()}{told}"
+
+
+@final
+class Screen:
+    """Shows progress as it comes; a context manager.
+
+    Args:
+        console: where to; None: the cell of the notebook that this runs in, else the standard
+            output.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._display = _cell_display() if console is None else None
+        self._cell: Any = None
+        self._console = console or Console()
+        drawn = self._display is None and self._console.is_terminal
+        self._live = Live(console=self._console, refresh_per_second=4) if drawn else None
+        self._events: tuple[Event, ...] = ()
+        self._said = ""
+        self._said_at = 0.0
+
+    def __enter__(self) -> Screen:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Show where the job stands and what was told since."""
+        self._events = (*self._events, *progress.events)[-LAST_EVENTS:]
+        look = Look(progress, self._events)
+        if self._display is not None:
+            self._draw_cell(look)
+        elif self._live:
+            self._live.update(_drawn(look))
+        else:
+            self._print(progress)
+
+    def _draw_cell(self, look: Look) -> None:
+        if self._cell is None:
+            self._cell = self._display(look, display_id=True)  # type: ignore[misc] # of IPython
+        else:
+            self._cell.update(look)
+
+    def _print(self, progress: Progress) -> None:
+        for event in progress.events:
+            self._line(event_line(event))
+        line, now = progress_line(progress), time.monotonic()
+        late = now - self._said_at >= LINE_SECONDS
+        if line != self._said and (late or progress.finished):
+            self._said, self._said_at = line, now
+            self._line(line)
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _drawn(look: Look) -> Group:
+    lines = [
+        Text(event_line(event), style="yellow" if event.warning else "dim") for event in look.events
+    ]
+    # Data sets have bars of their own.
+    told = progress_line(dataclasses.replace(look.progress, data=()))
+    return Group(Text(told, style="bold"), bars(look.progress.data), *lines)
+
+
+def _cell_display() -> Any:
+    """IPython's ``display`` if this runs in a notebook's kernel, else None; loads nothing."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    return sys.modules["IPython.display"].display

@@ -1,0 +1,71 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is left of a run when it is over: its record, its report, why it ended so."""
+
+from __future__ import annotations
+
+import html
+import pathlib
+
+from rover_kf import errors
+from rover_kf.api.jobs import JobKey, ObservedJob
+from rover_kf.api.records import RunRecord
+from rover_kf.client import text_file
+from rover_kf.cluster.protocol import Cluster
+from rover_kf.history.history_protocol import HistoryStore
+from rover_kf.recommender.recommend import recommend
+from rover_kf.report.page import render
+
+SHOWN_BYTES = 2 << 20
+"""A larger report is named in a notebook, not shown: it would be kept in the notebook's file."""
+
+
+class ReportFile(pathlib.PosixPath):
+    """The path of a report; a notebook shows the report itself."""
+
+    def _repr_html_(self) -> str:
+        if not self.is_file() or self.stat().st_size > SHOWN_BYTES:
+            return f"<p>{html.escape(str(self))}</p>"
+        page = html.escape(self.read_text(encoding="utf-8"))
+        # In a frame of its own: neither its styles nor its scripts touch the notebook's page.
+        look = "width:100%;height:640px;border:1px solid #ccc"
+        return f'<iframe sandbox="allow-scripts" style="{look}" srcdoc="{page}"></iframe>'
+
+
+def newest_run(history: HistoryStore, key: JobKey) -> RunRecord | None:
+    """The history's newest record of a job."""
+    found = history.list(namespace=key.namespace, name=key.name, limit=1)
+    return found[0] if found else None
+
+
+def run_of(history: HistoryStore, job: ObservedJob) -> RunRecord | None:
+    """The record of this very job; None also if the history cannot be read."""
+    try:
+        record = newest_run(history, job.key)
+    except errors.HistoryUnavailable:
+        return None
+    return record if record is not None and record.uid == job.uid else None
+
+
+def write_report(
+    cluster: Cluster, history: HistoryStore, key: JobKey, path: pathlib.Path
+) -> ReportFile:
+    """Write the newest run's report, with sizes for the next one if they can be recommended."""
+    try:
+        following = recommend(cluster.get_job(key).manifest, history)
+    except errors.RoverError:  # deleted, or not ours: the run is still reported
+        following = None
+    record = newest_run(history, key)
+    if record is None:
+        raise errors.JobNotFound(f"the history has no run of {key}; rover-kf history list")
+    text_file.write(path, render(record, recommendation=following))
+    return ReportFile(path)
+
+
+def verdict(cluster: Cluster, history: HistoryStore, key: JobKey) -> str:
+    """Why a job ended as it did: the coordinator's words, else the operator's."""
+    job, record = cluster.get_job(key), newest_run(history, key)
+    if record is not None and record.uid == job.uid and record.verdict:
+        return record.verdict
+    conditions = (job.manifest.get("status") or {}).get("conditions") or [{}]
+    return str(conditions[-1].get("message", ""))

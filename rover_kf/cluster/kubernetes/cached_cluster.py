@@ -1,0 +1,187 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A real cluster whose jobs and pods are read from mirrors, for who looks at many jobs often.
+
+Writes go to the API server and carry the version that was read, so that a plan made from what is
+old by now is refused, as ever. What was written is read back at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import kubernetes.client
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.cluster_capacity import Objects
+from rover_kf.api.jobs import JobKey, ObservedJob, Pod
+from rover_kf.cluster.kubernetes import conversion as objects
+from rover_kf.cluster.kubernetes.api import Api
+from rover_kf.cluster.kubernetes.informer import Mirror
+from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
+from rover_kf.cluster.kubernetes.pod_index import PodsOfJobs
+from rover_kf.cluster.kubernetes.transport import Transport
+
+SURROUNDINGS_SECONDS = 10.0
+"""How long what bounds the jobs of a namespace is believed, unless we change a job's size."""
+_LEVEL = 1
+"""Of zlib: a job becomes a fifth of its text."""
+_POLL_SECONDS = 0.25
+_PLURALS = {names.PYTORCHJOB: names.PYTORCHJOBS, names.TFJOB: names.TFJOBS}
+_VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
+
+
+class MirroredCluster(KubernetesCluster):
+    """A cluster.protocol.Cluster for the controller.
+
+    Args:
+        client: with the server's address and the caller's credentials.
+        transport: how coordinators are reached.
+        changed: told the keys of jobs that somebody else has changed.
+        clock: monotonic seconds.
+        namespace: whose jobs are followed; empty: all.
+    """
+
+    def __init__(
+        self,
+        client: kubernetes.client.ApiClient,
+        transport: Transport | None,
+        changed: Callable[[JobKey], None],
+        clock: Callable[[], float] = time.monotonic,
+        namespace: str = "",
+    ) -> None:
+        super().__init__(client, transport)
+        self._clock = clock
+        place = f"/namespaces/{namespace}" if namespace else ""
+        self._jobs = {kind: _mirror(self._api, kind, place, changed) for kind in _PLURALS}
+        self._pods = PodsOfJobs(self._api, place)
+        self._threads: tuple[threading.Thread, ...] = ()
+        self._surroundings: dict[str, tuple[float, Objects]] = {}
+
+    def follow(self, stop: threading.Event) -> None:
+        """Begin to mirror, pods first, in threads that end with the process or after stop."""
+        following: dict[str, Callable[[threading.Event], None]] = {"pods": self._pods.follow}
+        for kind, jobs in self._jobs.items():
+            following[_PLURALS[kind]] = functools.partial(self._follow_jobs, jobs)
+        self._threads = tuple(
+            threading.Thread(target=follow, args=(stop,), name=name, daemon=True)
+            for name, follow in following.items()
+        )
+        for thread in self._threads:
+            thread.start()
+
+    def _follow_jobs(self, jobs: Mirror[bytes], stop: threading.Event) -> None:
+        # A job that is told of is looked at, and a look wants its pods.
+        while not (stop.is_set() or self._pods.synced.wait(_POLL_SECONDS)):
+            continue
+        jobs.follow(stop)
+
+    def following(self) -> bool:
+        """Whether changes are still heard."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def job_keys(self) -> tuple[JobKey, ...]:
+        """Of labelled jobs, as far as they were heard of."""
+        return tuple(
+            JobKey(*place, kind) for kind, mirror in self._jobs.items() for place in mirror.places()
+        )
+
+    def jobs(self) -> int:
+        """How many labelled jobs there are."""
+        return sum(map(len, self._jobs.values()))
+
+    # -- reads -------------------------------------------------------------------------------------
+
+    def get_job(self, key: JobKey) -> ObservedJob:
+        """Read one job.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        packed = self._jobs[key.kind].get((key.namespace, key.name))
+        return super().get_job(key) if packed is None else objects.job_of(_unpacked(packed))
+
+    def list_pods(self, key: JobKey) -> tuple[Pod, ...]:
+        """The job's pods in replica order."""
+        if not self._pods.synced.is_set():
+            return super().list_pods(key)
+        return self._pods.of(key)
+
+    def surroundings(self, namespace: str) -> Objects:
+        """Nodes with the pods on them, and the namespace's quotas and autoscalers."""
+        known = self._surroundings.get(namespace)
+        if known is not None and self._clock() - known[0] < SURROUNDINGS_SECONDS:
+            return known[1]
+        found = super().surroundings(namespace)
+        self._surroundings[namespace] = self._clock(), found
+        return found
+
+    # -- writes ------------------------------------------------------------------------------------
+
+    def patch_job(
+        self, key: JobKey, patch: Mapping[str, Any], *, resource_version: str | None = None
+    ) -> ObservedJob:
+        """JSON merge patch of the job.
+
+        Raises:
+            JobNotFound: there is none.
+            Conflict: resource_version is given and is not the current one.
+        """
+        if "spec" in patch:
+            self._surroundings.clear()
+        try:
+            job = super().patch_job(key, patch, resource_version=resource_version)
+        except errors.Conflict:
+            # Who tries again shall see what there is now, though the watch be late.
+            self._jobs[key.kind].wrote(super().get_job(key).manifest)
+            raise
+        self._jobs[key.kind].wrote(job.manifest)
+        return job
+
+    def delete_pod(self, key: JobKey, pod: str) -> None:
+        """Delete a pod with its grace period; one that is gone is no error.
+
+        Raises:
+            Conflict: a pod of that name is another one by now.
+        """
+        known = next((one for one in self.list_pods(key) if one.name == pod), None)
+        if known is None:
+            super().delete_pod(key, pod)
+            return
+        path, what = f"/api/v1/namespaces/{key.namespace}/pods/{pod}", f"pod {pod} of {key}"
+        try:
+            body = {"preconditions": {"uid": known.uid}}
+            self._api.request("DELETE", path, what=what, body=body)
+        except errors.JobNotFound:
+            return
+
+
+def _mirror(api: Api, kind: str, place: str, changed: Callable[[JobKey], None]) -> Mirror[bytes]:
+    plural = _PLURALS[kind]
+    return Mirror(
+        api,
+        f"/apis/{_VERSION}{place}/{plural}",
+        what=plural,
+        query={"labelSelector": f"{names.INJECT_LABEL}=true"},
+        keep=lambda item: _packed(item, kind),
+        changed=lambda place: changed(JobKey(*place, kind)),
+    )
+
+
+def _packed(item: Mapping[str, Any], kind: str) -> bytes:
+    """A job's text, compressed; who manages its fields is never asked."""
+    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+    # A list's items do not name their kind.
+    whole = {"apiVersion": _VERSION, "kind": kind, **item, "metadata": metadata}
+    return zlib.compress(json.dumps(whole, separators=(",", ":")).encode(), _LEVEL)
+
+
+def _unpacked(packed: bytes) -> dict[str, Any]:
+    return dict(json.loads(zlib.decompress(packed)))

@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The way to a cluster: from inside one of its pods, or with a kubeconfig."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Callable
+
+import kubernetes.client
+import kubernetes.config
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import JobKey
+from rover_kf.cluster.kubernetes.cached_cluster import MirroredCluster
+from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
+from rover_kf.cluster.kubernetes.transport import PodNetwork
+
+
+def from_environment(
+    *,
+    kubeconfig: str | None = None,
+    context: str | None = None,
+    token_file: pathlib.Path = pathlib.Path(names.TOKEN_HOME) / "token",
+) -> KubernetesCluster:
+    """Connect as a pod of the cluster, or else with a kubeconfig.
+
+    Args:
+        kubeconfig: file to use; None takes a pod's service account where there is one, else
+            ``$KUBECONFIG`` and ``~/.kube/config``.
+        context: of the kubeconfig; None takes its current one.
+        token_file: shown to coordinators, inside a cluster.
+
+    Raises:
+        ClusterUnavailable: there is neither.
+    """
+    client, inside = _client(kubeconfig, context)
+    return KubernetesCluster(client, PodNetwork(token_file) if inside else None)
+
+
+def mirrored(
+    changed: Callable[[JobKey], None], *, token_file: pathlib.Path, namespace: str = ""
+) -> MirroredCluster:
+    """The same for who looks at many jobs; it has them in memory once it is told to follow.
+
+    Args:
+        changed: told the keys of jobs that somebody else has changed.
+        token_file: shown to coordinators, inside a cluster.
+        namespace: whose jobs; empty: all.
+
+    Raises:
+        ClusterUnavailable: there is no cluster.
+    """
+    client, inside = _client(None, None)
+    transport = PodNetwork(token_file) if inside else None
+    return MirroredCluster(client, transport, changed, namespace=namespace)
+
+
+def _client(
+    kubeconfig: str | None, context: str | None
+) -> tuple[kubernetes.client.ApiClient, bool]:
+    """A client, and whether we are in a pod of the cluster."""
+    configuration = kubernetes.client.Configuration()
+    if kubeconfig is None and context is None:
+        try:
+            kubernetes.config.load_incluster_config(configuration)
+        except kubernetes.config.ConfigException:
+            pass  # not in a pod: the kubeconfig below
+        else:
+            return kubernetes.client.ApiClient(configuration), True
+    if not (found := _kubeconfigs(kubeconfig)):
+        raise errors.ClusterUnavailable(_NO_KUBECONFIG)
+    try:
+        kubernetes.config.load_kube_config(kubeconfig, context, configuration)
+    except (kubernetes.config.ConfigException, OSError) as cause:
+        message = (
+            f"no cluster to talk to: {', '.join(found)}: {cause}; mend it, set KUBECONFIG to "
+            "another, or run embedded"
+        )
+        raise errors.ClusterUnavailable(message) from cause
+    return kubernetes.client.ApiClient(configuration), False
+
+
+_NO_KUBECONFIG = (
+    "no cluster to talk to: this is no pod of one, and there is no kubeconfig; set KUBECONFIG to "
+    "the file that the cluster's administrator gives out, put it to ~/.kube/config, or run embedded"
+)
+
+
+def _kubeconfigs(named: str | None) -> list[str]:
+    """Files that are there of those that would be read; one that is named need not be."""
+    if named is not None:
+        return [named]
+    told = os.environ.get("KUBECONFIG") or "~/.kube/config"
+    return [path for path in told.split(os.pathsep) if pathlib.Path(path).expanduser().is_file()]

@@ -1,0 +1,173 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A collection of the API server, followed by list and watch and kept small in memory.
+
+What is kept of an object is what ``keep`` makes of it: parsed, a job takes twenty times the memory
+of its compressed text. Lists are read page by page for the same reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from rover_kf import errors
+from rover_kf.cluster.kubernetes.api import Api, Expired, Query
+
+LOG = logging.getLogger(__name__)
+
+PAGE = 100
+"""Objects that are parsed at a time."""
+WATCH_SECONDS = 60.0
+"""After that the watch is opened anew: a connection that has died unseen is not waited on."""
+ABSENT_SECONDS = 60.0
+"""Between two looks for a collection that the API server does not have: a kind of job may be
+installed later."""
+PAUSE_SECONDS, LONGEST_PAUSE = 1.0, 10.0
+"""Between two tries to follow an API server that does not answer: at first, and at most."""
+
+T = TypeVar("T")
+Place = tuple[str, str]
+"""Namespace and name."""
+
+
+class Mirror(Generic[T]):
+    """What a collection holds, as far as it was heard.
+
+    Args:
+        api: of the cluster.
+        path: of the collection.
+        what: the collection's name, for errors.
+        query: which of its objects.
+        keep: what is kept of an object.
+        changed: told where something has changed that nobody here has written; may be called with
+            an object that is gone.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        *,
+        what: str,
+        query: Query,
+        keep: Callable[[Mapping[str, Any]], T],
+        changed: Callable[[Place], None],
+    ) -> None:
+        self._api, self._path, self._what, self._query = api, path, what, query
+        self._keep, self._changed = keep, changed
+        self._lock = threading.Lock()
+        self._kept: dict[Place, tuple[int, T]] = {}
+        self.synced = threading.Event()
+        """Set once the whole collection was read; from then on what is not here is not there."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, place: Place) -> T | None:
+        """What is kept of that object; None if it is not here."""
+        found = self._kept.get(place)
+        return None if found is None else found[1]
+
+    def places(self) -> tuple[Place, ...]:
+        """Where there are objects."""
+        with self._lock:
+            return tuple(self._kept)
+
+    def wrote(self, item: Mapping[str, Any]) -> None:
+        """Take what the API server answered to a write of ours; its echo tells nobody anything."""
+        place, version = _place(item), _version(item)
+        with self._lock:
+            known = self._kept.get(place)
+            # One that is gone must not come back by an answer that was under way.
+            if known is not None and known[0] < version:
+                self._kept[place] = (version, self._keep(item))
+
+    def follow(self, stop: threading.Event) -> None:
+        """List, then watch, and again whenever that breaks off; until stop is set."""
+        pause = PAUSE_SECONDS
+        while not stop.is_set():
+            began = time.monotonic()
+            try:
+                self._follow(stop)
+            except Expired:
+                LOG.info("%s are listed again: the watch was too far behind", self._what)
+            except errors.JobNotFound:
+                LOG.info("the API server has no %s; looking again later", self._what)
+                stop.wait(ABSENT_SECONDS)
+            except errors.RoverError as cause:
+                if time.monotonic() - began > LONGEST_PAUSE:
+                    pause = PAUSE_SECONDS  # it has worked for a while
+                LOG.warning("%s: %s; trying again in %g s", self._what, cause, pause)
+                stop.wait(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _follow(self, stop: threading.Event) -> None:
+        version = self._read_all()
+        while not stop.is_set():
+            opened = time.monotonic()
+            version = self._watch(version)
+            if time.monotonic() - opened < PAUSE_SECONDS:
+                stop.wait(PAUSE_SECONDS)  # a server that ends streams at once is in trouble
+
+    def _read_all(self) -> str:
+        """Take the whole collection; returns the version to watch from."""
+        seen = set[Place]()
+        page = version = ""
+        while True:
+            asked = {**self._query, "limit": PAGE, **({"continue": page} if page else {})}
+            reply = self._api.request("GET", self._path, what=self._what, query=asked)
+            for item in reply.get("items") or ():
+                seen.add(_place(item))
+                self._take(item)
+            page, version = reply["metadata"].get("continue"), reply["metadata"]["resourceVersion"]
+            if not page:
+                break
+        for place in set(self.places()) - seen:
+            self._drop(place, None)
+        self.synced.set()
+        return str(version)
+
+    def _watch(self, version: str) -> str:
+        query: Query = {**self._query, "resourceVersion": version, "allowWatchBookmarks": True}
+        for change in self._stream(query):
+            item = change["object"]
+            version = str(item["metadata"]["resourceVersion"])
+            if change["type"] == "DELETED":
+                self._drop(_place(item), _version(item))
+            elif change["type"] != "BOOKMARK":
+                self._take(item)
+        return version
+
+    def _stream(self, query: Query) -> Iterator[Any]:
+        return self._api.watch(self._path, what=self._what, query=query, seconds=WATCH_SECONDS)
+
+    def _take(self, item: Mapping[str, Any]) -> None:
+        place, version = _place(item), _version(item)
+        with self._lock:
+            known = self._kept.get(place)
+            if known is not None and known[0] >= version:
+                return
+            self._kept[place] = (version, self._keep(item))
+        self._changed(place)
+
+    def _drop(self, place: Place, version: int | None) -> None:
+        with self._lock:
+            known = self._kept.get(place)
+            if known is None or (version is not None and known[0] > version):
+                return
+            del self._kept[place]
+        self._changed(place)
+
+
+def _place(item: Mapping[str, Any]) -> Place:
+    metadata = item["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+def _version(item: Mapping[str, Any]) -> int:
+    """Kubernetes' versions are the store's own count: of two of one object the larger is later."""
+    return int(item["metadata"]["resourceVersion"])

@@ -1,0 +1,309 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on a real cluster: the implementation of cluster.protocol over the API server.
+
+Every call is one or two requests and holds no state between them, so one instance may be used by
+several threads. Nothing here retries: callers are level-triggered and ask again.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import kubernetes.client
+
+from rover_kf import errors
+from rover_kf.api import codec, names
+from rover_kf.api.jobs import Event, JobKey, Manifest, ObservedJob, Pod
+from rover_kf.cluster.kubernetes import conversion as objects
+from rover_kf.cluster.kubernetes.api import MERGE_PATCH, STRATEGIC_PATCH, Api
+from rover_kf.cluster.kubernetes.denied_reads import Refusals
+from rover_kf.cluster.kubernetes.nodes import KubernetesNodes
+from rover_kf.cluster.kubernetes.transport import ApiProxy, Transport
+
+# The Training Operator fails a TFJob that has a pod which is said to run and is being deleted; even
+# a deletion without grace shows such a version of it for a moment. One that has failed by a signal
+# it makes anew. Nobody else will ever write that status: the kubelet is as gone as the node.
+REASON = "NodeLost"
+
+
+def killed_with_its_node(pod: Pod) -> dict[str, Any]:
+    """Merge patch of its status: failed, its trainer by SIGKILL; of another uid it is refused."""
+    restarts = {item.name: item.restarts for item in pod.containers}
+    trainer = {
+        "name": names.TENSORFLOW_CONTAINER,
+        "image": "",
+        "imageID": "",
+        "ready": False,
+        "restartCount": restarts.get(names.TENSORFLOW_CONTAINER, 0),
+        "state": {"terminated": {"exitCode": 128 + signal.SIGKILL, "reason": REASON}},
+    }
+    return {
+        "metadata": {"uid": pod.uid},
+        "status": {
+            "phase": "Failed",
+            "reason": REASON,
+            "message": f"node {pod.node} is not heard any more",
+            "containerStatuses": [trainer],
+        },
+    }
+
+
+VERSION = f"{names.KUBEFLOW_GROUP}/{names.KUBEFLOW_VERSION}"
+
+
+LABELLED = {"labelSelector": f"{names.INJECT_LABEL}=true"}
+
+
+_TFJOBS = "TFJobs"
+
+
+def collection(namespace: str | None, plural: str = names.PYTORCHJOBS) -> str:
+    """Path of the jobs of a namespace, or of all with None."""
+    where = "" if namespace is None else f"/namespaces/{namespace}"
+    return f"/apis/{VERSION}{where}/{plural}"
+
+
+def labelled(api: Api, refusals: Refusals, namespace: str | None) -> tuple[ObservedJob, ...]:
+    """Labelled PyTorchJobs, then TFJobs.
+
+    A cluster need not know TFJobs, nor need a user's role name them: PyTorchJobs are listed then.
+
+    Raises:
+        InputError: PyTorchJobs may not be listed.
+    """
+    found = list(_of_kind(api, namespace, names.PYTORCHJOB, names.PYTORCHJOBS))
+    try:
+        found += _of_kind(api, namespace, names.TFJOB, names.TFJOBS)
+    except (errors.InputError, errors.KindUnknown) as refusal:
+        refusals.refused(_TFJOBS, "PyTorchJobs alone are listed", refusal)
+    else:
+        refusals.read(_TFJOBS)
+    return tuple(found)
+
+
+def _of_kind(api: Api, namespace: str | None, kind: str, plural: str) -> Iterator[ObservedJob]:
+    what = f"{plural} of {namespace or 'all namespaces'}"
+    for item in api.items(collection(namespace, plural), what=what, query=LABELLED):
+        # A list's items do not name their kind.
+        yield objects.job_of({"apiVersion": VERSION, "kind": kind, **item})
+
+
+_PLURALS = {names.PYTORCHJOB: names.PYTORCHJOBS, names.TFJOB: names.TFJOBS}
+
+
+class KubernetesCluster(KubernetesNodes):
+    """A cluster.protocol.Cluster.
+
+    Args:
+        client: with the server's address and the caller's credentials.
+        transport: how coordinators are reached; None goes through the API server, reads only.
+    """
+
+    def __init__(
+        self, client: kubernetes.client.ApiClient, transport: Transport | None = None
+    ) -> None:
+        super().__init__(Api(client))
+        self._transport = transport or ApiProxy(self._api)
+
+    # -- jobs --------------------------------------------------------------------------------------
+
+    def create_job(self, manifest: Manifest) -> ObservedJob:
+        """Create the job as given; a manifest without namespace goes to ``default``.
+
+        Raises:
+            JobExists: an object of that name is there.
+            InputError: the API server or a webhook refuses it; the message is its own.
+        """
+        metadata = manifest["metadata"]
+        name = metadata.get("name") or metadata.get("generateName", "")
+        key = JobKey(metadata.get("namespace", "default"), name, manifest["kind"])
+        try:
+            reply = self._api.request("POST", _jobs(key), what=str(key), body=manifest)
+        except errors.JobNotFound as cause:  # the namespace is not there
+            raise errors.InputError(str(cause)) from cause
+        return objects.job_of(reply)
+
+    def get_job(self, key: JobKey) -> ObservedJob:
+        """Read one job.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        return objects.job_of(self._api.request("GET", _job(key), what=str(key)))
+
+    def list_jobs(self, namespace: str | None = None) -> tuple[ObservedJob, ...]:
+        """Labelled jobs of a namespace, or of all with None; TFJobs where they may be listed."""
+        return labelled(self._api, self._refusals, namespace)
+
+    def patch_job(
+        self, key: JobKey, patch: Mapping[str, Any], *, resource_version: str | None = None
+    ) -> ObservedJob:
+        """JSON merge patch of the job.
+
+        Raises:
+            JobNotFound: there is none.
+            Conflict: resource_version is given and is not the current one.
+        """
+        body = dict(patch)
+        if resource_version is not None:
+            metadata = {**(body.get("metadata") or {}), "resourceVersion": resource_version}
+            body["metadata"] = metadata
+        reply = self._api.request(
+            "PATCH", _job(key), what=str(key), body=body, content_type=MERGE_PATCH
+        )
+        return objects.job_of(reply)
+
+    def try_patch(self, key: JobKey, patch: Mapping[str, Any]) -> str:
+        """Why the API server or a webhook would refuse a merge patch of the job; a dry run."""
+        query: dict[str, str | int | bool] = {"dryRun": "All"}
+        body, kind = dict(patch), MERGE_PATCH
+        path, what = _job(key), str(key)
+        try:
+            self._api.request("PATCH", path, what=what, query=query, body=body, content_type=kind)
+        except (errors.InputError, errors.JobNotFound) as refusal:
+            return str(refusal)
+        return ""
+
+    def delete_job(self, key: JobKey) -> None:
+        """Delete the job; the garbage collector ends its pods."""
+        body = {"propagationPolicy": "Background"}
+        try:
+            self._api.request("DELETE", _job(key), what=str(key), body=body)
+        except errors.JobNotFound:
+            return
+
+    # -- pods --------------------------------------------------------------------------------------
+
+    def list_pods(self, key: JobKey) -> tuple[Pod, ...]:
+        """The job's pods in replica order."""
+        operator = f"{key.kind.lower()}-controller"
+        selector = f"{names.JOB_NAME_LABEL}={key.name},{names.OPERATOR_NAME_LABEL}={operator}"
+        found = self._api.items(
+            f"/api/v1/namespaces/{key.namespace}/pods",
+            what=f"pods of {key}",
+            query={"labelSelector": selector},
+        )
+        return objects.pods_of(found)
+
+    def delete_pod(self, key: JobKey, pod: str) -> None:
+        """Delete a pod with its grace period; one that is gone is no error."""
+        path = f"/api/v1/namespaces/{key.namespace}/pods/{pod}"
+        try:
+            self._api.request("DELETE", path, what=f"pod {pod} of {key}")
+        except errors.JobNotFound:
+            return
+
+    def abandon_pod(self, key: JobKey, pod: Pod) -> None:
+        """Remove a pod's object without waiting for its node; one that is gone is no error.
+
+        A TFJob's is first marked as killed: of one that is deleted while it is said to run the
+        operator may see a last version, which it takes for a failure of the job.
+
+        Raises:
+            Conflict: a pod of that name is another one by now.
+            InputError: that is refused.
+        """
+        path = f"/api/v1/namespaces/{key.namespace}/pods/{pod.name}"
+        what = f"pod {pod.name} of {key}"
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
+        try:
+            if key.kind == names.TFJOB:
+                status = killed_with_its_node(pod)
+                self._api.request(
+                    "PATCH", f"{path}/status", what=what, body=status, content_type=MERGE_PATCH
+                )
+            self._api.request("DELETE", path, what=what, body=body)
+        except errors.JobNotFound:
+            return
+
+    def resizes_pods(self) -> bool:
+        """Whether the API server has pods/resize: from Kubernetes 1.33 on."""
+        found = self._api.request("GET", "/api/v1", what="resources of the API server")
+        return any(item["name"] == "pods/resize" for item in found.get("resources") or ())
+
+    def resize_pod(
+        self, key: JobKey, pod: Pod, container: str, resources: Mapping[str, Any]
+    ) -> None:
+        """Change what a container of a running pod asks for and may use.
+
+        Raises:
+            JobNotFound: the pod is gone.
+            InputError: it is refused, by a quota or by the class of the pod.
+        """
+        path = f"/api/v1/namespaces/{key.namespace}/pods/{pod.name}/resize"
+        changed = [{"name": container, "resources": dict(resources)}]
+        body = {"metadata": {"uid": pod.uid}, "spec": {"containers": changed}}
+        what = f"pod {pod.name} of {key}"
+        self._api.request("PATCH", path, what=what, body=body, content_type=STRATEGIC_PATCH)
+
+    def read_log(self, key: JobKey, pod: str, container: str, *, tail: int | None = None) -> str:
+        """What the container printed so far (the last ``tail`` lines).
+
+        Raises:
+            JobNotFound: no such pod.
+            InputError: the container has not started yet.
+        """
+        query: dict[str, str | int | bool] = {"container": container}
+        if tail is not None:
+            query["tailLines"] = tail
+        path = f"/api/v1/namespaces/{key.namespace}/pods/{pod}/log"
+        return self._api.text("GET", path, what=f"log of {pod}/{container} of {key}", query=query)
+
+    def call_coordinator(
+        self,
+        key: JobKey,
+        method: str,
+        path: str,
+        body: object | None = None,
+        *,
+        pod: Pod | None = None,
+    ) -> bytes:
+        """One HTTP request to the job's coordinator, the sidecar of its first pod, or of ``pod``.
+
+        Raises:
+            ClusterUnavailable: it cannot be reached (not started, ended, replaced), or refused.
+        """
+        data = None if body is None else codec.dumps(body)
+        return self._transport.request(key, pod or self._first_pod(key), method, path, data)
+
+    def _first_pod(self, key: JobKey) -> Pod:
+        pods = self.list_pods(key)
+        if not pods or pods[0].replica_index != 0:
+            raise errors.ClusterUnavailable(f"{key} has no first pod yet: retry when it runs")
+        return pods[0]
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def emit(self, key: JobKey, event: Event) -> None:
+        """Put an Event on the job; a job that is gone, or a line told before, is no error."""
+        path = f"/api/v1/namespaces/{key.namespace}/events"
+        try:
+            body = objects.event_body(self.get_job(key), event, time.time())
+            self._api.request("POST", path, what=f"event of {key}", body=body)
+        except (errors.JobNotFound, errors.JobExists):
+            return
+
+    def list_events(self, key: JobKey) -> tuple[Event, ...]:
+        """Events of the job, oldest first, whoever wrote them; none once the job is gone."""
+        try:
+            uid = self.get_job(key).uid
+        except errors.JobNotFound:
+            return ()
+        found = self._api.items(
+            f"/api/v1/namespaces/{key.namespace}/events",
+            what=f"events of {key}",
+            query={"fieldSelector": f"involvedObject.uid={uid}"},
+        )
+        return tuple(sorted(map(objects.event_of, found), key=lambda event: event.at))
+
+
+def _jobs(key: JobKey) -> str:
+    return collection(key.namespace, _PLURALS[key.kind])
+
+
+def _job(key: JobKey) -> str:
+    return f"{_jobs(key)}/{key.name}"

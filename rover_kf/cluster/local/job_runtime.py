@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job that this process runs: its pods and what it holds of the machine; used by ``operator``."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from typing import IO, Literal
+
+from rover_kf.api.jobs import JobKey, Manifest, Pod
+from rover_kf.cluster.local.job_conditions import Verdict
+from rover_kf.cluster.local.network import Lease
+from rover_kf.cluster.local.pod import LocalPod
+from rover_kf.cluster.local.settings import Timing
+from rover_kf.cluster.local.store import Record
+
+# A job that a limit has ended takes all its pods with it, whatever cleanPodPolicy says; of any
+# other one cleanPodPolicy tells which are deleted (pkg/controller.v1/common/job.go,
+# DeletePodsAndServices). In a cluster those that it leaves alone go on as long as they like. Here
+# they would go on at the cost of the machine that somebody works at: after a while they are ended,
+# and only their processes, volumes and sockets go. The pod stays as one that has ended, so that
+# its logs can be read.
+Fate = Literal["leave", "end", "delete"]
+
+
+_ACTIVE = ("Pending", "Running")
+
+
+def pod_action(manifest: Manifest, phase: str, *, since: float, timing: Timing) -> Fate:
+    """What to do with one pod of a finished job.
+
+    Args:
+        manifest: the job, with its conditions.
+        phase: of the pod.
+        since: seconds since the job finished.
+        timing: how long pods may take to end by themselves.
+    """
+    policy = (manifest["spec"].get("runPolicy") or {}).get("cleanPodPolicy", "None")
+    if policy == "All" or (policy == "Running" and phase in _ACTIVE):
+        return "delete"
+    conditions = (manifest.get("status") or {}).get("conditions") or []
+    failed = any(c["type"] == "Failed" and c["status"] == "True" for c in conditions)
+    patience = timing.after_failure if failed else timing.after_success
+    return "end" if phase in _ACTIVE and since >= patience else "leave"
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(slots=True)
+class Run:
+    """One a job."""
+
+    key: JobKey
+    owner: IO[bytes]
+    """The lock that says who runs it."""
+    lease: Lease
+    pods: dict[tuple[str, int], LocalPod] = dataclasses.field(default_factory=dict)
+    started_at: float = 0.0
+    shown: tuple[Pod, ...] = ()
+    seen: tuple[str, bool, tuple[Pod, ...]] | None = None
+    """What the last look was based on."""
+    cleaned: bool = False
+    """It has finished and nothing of it runs."""
+    told: Verdict | None = None
+    """What an Event says already, and the object does not yet."""
+    warned: str = ""
+    """What was said last and still holds."""
+
+    def forget_gone(self) -> None:
+        """Free the names of pods that are deleted and have ended."""
+        for place in [place for place, pod in self.pods.items() if pod.gone]:
+            del self.pods[place]
+
+    def waits(self, record: Record) -> bool:
+        """Whether time alone may change what there is to do."""
+        if record.finished_at is not None:
+            return not self.cleaned
+        return "activeDeadlineSeconds" in (record.manifest["spec"].get("runPolicy") or {})
+
+    def delete_pods(self) -> None:
+        """Delete all of them."""
+        for pod in self.pods.values():
+            pod.delete()
+
+    def end_pods(self) -> None:
+        """End what runs in all of them; the pods and their logs stay."""
+        for pod in self.pods.values():
+            pod.end()
+
+    def clean(self, record: Record, timing: Timing) -> None:
+        """Delete or end the pods of a finished job that are to go; then its addresses are free."""
+        since = time.time() - (record.finished_at or 0.0)
+        for pod in self.pods.values():
+            fate = pod_action(record.manifest, pod.phase, since=since, timing=timing)
+            if fate == "delete":
+                pod.delete()
+            elif fate == "end":
+                pod.end()
+        self.cleaned = all(pod.ended for pod in self.pods.values())
+        if self.cleaned:
+            self.lease.close()
+
+    def warn(self, message: str) -> None:
+        """Say what keeps the job from being looked after, once while it is the same."""
+        if message != self.warned:
+            self.warned = message
+            _log.warning("%s", message)
+
+    def close(self) -> None:
+        """Give back what the job holds of this process."""
+        self.lease.close()
+        self.owner.close()

@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""From a job's manifest to what one of its pods starts; pure; used by ``operator``."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import rover_kf
+from rover_kf.api import names
+from rover_kf.api.jobs import JobKey, Manifest
+from rover_kf.cluster.local import environment, local_admission
+from rover_kf.cluster.local.container import ContainerPlan, Probe
+from rover_kf.cluster.local.volumes import Mounts, Volumes, lay_out
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodPlan:
+    """Everything needed to start a pod here."""
+
+    key: JobKey
+    name: str
+    uid: str
+    replica_type: str
+    index: int
+    address: str
+    restart_policy: str
+    """The pod's: Always, OnFailure or Never (an ExitCode replica's pods have Never)."""
+    grace: float
+    init: tuple[ContainerPlan, ...]
+    containers: tuple[ContainerPlan, ...]
+    volumes: Volumes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Site:
+    """Where a job's pods are put."""
+
+    root: pathlib.Path
+    """The state folder."""
+    job: pathlib.Path
+    """The job's folder in it."""
+    folder: pathlib.Path
+    """The manifest's own folder."""
+    memory: pathlib.Path
+    """For memory-backed volumes."""
+    base: Mapping[str, str]
+    """Environment that stands for the image's."""
+    resolve: Callable[[str], str]
+    """Service names in a text to addresses."""
+    grace: float
+    """Where the manifest does not say."""
+
+
+def restart_policy(replica: Mapping[str, Any]) -> str:
+    """The replica's policy with the operator's default."""
+    return str(replica.get("restartPolicy") or "OnFailure")
+
+
+def plan_pod(
+    manifest: Manifest, site: Site, replica_type: str, index: int, *, uid: str, address: str
+) -> PodPlan:
+    """Say what a replica's pod starts."""
+    metadata = manifest["metadata"]
+    replica = manifest["spec"][local_admission.SPECS][
+        "Master" if replica_type == "master" else "Worker"
+    ]
+    spec = replica["template"]["spec"]
+    name = f"{metadata['name']}-{replica_type}-{index}"
+    labels = environment.pod_labels(manifest, replica_type, index)
+    volumes = lay_out(spec, uid, memory=site.memory, job=site.job, root=site.root)
+    build = _Builder(
+        site=site,
+        volumes=volumes,
+        fields=environment.pod_fields(manifest, name, uid, address, labels),
+        address=address,
+        logs=site.job / "logs" / f"{name}.{uid[:8]}",
+    )
+    added = environment.operator_environment(manifest, replica_type, index)
+    policy = restart_policy(replica)
+    return PodPlan(
+        key=JobKey(metadata["namespace"], metadata["name"], manifest["kind"]),
+        name=name,
+        uid=uid,
+        replica_type=replica_type,
+        index=index,
+        address=address,
+        restart_policy="Never" if policy == "ExitCode" else policy,
+        grace=float(spec.get("terminationGracePeriodSeconds", site.grace)),
+        init=tuple(build.container(item, {}) for item in spec.get("initContainers") or []),
+        containers=tuple(build.container(item, added) for item in spec["containers"]),
+        volumes=volumes,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Builder:
+    site: Site
+    volumes: Volumes
+    fields: Mapping[str, str]
+    address: str
+    logs: pathlib.Path
+
+    def container(self, spec: Mapping[str, Any], added: Mapping[str, str]) -> ContainerPlan:
+        mounts = self.volumes.mounts(spec)
+        variables = self._variables(spec, added, mounts)
+        words = [*(spec.get("command") or []), *(spec.get("args") or [])]
+        return ContainerPlan(
+            name=spec["name"],
+            # Written words are places and services; what a variable brings has been dealt with.
+            command=tuple(
+                environment.expand(self.site.resolve(mounts.rewrite(str(word))), variables)
+                for word in words
+            ),
+            environment={**self.site.base, **variables},
+            folder=self._folder(spec),
+            log=self.logs / f"{spec['name']}.log",
+            volumes=(*self.volumes.memory, *self.volumes.work),
+            native=spec.get("restartPolicy") == "Always",
+            probe=self._probe(spec),
+        )
+
+    def _variables(
+        self, spec: Mapping[str, Any], added: Mapping[str, str], mounts: Mounts
+    ) -> dict[str, str]:
+        """As the kubelet would set them; a written text's places and services are found first."""
+        found: dict[str, str] = {"HOSTNAME": self.fields["metadata.name"]}
+        for item in spec.get("env") or []:
+            if "valueFrom" in item:
+                found[item["name"]] = self._referred(item["valueFrom"], spec)
+            else:
+                text = self.site.resolve(mounts.rewrite(str(item.get("value", ""))))
+                found[item["name"]] = environment.expand(text, found)
+        found |= {name: self.site.resolve(value) for name, value in added.items()}
+        return found | self._overrides(spec, mounts.paths)
+
+    def _referred(self, source: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+        if "fieldRef" in source:
+            return self.fields.get(source["fieldRef"]["fieldPath"], "")
+        kind, _, resource = source["resourceFieldRef"]["resource"].partition(".")
+        return str((spec.get("resources") or {}).get(kind, {}).get(resource, ""))
+
+    def _overrides(
+        self, spec: Mapping[str, Any], paths: Mapping[str, pathlib.Path]
+    ) -> dict[str, str]:
+        """What differs here: no cluster to verify tokens, and defaults that name mount paths."""
+        found: dict[str, str] = {}
+        if names.HOME in paths:
+            found[names.ENV_HOME] = str(paths[names.HOME])
+        if spec["name"] in (names.RUNTIME_CONTAINER, names.SIDECAR_CONTAINER):
+            # What their image holds is this very installation, which may be a checkout.
+            found["PYTHONPATH"] = str(pathlib.Path(rover_kf.__file__).parents[1])
+        if spec["name"] == names.SIDECAR_CONTAINER:
+            found[names.ENV_AUTH] = "shared"
+            found[names.ENV_TOKEN_HOME] = str(self.site.job / "token")
+            found[names.ENV_TLS_HOME] = ""  # nothing leaves this machine
+        return found
+
+    def _folder(self, spec: Mapping[str, Any]) -> pathlib.Path:
+        """Our own containers stay away from the user's folder: its modules are not theirs."""
+        if spec["name"] in (names.RUNTIME_CONTAINER, names.SIDECAR_CONTAINER):
+            return self.site.job
+        return local_admission.work_folder(spec, self.site.folder)
+
+    def _probe(self, spec: Mapping[str, Any]) -> Probe | None:
+        probe = spec.get("startupProbe") or {}
+        if "httpGet" not in probe:
+            return None
+        get = probe["httpGet"]
+        ports = {p.get("name"): p["containerPort"] for p in spec.get("ports") or []}
+        return Probe(
+            host=self.address,
+            port=int(ports.get(get["port"], get["port"])),
+            path=get.get("path", "/"),
+            seconds=max(
+                60.0,
+                float(probe.get("periodSeconds", 10)) * float(probe.get("failureThreshold", 3)),
+            ),
+        )

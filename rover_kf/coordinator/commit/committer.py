@@ -1,0 +1,289 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is durable: ranks' reports made into a manifest, and what storage then need not keep.
+
+Its memory is a cache: what is committed stands on storage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.checkpoints import Durable, GivenUp
+from rover_kf.api.status import Acknowledged
+from rover_kf.checkpoint import commit
+from rover_kf.checkpoint.commit import Key
+from rover_kf.checkpoint.format.manifest import Manifest
+from rover_kf.checkpoint.storage.retention import Best
+from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
+from rover_kf.coordinator.commit import storage_scan
+from rover_kf.coordinator.commit.storage_scan import FirstLook
+from rover_kf.sidecar.interfaces import Story
+from rover_kf.sidecar.settings import SidecarSettings
+
+
+class Unmeasured:
+    """One a coordinator.
+
+    Args:
+        best: what policy asks for; None: nothing.
+        keep: newest checkpoints that stay: so many may lack the metric before one is removed.
+    """
+
+    def __init__(self, best: Best | None, keep: int) -> None:
+        self._best, self._keep = best, keep
+        self._lacking = 0
+        self._is_settled = best is None
+        """The metric was seen, or it was told that it is not."""
+
+    def objection(self, step: int, metrics: Mapping[str, float]) -> str:
+        """What to tell of a checkpoint that is committed; empty: nothing.
+
+        A script that measures now and then has checkpoints without any metric: they say nothing.
+        """
+        if self._is_settled or self._best is None or not metrics:
+            return ""
+        self._is_settled = self._best.metric in metrics
+        self._lacking += not self._is_settled
+        if self._is_settled or self._lacking <= self._keep:
+            return ""
+        self._is_settled = True
+        return (
+            f"checkpoint.keep-best is {self._best}, and step {step} has no {self._best.metric!r} "
+            f"but {sorted(metrics)}: none counts as one of the best, and older ones are removed; "
+            "name one of these there, or give that metric with the state"
+        )
+
+
+LEAST_BYTES = 8 << 20
+
+
+"""A smaller file tells of how long storage takes to answer, not of how many bytes it takes."""
+
+
+_REMEMBERED = 16
+
+
+"""Steps; their median counts, so that one bad minute is not the storage."""
+
+
+class StorageRate:
+    """Of one job."""
+
+    def __init__(self) -> None:
+        self._slowest: dict[tuple[int, int], float] = {}
+
+    @property
+    def value(self) -> float:
+        """Bytes a second; 0 as long as nothing of size was persisted."""
+        found = sorted(self._slowest.values())
+        return found[len(found) // 2] if found else 0.0
+
+    def heard(self, durable: Durable) -> None:
+        """A rank's file is on storage."""
+        if durable.file_bytes < LEAST_BYTES or durable.storage_seconds <= 0:
+            return
+        key, rate = (durable.round, durable.step), durable.file_bytes / durable.storage_seconds
+        self._slowest[key] = min(rate, self._slowest.get(key, rate))
+        while len(self._slowest) > _REMEMBERED:
+            del self._slowest[next(iter(self._slowest))]
+
+
+_log = logging.getLogger(__name__)
+
+
+_TELL_SECONDS = 10.0
+
+
+class Committer:
+    """One a coordinator.
+
+    Args:
+        settings: of the sidecar that plays it.
+        story: where commits and damages are told.
+        storage: of the job; None: checkpoints stay in memory.
+        committed: takes each step that is durable from now on.
+    """
+
+    def __init__(
+        self,
+        settings: SidecarSettings,
+        story: Story,
+        storage: StoredCheckpoints | None,
+        committed: Callable[[Key], None],
+    ) -> None:
+        self._settings, self._story, self._storage = settings, story, storage
+        self._committed = committed
+        self._ledger = commit.Ledger()
+        self._looking: asyncio.Task[None] | None = None
+        self._rate = StorageRate()
+        self._unmeasured = Unmeasured(settings.checkpoint_spare.best, settings.checkpoint_keep)
+        self._writing = asyncio.Lock()
+        self._waiters = 0
+        self._told_at = float("-inf")
+        self._unlike = (0, "")
+        """The round in which ranks' states did not go together, and how; told once."""
+        self._unlike_step = 0
+        """The newest one of which that was so."""
+        self.has_looked = False
+        """Whether it knows what storage had when this coordinator began."""
+
+    @property
+    def step(self) -> int | None:
+        """Newest committed step on storage."""
+        return self._ledger.committed[1] if self._ledger.committed else None
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second that storage took of the slowest pod lately; 0: not measured."""
+        return self._rate.value
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for a step to be durable."""
+        return self._waiters > 0
+
+    @property
+    def unlike(self) -> str:
+        """Why nothing of the running round comes to storage; empty: nothing is known to keep it."""
+        return self._unlike[1] if self._unlike[0] == self._ledger.generation else ""
+
+    def is_unlike(self, step: int) -> bool:
+        """Whether ranks' states of that step do not go together: it never comes to storage."""
+        return bool(self.unlike) and step == self._unlike_step
+
+    @contextlib.contextmanager
+    def waited_for(self) -> Iterator[None]:
+        """Somebody waits for a step to be durable."""
+        self._waiters += 1
+        try:
+            yield
+        finally:
+            self._waiters -= 1
+
+    def is_durable(self, step: int) -> bool:
+        """Whether that step, or a newer one, is on storage."""
+        return self.step is not None and self.step >= step
+
+    def is_committed(self, key: Key) -> bool:
+        """Whether that very step, or a newer one, is: nothing can make it so once more."""
+        return commit.is_committed(self._ledger, key)
+
+    def begin_round(self, number: int) -> None:
+        """A round starts: reports of older ones are stale from now on."""
+        self._ledger = commit.begin_round(self._ledger, number)
+
+    def go_on_from(self, step: int | None) -> None:
+        """The round goes on from that step; what is newer on storage was damaged."""
+        if self.step is not None and step is not None and step < self.step:
+            self._ledger = commit.forget_committed(self._ledger)
+
+    def take_look(self, found: FirstLook, began: Key | None) -> None:
+        """Take what storage has for committed, unless the round went back behind it.
+
+        Args:
+            found: on storage.
+            began: what the running round began with.
+        """
+        self.has_looked = not found.wrong
+        committed = found.committed
+        if committed is None or self.is_committed(committed):
+            return
+        # What the round itself has committed is newer than what it began with.
+        if began is None or committed[0] >= began[0] or committed[1] <= began[1]:
+            self._ledger = dataclasses.replace(self._ledger, committed=committed)
+            self._committed(committed)
+
+    def look_again(self, began: Callable[[], Key | None]) -> None:
+        """Where storage could not be read at first what is committed there is not known."""
+        looks = self._looking is not None and not self._looking.done()
+        if self._storage is not None and not self.has_looked and not looks:
+            self._looking = asyncio.create_task(self._looked_again(self._storage, began))
+
+    async def _looked_again(
+        self, storage: StoredCheckpoints, began: Callable[[], Key | None]
+    ) -> None:
+        found = await storage_scan.look(storage)
+        self.take_look(found, began())
+
+    async def take(self, durable: Durable) -> Acknowledged:
+        """Take a rank's report; the manifest is written when it was the last one.
+
+        Raises:
+            StorageFailed: the manifest cannot be written.
+        """
+        if self._storage is None:
+            return Acknowledged(done=False, reason="this job has no checkpoint path")
+        async with self._writing:
+            verdict = commit.report(self._ledger, durable, now=time.time())
+            self._ledger = verdict.ledger
+            if verdict.accepted:
+                self._rate.heard(durable)
+            if verdict.unlike:
+                self._are_unlike(durable, verdict.reason)
+            if verdict.manifest is not None:
+                await self._commit(verdict.manifest, durable.persist_seconds, self._storage)
+            return Acknowledged(done=verdict.accepted, reason=verdict.reason)
+
+    def _are_unlike(self, durable: Durable, why: str) -> None:
+        if durable.round > self._unlike[0]:
+            told = f"step {durable.step} does not come to storage: {why}"
+            self._unlike, self._unlike_step = (durable.round, told), 0
+            self._warn(told)
+        self._unlike_step = max(self._unlike_step, durable.step)
+
+    async def give_up(self, told: GivenUp) -> None:
+        """Storage has refused a step: it may be full of what ranks wrote of older ones."""
+        if self._storage is None:
+            return
+        async with self._writing:
+            self._ledger = commit.give_up(self._ledger, told)
+            if commit.have_all_come(self._ledger, told):
+                try:
+                    await self._collect(self._storage, told.round, below=told.step)
+                except errors.StorageFailed as error:
+                    _log.info("no room is made: %s", error)
+
+    async def _commit(
+        self, manifest: Manifest, persist_seconds: float, storage: StoredCheckpoints
+    ) -> None:
+        folder = await asyncio.to_thread(storage.write_manifest, manifest)
+        self._ledger = commit.commit(self._ledger, manifest)
+        size = sum(file.length for file in manifest.files)
+        self._tell(
+            f"step {manifest.step} is durable in {folder.name}: {len(manifest.files)} "
+            f"file(s), {size} bytes, written in {persist_seconds:.2f} s",
+            now=time.monotonic(),
+        )
+        if wrong := self._unmeasured.objection(manifest.step, manifest.metrics):
+            self._warn(wrong)
+        self._committed((manifest.generation, manifest.step))
+        try:
+            await self._collect(storage, manifest.generation)
+        except errors.StorageFailed as error:
+            self._warn(f"old checkpoints stay: {error}")
+
+    async def _collect(
+        self, storage: StoredCheckpoints, generation: int, *, below: int = 0
+    ) -> None:
+        keep, spare = self._settings.checkpoint_keep, self._settings.checkpoint_spare
+        await asyncio.to_thread(
+            storage.collect, keep, generation=generation, spare=spare, below=below
+        )
+
+    def _tell(self, message: str, *, now: float) -> None:
+        # A small state is durable many times a second: the story needs no more than now and then,
+        # and the step that somebody waits for.
+        if self.is_waited_for or now - self._told_at >= _TELL_SECONDS:
+            self._told_at = now
+            self._story.record(names.EVENT_DURABLE, message)
+
+    def _warn(self, message: str) -> None:
+        self._story.record(names.EVENT_CHECKPOINT_WARNING, message, warning=True)

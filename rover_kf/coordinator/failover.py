@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""How a coordinator follows another one: generations, and copies of its state in other pods.
+
+A pod's first coordinator has the time as its generation, as the API server told it in the pod's
+token, so that no node's clock counts; the next one in that pod has one more. What changes is
+written to the pod's volume before anybody is answered, and offered to a few other pods with their
+answers. Whoever has a copy says so with each request: a coordinator in a new pod asks for a newer
+one than it knows before it answers. One that hears of a greater generation than its own was
+replaced, and answers nobody any more (docs/protocol.md, "Generations").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import cast
+
+from aiohttp import web
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.coordinator_state import STATE_VERSION, CoordinatorState
+from rover_kf.api.status import Acknowledged
+from rover_kf.sidecar.http.app import read, refusal, reply
+from rover_kf.sidecar.http.token_clock import ClusterTime
+from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.state_replica import OWN, StateFile, label, order
+
+_log = logging.getLogger(__name__)
+
+_NUMBER = re.compile("[0-9]{1,18}")
+
+KEEPERS = 3
+"""Pods besides the coordinator's own that keep a copy."""
+REFRESH_SECONDS = 10.0
+"""How old the figures in a copy may be that change all the time."""
+OPENING_SECONDS = 10.0
+"""How long a coordinator in a new pod takes a greater generation for its predecessor's: the clocks
+of API servers may differ."""
+
+Capture = Callable[[], CoordinatorState]
+Absorb = Callable[[CoordinatorState, bool], None]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Succession:
+    """One a coordinator.
+
+    Args:
+        settings: of its sidecar.
+        capture: gives the state; generation and revision are filled in here.
+        absorb: goes on from a state; told whether its round still runs as far as is known.
+    """
+
+    def __init__(self, settings: SidecarSettings, capture: Capture, absorb: Absorb) -> None:
+        self._pod, self._capture, self._absorb = settings.pod, capture, absorb
+        self._time = ClusterTime(settings)
+        self._file = StateFile(settings.home, settings.pod_uid, OWN)
+        self.generation = 0
+        self.successor = 0
+        """Generation of the coordinator that has replaced this one; 0: none has."""
+        self._state: CoordinatorState | None = None
+        self._absorbed = (0, 0)
+        self._open_until = 0.0
+        self._mark: object = None
+        self._noted = 0.0
+        self._keepers: frozenset[str] = frozenset()
+
+    def begin(self) -> None:
+        """Go on with what an earlier coordinator of this pod knew, if there was one."""
+        kept = self._file.read()
+        if kept is None or kept.state is None:
+            self.generation = int(self._time.pod_began() * 1000)
+            self._open_until = time.monotonic() + OPENING_SECONDS
+            return
+        self.generation, self._absorbed = kept.known + 1, order(label(kept.state))
+        self._absorb(kept.state, True)  # noqa: FBT003 - the callback's one flag
+
+    def note(self, mark: object, members: Iterable[str]) -> None:
+        """Write the state down if it has changed; before anybody is answered.
+
+        Args:
+            mark: differs whenever what must not be lost differs.
+            members: pods of the round that runs.
+        """
+        now, mark = time.monotonic(), (self.generation, mark)
+        if mark == self._mark and now - self._noted < REFRESH_SECONDS:
+            return
+        if mark != self._mark:
+            others = (pod for pod in members if pod != self._pod)
+            self._keepers = frozenset(pod for pod, _ in zip(others, range(KEEPERS), strict=False))
+        self._mark, self._noted = mark, now
+        revision = self._state.revision + 1 if self._state else 1
+        self._state = dataclasses.replace(
+            self._capture(), generation=self.generation, revision=revision
+        )
+        if not self.successor:
+            self._file.write(self.generation, self._state)
+
+    def heard(self, generation: int) -> None:
+        """Somebody knows a coordinator of that generation."""
+        if generation <= self.generation or self.successor:
+            return
+        if time.monotonic() < self._open_until:
+            self.generation = generation + 1
+            return
+        self.successor = generation
+        _log.error("generation %d has replaced this one, %d", generation, self.generation)
+
+    def routes(self) -> list[web.RouteDef]:
+        """For the coordinator's TCP port."""
+        return [
+            web.get(names.PATH_STATE, self._on_fetch),
+            web.post(names.PATH_STATE, self._on_copy),
+        ]
+
+    def guarded(self, routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:
+        """The routes, as a coordinator that may be replaced, or know too little, answers them."""
+        return [
+            web.RouteDef(
+                route.method, route.path, self._guard(cast("Handler", route.handler)), route.kwargs
+            )
+            for route in routes
+        ]
+
+    def _guard(self, handler: Handler) -> Handler:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if request.path != names.PATH_STATUS:  # which anybody may ask, without a token
+                self.heard(_number(request.headers.get(names.GENERATION_HEADER, "")))
+            try:
+                self._check()
+                if self._is_wanted(request):
+                    found: web.StreamResponse = web.Response(status=names.STATUS_COPY_WANTED)
+                else:
+                    found = await handler(request)
+                self._check()  # it may have been waited for long
+            except errors.RoverError as error:
+                found = refusal(error)
+            found.headers[names.GENERATION_HEADER] = str(self.generation)
+            wanted = found.status == names.STATUS_COPY_WANTED
+            keeper = request.headers.get(names.POD_HEADER) in self._keepers
+            if self._state and keeper and not wanted:
+                found.headers[names.COPY_HEADER] = label(self._state)
+            return found
+
+        return answer
+
+    def _check(self) -> None:
+        if self.successor:
+            raise errors.ClusterUnavailable(
+                f"this coordinator, generation {self.generation}, was replaced by generation "
+                f"{self.successor}: ask the job's first pod by its name"
+            )
+
+    def _is_wanted(self, request: web.Request) -> bool:
+        """Whether the asker's copy has to come first; it is not to be replaced by ours before."""
+        copy = order(request.headers.get(names.COPY_HEADER, ""))
+        brought = request.path == names.PATH_STATE and request.method == "POST"
+        return self._absorbed < copy < (self.generation, 0) and not brought
+
+    async def _on_fetch(self, _: web.Request) -> web.Response:
+        return reply(self._state) if self._state else web.Response(status=404)
+
+    async def _on_copy(self, request: web.Request) -> web.Response:
+        state = await read(request, CoordinatorState)
+        told = order(label(state))
+        if not self._absorbed < told < (self.generation, 0):
+            return reply(Acknowledged(done=False, reason="a newer one is known"))
+        self._absorbed = told
+        if state.version != STATE_VERSION:
+            return reply(Acknowledged(done=False, reason=f"version {state.version} is unknown"))
+        _log.info("goes on with the state of generation %d", state.generation)
+        self._absorb(state, False)  # noqa: FBT003 - the callback's one flag
+        return reply(Acknowledged())
+
+
+def _number(text: str) -> int:
+    return int(text) if _NUMBER.fullmatch(text) else 0

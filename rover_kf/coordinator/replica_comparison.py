@@ -1,0 +1,253 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator's half of the check of replicas: which steps, and who differs in what.
+
+All it remembers is bounded and of one round: a rank that never reports, or a coordinator that is
+started anew, costs a check.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from aiohttp import web
+
+from rover_kf.api import names
+from rover_kf.api.checkpoints import Sealed
+from rover_kf.api.replica_checks import DigestTaken, ReplicaDigest, TensorSum
+from rover_kf.checkpoint import divergence
+from rover_kf.checkpoint.divergence import Division
+from rover_kf.sidecar.http.app import read, reply
+from rover_kf.sidecar.http.long_poll import LongPoll
+from rover_kf.sidecar.interfaces import Story
+
+_MOST_NAMED = 3
+
+
+"""Ranks, and tensors; an Event's message is bounded."""
+
+
+_PAIR = 2
+
+
+def of(
+    step: int,
+    division: Division,
+    *,
+    pods: Mapping[int, str],
+    tensors: Sequence[str],
+    count: int,
+    equal_step: int | None,
+) -> str:
+    """The message.
+
+    Args:
+        step: that was compared.
+        division: of its ranks.
+        pods: by rank.
+        tensors: names of those in which they differ.
+        count: how many tensors were compared.
+        equal_step: the newest step that was found equal on all ranks.
+    """
+    suspects = [f"{rank} ({pods[rank]})" for rank in division.suspects]
+    where = f"{len(tensors)} of {count} tensors that all ranks should hold alike: {_some(tensors)}"
+    if division.is_decided:
+        who = "rank {} differs" if len(suspects) == 1 else "ranks {} differ"
+        others = len(division.groups[0])
+        found = f"{who.format(_some(suspects))} from the other {others} in {where}"
+    else:
+        why = "of two" if len(suspects) == _PAIR else "where no group is the largest"
+        found = f"ranks {_some(suspects)} differ in {where}; {why} nobody can tell which is wrong"
+    since = (
+        f"All were equal at step {equal_step}; later checkpoints may be wrong"
+        if equal_step is not None
+        else "No earlier step was found equal, so they may have begun unequal"
+    )
+    return (
+        f"step {step}: {found}. {since}. Look at the memory and GPU of the pod's node, and for "
+        "code that changes these tensors on some ranks only"
+    )
+
+
+def _some(items: Sequence[str]) -> str:
+    more = len(items) - _MOST_NAMED
+    shown = ", ".join(items[:_MOST_NAMED])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+_log = logging.getLogger(__name__)
+
+
+_PATIENCE_SECONDS = 30.0
+
+
+"""After the newest report the others are not waited for. A pod sums its ranks' slots in turn, a few
+gigabytes a second: of eight large ones the last is done a minute after the first."""
+
+
+_MOST_OPEN = 4
+
+
+"""Steps that are compared at one time; beyond it the oldest is given up."""
+
+
+_MOST_TOLD = 16
+
+
+"""Sets of ranks that are told of in one round: who differs anew at each check fills no story."""
+
+
+Key = tuple[int, int]
+
+
+"""Round and step."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Check:
+    """One step."""
+
+    heard: float
+    """When the newest report came."""
+    digests: dict[int, ReplicaDigest] = dataclasses.field(default_factory=dict)
+    division: Division | None = None
+    """None: not all have reported, and it is still waited for them."""
+    listings: dict[int, tuple[TensorSum, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """For which those who have reported stand."""
+        return sum(told.ranks for told in self.digests.values())
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """Ranks whose listings are needed."""
+        return self.division.witnesses if self.division and not self.division.is_one else ()
+
+
+class ReplicaVerdicts:
+    """One a coordinator.
+
+    Args:
+        every: saves from one check to the next; 0: none is made.
+        story: where ranks that differ are told.
+        patience_seconds: how long after a rank's report another one may come.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        story: Story,
+        *,
+        patience_seconds: float = _PATIENCE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._every, self._story, self._patience = every, story, patience_seconds
+        self._clock = clock
+        self._poll = LongPoll()
+        self._newest: Key = (0, 0)
+        self._saves = 0
+        self._due: tuple[Key, ...] = ()
+        self._open: dict[Key, _Check] = {}
+        self._told: set[tuple[int, ...]] = set()
+        self._equal_step: int | None = None
+
+    def routes(self) -> list[web.RouteDef]:
+        """For the coordinator's TCP port."""
+        return [web.post(names.PATH_REPLICA_DIGEST, self._on_digest)]
+
+    def is_due(self, sealed: Sealed) -> bool:
+        """Whether the step that a rank has sealed is to be checked; the same for all its ranks.
+
+        The first save that this coordinator hears of, and every so many after it.
+        """
+        alone = sealed.world_size == sealed.ranks or not sealed.replicated
+        if not self._every or alone or sealed.restored:
+            return False
+        key = (sealed.round, sealed.step)
+        if key > self._newest:
+            self._newest = key
+            if self._saves % self._every == 0:
+                self._due = (*self._due, key)[-_MOST_OPEN:]
+            self._saves += 1
+        return key in self._due
+
+    def restart(self, step: int | None) -> None:
+        """A new round begins at that step: what was open is of the old one."""
+        if self._equal_step is not None:
+            self._equal_step = None if step is None else min(step, self._equal_step)
+        for check in self._open.values():
+            check.division = Division(())
+        self._open.clear()
+        self._told.clear()
+        self._poll.notify()
+
+    async def _on_digest(self, request: web.Request) -> web.Response:
+        told = await read(request, ReplicaDigest)
+        key = (told.round, told.step)
+        if told.listing:
+            self._take_listing(key, told)
+            return reply(DigestTaken())
+        check = self._opened(key)
+        if check.division is None:
+            check.digests[told.rank], check.heard = told, self._clock()
+        if check.ranks >= told.world_size:
+            self._divide(key, check)
+            self._poll.notify()
+
+        def settled() -> Division | None:
+            if self._clock() - check.heard >= self._patience:
+                self._divide(key, check)  # Those who have reported are compared.
+            return check.division
+
+        await self._poll.answer(settled, math.inf)
+        return reply(DigestTaken(listing_wanted=told.rank in check.wanted))
+
+    def _opened(self, key: Key) -> _Check:
+        check = self._open.setdefault(key, _Check(self._clock()))
+        while len(self._open) > _MOST_OPEN:
+            del self._open[min(self._open)]
+        return check
+
+    def _divide(self, key: Key, check: _Check) -> None:
+        if check.division is not None:
+            return
+        found = {r: told.digest for r, told in check.digests.items() if told.digest is not None}
+        check.division = divergence.divide(found)
+        if not check.division.is_one:
+            return
+        self._open.pop(key, None)
+        all_told = len(found) == len(check.digests)
+        if all_told and all(check.ranks >= told.world_size for told in check.digests.values()):
+            self._equal_step = key[1]
+            _log.info("step %d: %d ranks hold the same", key[1], check.ranks)
+
+    def _take_listing(self, key: Key, told: ReplicaDigest) -> None:
+        check = self._open.get(key)
+        if check is None or check.division is None or told.rank not in check.wanted:
+            return
+        check.listings[told.rank] = told.listing
+        if len(check.listings) == len(check.wanted):
+            del self._open[key]
+            self._tell(key[1], check, check.division)
+
+    def _tell(self, step: int, check: _Check, division: Division) -> None:
+        if division.suspects in self._told or len(self._told) >= _MOST_TOLD:
+            _log.info("step %d: ranks still differ: %s", step, division.suspects)
+            return
+        self._told.add(division.suspects)
+        first = check.digests[division.witnesses[0]]
+        message = of(
+            step,
+            division,
+            pods={rank: told.pod for rank, told in check.digests.items()},
+            tensors=divergence.differing([check.listings[rank] for rank in check.wanted]),
+            count=first.tensors,
+            equal_step=self._equal_step,
+        )
+        self._story.record(names.EVENT_REPLICA_MISMATCH, message, warning=True)

@@ -1,0 +1,118 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where the slots of the newest states are, which outlives the coordinator's process.
+
+Pods that have left the world tell a coordinator nothing: one that begins anew would take what they
+still serve for lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import pathlib
+from collections.abc import Iterator, Sequence
+
+from rover_kf.api import codec, names
+from rover_kf.api.checkpoints import Holding
+from rover_kf.sidecar import local_file
+from rover_kf.system import shared_volume
+
+# A rank has two slots, and what a change of size has put together lies beside what it was made of.
+_REMEMBERED = 2
+
+
+"""States, the newest ones."""
+
+
+_State = tuple[int, int, int]
+
+
+"""Round in which it came to be, step, ranks."""
+
+
+States = tuple[tuple[Holding, ...], ...]
+
+
+"""Of each state its slots, the newest last."""
+
+
+class SlotPlaces:
+    """One a coordinator."""
+
+    def __init__(self) -> None:
+        self._states: dict[_State, tuple[Holding, ...]] = {}
+
+    @property
+    def states(self) -> States:
+        """What another one goes on with: it is told of each as sealed."""
+        return tuple(self._states.values())
+
+    def __iter__(self) -> Iterator[Holding]:
+        """All that may still be there."""
+        return itertools.chain.from_iterable(self._states.values())
+
+    def sealed(self, holdings: Sequence[Holding]) -> None:
+        """Every rank has sealed a state, or has restored it; these are its slots, one a rank."""
+        for first in holdings[:1]:
+            state = first.round, first.step, first.world_size
+            self._states.pop(state, None)
+            self._states[state] = tuple(holdings)
+        while len(self._states) > _REMEMBERED:
+            del self._states[next(iter(self._states))]
+
+    def restart(self, step: int | None) -> None:
+        """A round begins at that step, or with nothing: what came after it is given up."""
+        self._states = {
+            state: holdings
+            for state, holdings in self._states.items()
+            if step is not None and holdings[0].step <= step
+        }
+
+
+_log = logging.getLogger(__name__)
+
+
+NAME = "slot-places.json"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Kept:
+    """The file."""
+
+    pod_uid: str
+    states: States
+
+
+class PlacesFile:
+    """One a coordinator.
+
+    Args:
+        home: mount path of the shared volume.
+        pod_uid: whose file it is: a volume may outlive its pod where it runs embedded.
+    """
+
+    def __init__(self, home: pathlib.Path, pod_uid: str) -> None:
+        self._path = home / names.RUN_DIR / NAME
+        self._pod_uid = pod_uid
+
+    def write(self, states: States) -> None:
+        """Keep them in place of what was kept; nothing is, rather than what holds no more."""
+        try:
+            shared_volume.replace(self._path, codec.dumps(_Kept(self._pod_uid, states)))
+        except OSError as error:
+            _log.warning("where slots are could not be kept: %s", error)
+            self._forget()
+
+    def read(self) -> States:
+        """What was kept; nothing if there is nothing of this pod's."""
+        otherwise = "pods that left are not asked"
+        found = local_file.read(self._path, _Kept, self._pod_uid, otherwise=otherwise)
+        return found.states if found is not None else ()
+
+    def _forget(self) -> None:
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("%s tells of slots as they were: %s", self._path, error)

@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank of the newest round restores, which outlives the coordinator's process.
+
+Written before the first rank is answered. A pod that is lost takes its round with it, so it need
+not outlive the pod.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from rover_kf.api import codec, names
+from rover_kf.api.checkpoints import Holding, ResolveReply
+from rover_kf.sidecar import local_file
+from rover_kf.system import shared_volume
+
+_log = logging.getLogger(__name__)
+
+NAME = "common-step.json"
+
+Plan = Mapping[int, ResolveReply]
+"""Each rank's answer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Answer:
+    """A rank's, with places in the file's list for what hundreds of ranks' answers have alike."""
+
+    reply: ResolveReply
+    holdings: tuple[int, ...]
+    others: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptPlan:
+    """The file."""
+
+    pod_uid: str
+    round: int
+    answers: dict[str, _Answer]
+    """By rank."""
+    holdings: tuple[Holding, ...]
+
+    @property
+    def plan(self) -> Plan:
+        """Each rank's answer."""
+        return {
+            int(rank): dataclasses.replace(
+                answer.reply,
+                holdings=tuple(self.holdings[place] for place in answer.holdings),
+                others=tuple(self.holdings[place] for place in answer.others),
+            )
+            for rank, answer in self.answers.items()
+        }
+
+
+class _List:
+    """Each holding once: the same object is in many answers."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, int] = {}
+        self.items: list[Holding] = []
+
+    def places(self, items: Sequence[Holding]) -> tuple[int, ...]:
+        """Where these are in the list from now on."""
+        for item in items:
+            if self._places.setdefault(id(item), len(self.items)) == len(self.items):
+                self.items.append(item)
+        return tuple(self._places[id(item)] for item in items)
+
+
+def _kept(pod_uid: str, number: int, plan: Plan) -> KeptPlan:
+    holdings = _List()
+    answers = {
+        str(rank): _Answer(
+            dataclasses.replace(answer, holdings=(), others=()),
+            holdings.places(answer.holdings),
+            holdings.places(answer.others),
+        )
+        for rank, answer in plan.items()
+    }
+    return KeptPlan(pod_uid, number, answers, tuple(holdings.items))
+
+
+class PlanFile:
+    """One a coordinator.
+
+    Args:
+        home: mount path of the shared volume.
+        pod_uid: whose plan it is: a volume may outlive its pod where it runs embedded.
+    """
+
+    def __init__(self, home: pathlib.Path, pod_uid: str) -> None:
+        self._path = home / names.RUN_DIR / NAME
+        self._pod_uid = pod_uid
+
+    def write(self, number: int, plan: Plan) -> None:
+        """Keep the answers of a round; only the newest are."""
+        try:
+            shared_volume.replace(self._path, codec.dumps(_kept(self._pod_uid, number, plan)))
+        except OSError as error:
+            _log.warning("what round %d restores could not be kept: %s", number, error)
+
+    def read(self) -> KeptPlan | None:
+        """What was kept; None if there is nothing of this pod's."""
+        otherwise = "ranks have to ask again"
+        return local_file.read(self._path, KeptPlan, self._pod_uid, otherwise=otherwise)

@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Stragglers at the coordinator: each is told once a round, with its pod and node.
+
+For as long as the rule holds it stands in the status, for a controller that may replace it.
+"""
+
+from __future__ import annotations
+
+from rover_kf.api import names
+from rover_kf.api.faults.straggler_reports import SlowPod
+from rover_kf.api.membership import Member, Round
+from rover_kf.api.samples import StepReport
+from rover_kf.elastic import stragglers
+from rover_kf.elastic.stragglers import Straggler, Stragglers
+from rover_kf.sidecar.event_log import Chronicle
+
+
+class SlowRanks:
+    """One a coordinator.
+
+    Args:
+        chronicle: where they are told.
+    """
+
+    def __init__(self, chronicle: Chronicle) -> None:
+        self._chronicle = chronicle
+        self._round: Round | None = None
+        self._stragglers = Stragglers(0, 0)
+        self._since: dict[int, float] = {}
+
+    def formed(self, current: Round) -> None:
+        """A round begins: its ranks are other processes."""
+        self._round = current
+        self._stragglers = Stragglers(current.number, current.world_size)
+        self._since = {}
+
+    def heard(self, report: StepReport, now: float) -> None:
+        """A training process tells of steps; now in Unix seconds."""
+        for found in self._stragglers.heard(report):
+            message = (
+                f"rank {found.rank} in {self._place(found.rank)} takes {found.seconds:.3g} s of a "
+                f"step by itself, {found.seconds / found.others:.1f} times the others' "
+                f"{found.others:.3g} s, in {stragglers.SLOW_WINDOWS} of the last "
+                f"{stragglers.WINDOWS} windows of {stragglers.WINDOW_STEPS} steps: they wait for it"
+            )
+            self._chronicle.record(names.EVENT_STRAGGLER, message, warning=True)
+        ranks = {found.rank for found in self._stragglers.current}
+        self._since = {rank: self._since.get(rank, now) for rank in ranks}
+
+    @property
+    def known(self) -> tuple[SlowPod, ...]:
+        """For whom the rule holds now; none while their round does not run."""
+        return tuple(self._slow_pod(found) for found in self._stragglers.current)
+
+    def _slow_pod(self, found: Straggler) -> SlowPod:
+        member = self._member(found.rank)
+        ratio = round(found.seconds / found.others, 2)
+        return SlowPod(member.pod, member.node, found.rank, ratio, self._since[found.rank])
+
+    def _place(self, rank: int) -> str:
+        member = self._member(rank)
+        return f"{member.pod} on {member.node}" if member.node else member.pod
+
+    def _member(self, rank: int) -> Member:
+        members = self._round.members if self._round else ()
+        return [member for member in members for _ in range(member.processes)][rank]

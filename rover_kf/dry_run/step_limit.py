@@ -1,0 +1,187 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The script's optimizer steps: counted, timed, and ended when there were enough."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as modules
+from torch.optim import optimizer as optimizers
+
+from rover_kf.dry_run import model_size
+from rover_kf.dry_run.activation_memory import LiveTensors
+from rover_kf.dry_run.loaders import Loaders
+from rover_kf.dry_run.messages import WARM_UP, Finding, Orders
+from rover_kf.system import procfs
+
+
+class Busy:
+    """CPU time over wall time since ``begin``."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter()
+        self._used = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._begun, self._used = time.perf_counter(), _used()
+
+    @property
+    def seconds(self) -> float:
+        """Since then."""
+        return time.perf_counter() - self._begun
+
+    def cores(self) -> float:
+        """Mean since then; children that ended meanwhile do not count."""
+        return max(0.0, _used() - self._used) / max(self.seconds, 1e-9)
+
+
+def _used() -> float:
+    children = procfs.children(os.getpid())
+    return time.process_time() + sum(map(procfs.cpu_seconds, children))
+
+
+COUNTED_STEPS = 2
+
+
+"""At the end, under the count of live tensors: the first may lack what the second finds."""
+
+
+class Enough(BaseException):
+    """Ends the script; no Exception, so that a script that catches all does not go on."""
+
+
+class Steps:
+    """Sees every step of the first optimizer that steps.
+
+    Args:
+        orders: how many, and how.
+        loaders: of the script.
+    """
+
+    def __init__(self, orders: Orders, loaders: Loaders) -> None:
+        self._orders, self._loaders = orders, loaders
+        self._optimizers: dict[int, torch.optim.Optimizer] = {}
+        self._root: nn.Module | None = None
+        self._samples = 0
+        self._made = 0
+        self._times: list[float] = []
+        self._waits: list[float] = []
+        self._last = time.perf_counter()
+        self._waited = 0.0
+        self._counter: LiveTensors | None = None
+        self._forward_peak = self._update_peak = 0
+        self._copy_seconds = 0.0
+        self._least_seconds = orders.least_seconds
+        self._left = 0 if orders.fake else COUNTED_STEPS
+        self._enough = False
+        self._busy = Busy()
+        self._cores = 0.0
+
+    @contextlib.contextmanager
+    def watched(self, counter: LiveTensors | None = None) -> Iterator[Steps]:
+        """Watch what the script does meanwhile.
+
+        Args:
+            counter: entered already, of a fake run; a real one counts its last steps only.
+        """
+        self._counter = counter
+        # A hook on every module costs time: it is taken off after the first step.
+        self._forwards = modules.register_module_forward_pre_hook(self._forward)
+        before = optimizers.register_optimizer_step_pre_hook(self._stepping)
+        after = optimizers.register_optimizer_step_post_hook(self._stepped)
+        try:
+            yield self
+        finally:
+            before.remove()
+            after.remove()
+            self._forwards.remove()
+            if counter is None and self._counter is not None:
+                self._counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def finding(self, error: str = "") -> Finding:
+        """What was seen so far."""
+        used = list(self._optimizers.values())
+        weights = model_size.parameters_of(used, self._root)
+        trained = [weight for weight in weights if weight.requires_grad]
+        return Finding(
+            steps=self._made,
+            step_seconds=statistics.median(self._times) if self._times else 0.0,
+            wait_seconds=statistics.fmean(self._waits) if self._waits else 0.0,
+            cores=self._cores,
+            batch=self._samples or self._loaders.batch,
+            loader_workers=self._loaders.workers,
+            parameters=sum(weight.numel() for weight in weights),
+            parameter_bytes=model_size.bytes_of(weights),
+            trainable=sum(weight.numel() for weight in trained),
+            gradient_bytes=model_size.bytes_of(trained),
+            buffer_bytes=model_size.bytes_of(model_size.buffers_of(self._root)),
+            largest_layer_bytes=model_size.largest_layer(self._root),
+            optimizer=type(used[0]).__name__ if used else "",
+            optimizer_bytes=model_size.bytes_of(model_size.state_of(used)),
+            forward_peak=self._forward_peak,
+            update_peak=self._update_peak,
+            save_seconds=self._copy_seconds,
+            error=error,
+        )
+
+    def _forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._made or not module.training:
+            return
+        if self._root is None:
+            self._root = module
+        first = next((item for item in args if isinstance(item, torch.Tensor) and item.dim()), None)
+        if module is self._root and first is not None:
+            self._samples += first.shape[0]
+
+    def _stepping(self, *_: object) -> None:
+        if self._counter is not None:
+            self._forward_peak = max(self._forward_peak, self._counter.peak)
+            self._counter.restart()
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self._optimizers.setdefault(id(optimizer), optimizer)
+        if id(optimizer) != next(iter(self._optimizers)):
+            return
+        self._made += 1
+        if self._counter is not None:
+            self._update_peak = max(self._update_peak, self._counter.peak)
+            self._counter.restart()
+        if self._made == 1:
+            self._forwards.remove()
+        if self._enough:
+            self._left -= 1
+        elif self._made > WARM_UP:
+            self._time(time.perf_counter())
+        if self._enough and not self._left:
+            raise Enough
+        if self._made == WARM_UP:
+            self._busy.begin()
+        self._last, self._waited = time.perf_counter(), self._loaders.waited
+
+    def _time(self, now: float) -> None:
+        self._times.append(now - self._last)
+        self._waits.append(self._loaders.waited - self._waited)
+        few = len(self._times) < self._orders.steps
+        self._enough = not few and (self._orders.fake or self._busy.seconds >= self._least_seconds)
+        if self._enough:
+            self._cores = self._busy.cores()
+            if self._left:
+                self._count()
+
+    def _count(self) -> None:
+        used = list(self._optimizers.values())
+        weights = model_size.parameters_of(used, self._root)
+        state = [*weights, *model_size.buffers_of(self._root), *model_size.state_of(used)]
+        self._copy_seconds = model_size.copy_seconds(state)
+        self._counter = LiveTensors([*state, *model_size.gradients_of(weights)])
+        self._counter.__enter__()  # type: ignore[no-untyped-call]

@@ -1,0 +1,263 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""One check from its first question to its verdicts: a state machine without clock or network.
+
+Launchers ask again and again, and are answered at once. A pod that is lost, hangs or answers late
+costs the others no more than the time of one round, and takes part in none after that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rover_kf.api.faults.node_check_messages import (
+    OK,
+    CheckReply,
+    CheckRequest,
+    CheckResult,
+    CheckTask,
+    Measured,
+    PairMeasured,
+    Preflight,
+)
+from rover_kf.elastic.node_check.measurements import Evidence
+from rover_kf.elastic.node_check.pairing import Pair, next_pairs
+from rover_kf.elastic.node_check.verdict import judge
+
+PAUSE_SECONDS = 0.05
+"""Between two questions of a pod; of a large job longer, so that they stay few,"""
+MOST_QUESTIONS = 2000.0
+"""a second."""
+MARGIN_SECONDS = 8.0
+"""What a round may take beside its measurements: forks, and the way to and fro, which is long where
+packets are lost: connections are tried again after one, three and seven seconds."""
+
+
+MOST_TIMES = 3
+"""That a pod which computes slowly is measured, the others at rest by then; its best counts."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckLimits:
+    """Durations in seconds."""
+
+    gather: float = 10.0
+    """How long the check waits for further pods after the last that came."""
+    measure: float = 20.0
+    """How long a measurement may take."""
+
+
+@dataclasses.dataclass(slots=True)
+class Place:
+    """A pod that takes part."""
+
+    request: CheckRequest
+    measured: Measured
+    task: CheckTask | None = None
+    """That it was given and has not told the result of."""
+    result: CheckResult | None = None
+    """Of this round."""
+    times: int = 0
+    """That it was measured by itself."""
+
+
+class Check:
+    """One check.
+
+    Args:
+        name: differs from every other check's.
+        expected: pods that it waits for.
+        limits: how long.
+        now: monotonic seconds.
+        before: pods of the job as an earlier check found them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        expected: int,
+        limits: CheckLimits,
+        now: float,
+        *,
+        before: Sequence[Measured] = (),
+    ) -> None:
+        self.name, self.limits = name, limits
+        self._before = before
+        self.expected = expected
+        self.result: Preflight | None = None
+        """Once it has ended; ``at`` is in the clock of ``now``."""
+        self._places: dict[str, Place] = {}
+        self._came = now
+        self._pairs: list[PairMeasured] = []
+        self._round = 0
+        """0: it gathers."""
+        self.meeting: tuple[Pair, ...] = ()
+        """Pods that measure together now."""
+        self._deadline = 0.0
+        self._open = 0
+        """Tasks whose results are not told."""
+
+    @property
+    def pods(self) -> tuple[str, ...]:
+        """Who takes part."""
+        return tuple(self._places)
+
+    @property
+    def launchers(self) -> set[tuple[str, str]]:
+        """The same, with their incarnations."""
+        members = (place.request.member for place in self._places.values())
+        return {(member.pod, member.incarnation) for member in members}
+
+    def ask(self, request: CheckRequest, now: float) -> CheckReply:
+        """A launcher asks, perhaps with a result."""
+        pod = request.member.pod
+        place = self._places.get(pod)
+        if self._round == 0 and (place is None or place.request.member != request.member):
+            measured = Measured(pod, request.member.node)
+            place = self._places[pod] = Place(request, measured)
+            self._came = now
+        self._take(place, request)
+        self.advance(now)
+        if place is None or place.request.member != request.member or self.result:
+            return CheckReply("go")
+        if place.task is not None:
+            return CheckReply("measure", place.task)
+        return CheckReply("wait", pause=max(PAUSE_SECONDS, len(self._places) / MOST_QUESTIONS))
+
+    def advance(self, now: float) -> None:
+        """Time has passed."""
+        if self.result is not None:
+            return
+        if self._round == 0:
+            everybody = len(self._places) >= self.expected
+            if self._places and (everybody or now - self._came >= self.limits.gather):
+                self._open_round(now)
+        elif now >= self._deadline or not self._open:
+            self._close_round()
+            self._open_round(now)
+
+    def _take(self, place: Place | None, request: CheckRequest) -> None:
+        result = request.result
+        if place is None or place.task is None or result is None:
+            return
+        if (result.check, result.round) == (place.task.check, place.task.round):
+            place.result, place.task = result, None
+            self._open -= 1
+
+    def _open_round(self, now: float) -> None:
+        if self._round == 0:
+            by_rank = sorted(
+                self._places.items(), key=lambda item: item[1].request.member.node_rank
+            )
+            self._places = dict(by_rank)
+        evidence = self._evidence()
+        self.meeting = next_pairs(evidence, self._round)
+        alone = [place for place in self._places.values() if self._unsure(place, evidence)]
+        if not self.meeting and not alone:
+            seconds = now - self._came
+            told = tuple(evidence.pods), tuple(self._pairs)
+            self.result = Preflight(now, seconds, *told, judge(evidence))
+            return
+        self._round += 1
+        self._deadline = now + self.limits.measure + MARGIN_SECONDS
+        for first, second in self.meeting:
+            self._assign(self._places[first], self._places[second])
+        for place in alone:
+            place.task = place.task or self._task(place, place, 0, 0)
+            place.task = dataclasses.replace(place.task, alone=True)
+            place.times += 1
+        self._open = sum(place.task is not None for place in self._places.values())
+
+    def _unsure(self, place: Place, evidence: Evidence) -> bool:
+        """Whether to measure it by itself: at first, and where it may have been bad luck."""
+        if place.times == 0:
+            return self._round == 0
+        slow = not place.measured.problem and evidence.computes_slowly(place.measured)
+        return slow and place.times < MOST_TIMES
+
+    def _assign(self, first: Place, second: Place) -> None:
+        size = first.request.member.processes + second.request.member.processes
+        first.task = self._task(first, first, size, 0)
+        second.task = self._task(second, first, size, first.request.member.processes)
+
+    def _task(self, place: Place, host: Place, size: int, rank: int) -> CheckTask:
+        place.result = None
+        return CheckTask(
+            check=self.name,
+            round=self._round,
+            world_size=size,
+            rank=rank,
+            store_host=host.request.store_host,
+            store_port=host.request.store_port,
+            seconds=self.limits.measure,
+            alone=False,
+        )
+
+    def _close_round(self) -> None:
+        for place in self._places.values():
+            if place.task is not None:
+                place.measured = dataclasses.replace(place.measured, absent=True)
+            elif place.result is not None:
+                place.measured = _with(place.measured, place.result)
+        for first, second in self.meeting:
+            self._pairs.append(_joined(self._places[first], self._places[second]))
+        for place in self._places.values():
+            place.task = None
+
+    def _evidence(self) -> Evidence:
+        pods = [place.measured for place in self._places.values()]
+        return Evidence(pods, self._pairs, before=self._before)
+
+
+def _with(known: Measured, result: CheckResult) -> Measured:
+    """What is known of a pod by itself, and a result that may hold no more of it."""
+    times = [known.matmul_seconds, result.matmul_seconds]
+    return dataclasses.replace(
+        known,
+        device=known.device or result.device,
+        matmul_seconds=min((one for one in times if one is not None), default=None),
+        problem=known.problem or result.matmul_problem,
+    )
+
+
+def _joined(first: Place, second: Place) -> PairMeasured:
+    """What a pair has measured; the longer time counts, since one may wait for the other before."""
+    pods = (first.measured.pod, second.measured.pod)
+    results = [place.result for place in (first, second) if place.result]
+    problems = [result.all_reduce_problem for result in results if result.all_reduce_problem]
+    seconds = [one.all_reduce_seconds for one in results if one.all_reduce_seconds is not None]
+    if problems or len(seconds) < len(pods):
+        return PairMeasured(*pods, None, problems[0] if problems else "one of them gave no answer")
+    return PairMeasured(*pods, max(seconds))
+
+
+def shortened(check: Preflight, most: int) -> Preflight:
+    """At most so many of its pods, first those that are not well, and what was between them."""
+    if len(check.pods) <= most:
+        return check
+    bad = {one.pod for one in check.verdicts if one.verdict != OK}
+    chosen = sorted(check.pods, key=lambda pod: pod.pod not in bad)[:most]
+    kept = {pod.pod for pod in chosen}
+    return dataclasses.replace(
+        check,
+        pods=tuple(pod for pod in check.pods if pod.pod in kept),
+        pairs=tuple(pair for pair in check.pairs if {pair.first, pair.second} <= kept),
+        verdicts=tuple(one for one in check.verdicts if one.pod in kept),
+    )
+
+
+def summary(check: Preflight) -> str:
+    """One line about a check for people."""
+    alone = [pod.matmul_seconds for pod in check.pods if pod.matmul_seconds is not None]
+    together = [pair.seconds for pair in check.pairs if pair.seconds is not None]
+    bad = sum(one.verdict != OK for one in check.verdicts)
+    parts = [f"{len(check.pods)} pods checked in {check.seconds:.2f} s"]
+    parts += [f"a matmul takes {_span(alone)}"] if alone else []
+    parts += [f"an all-reduce of two {_span(together)}"] if together else []
+    return f"{', '.join(parts)}: {f'{bad} of them not well' if bad else 'all are well'}"
+
+
+def _span(seconds: Sequence[float]) -> str:
+    low, high = (f"{figure:.3g}" for figure in (min(seconds), max(seconds)))
+    return f"{low} s" if low == high else f"{low} to {high} s"

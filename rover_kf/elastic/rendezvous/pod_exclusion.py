@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pods whose processes fail again and again, kept out for a time while the others train; pure.
+
+Three failures in a row of one pod, and of none of the others, say that something is wrong with that
+pod and not with the job: so they shall not end the job, nor hold the others up. The pod's next
+failures are paid for by the pod, in time that doubles. Where more pods than one in ten are so, it
+is the job that is wrong, and its budget pays as ever.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf.api import names
+from rover_kf.api.membership import Failure, Member
+from rover_kf.elastic.rendezvous.world import World
+
+STREAK = 3
+"""Failures in a row."""
+APART_SECONDS = 600.0
+"""Of a row: a failure that comes later than this after the last one begins another."""
+LONGEST = 60.0
+"""Times of the first penalty."""
+_SHARE = 10
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Penalty:
+    """Of one pod on one node: elsewhere it begins anew."""
+
+    node: str
+    seconds: float
+    until: float
+    failures: int
+
+
+class Penalties:
+    """One a coordinator; a successor begins with none.
+
+    Args:
+        world: whose seats say whether the others are enough.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._penalties: dict[str, Penalty] = {}
+        self._row: tuple[str, str] = ("", "")
+        self._length = 0
+        self._last = float("-inf")
+        self._judged: tuple[int, str, bool] = (0, "", False)
+
+    def takes(self, failure: Failure) -> bool:
+        """Note a failure that counts; True if its pod pays for it, False if the job has to.
+
+        A round's first one is noted; what else is told of it is the same failure, or the job's.
+        """
+        number, pod, taken = self._judged
+        if failure.round == number:
+            return taken and failure.pod == pod
+        taken = self._judge(failure)
+        self._judged = (failure.round, failure.pod, taken)
+        return taken
+
+    def _judge(self, failure: Failure) -> bool:
+        world, now = self._world, self._world.now
+        seat = world.seats.get(failure.pod)
+        if seat is None or not world.limits.shut_out:
+            return False
+        member = seat.member
+        known = self._known(member)
+        self._count((member.pod, member.node), now - (known.seconds if known else 0.0))
+        others = [one for pod, one in self._penalties.items() if pod != member.pod]
+        most = max(len(world.seats) // _SHARE, 1)
+        if self._length < STREAK or not self._enough(member.pod) or len(others) >= most:
+            return False
+        first = world.limits.shut_out
+        seconds = min(known.seconds * 2, first * LONGEST) if known else first
+        failures = known.failures + 1 if known else self._length
+        self._penalties[member.pod] = Penalty(member.node, seconds, now + seconds, failures)
+        place = f"{member.pod} on {member.node}" if member.node else member.pod
+        message = (
+            f"{place} is kept out for {seconds:.0f} s, the others train without it: {failures} "
+            f"failures in a row were its own; last: {failure.kind}: {failure.reason}"
+        )
+        world.tell(names.EVENT_POD_SHUT_OUT, message, warning=True)
+        return True
+
+    def why(self, member: Member) -> str:
+        """Why the pod may not join now; empty if it may."""
+        known = self._known(member)
+        if known is None or known.until <= self._world.now or not self._enough(member.pod):
+            return ""
+        left = known.until - self._world.now
+        return f"{known.failures} failures in a row were its own, for {left:.0f} s the others train"
+
+    def _known(self, member: Member) -> Penalty | None:
+        known = self._penalties.get(member.pod)
+        if known and known.node != member.node:
+            del self._penalties[member.pod]
+            return None
+        return known
+
+    def _count(self, place: tuple[str, str], now: float) -> None:
+        again = place == self._row and now - self._last <= APART_SECONDS
+        self._length = self._length + 1 if again else 1
+        self._row, self._last = place, self._world.now
+
+    def _enough(self, pod: str) -> bool:
+        others = len(self._world.seats) - (self._world.seats.get(pod) is not None)
+        return self._world.limits.fitting(others) > 0

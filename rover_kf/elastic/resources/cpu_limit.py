@@ -1,0 +1,126 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""How far the CPU limit of pods that the kernel holds back is raised; pure.
+
+All pods of a replica type have one template, so one pod that is short raises the limit of all.
+A raise costs no step. What a process would take that is held back is not seen: the limit is
+doubled, or made four times as high where it is held back most of the time. Each raise has to show
+in the job's throughput, or it was the last. A pod that waits for its data while its cores are used
+up counts as short sooner: cores are what its loader lacks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from rover_kf.api.faults.cpu_raises import CpuGrowth, CpuUse
+
+THROTTLED = 0.25
+"""Share of the time from which on a pod counts as short: each such period makes a step wait."""
+STARVING = 0.10
+"""The same where its steps wait for data."""
+STARVED = 0.1
+"""Of a step, spent waiting for data, from which on that is so."""
+MOSTLY = 0.75
+"""Share from which on twice as much would likely not do either."""
+LEAST_GAIN = 0.05
+"""Of the job's steps a second, that a raise has to bring for another one to follow."""
+NEARLY = 0.99
+"""The kernel keeps a limit in whole microseconds of a period."""
+ROUND = 10
+"""Limits are multiples of so many thousandths of a core."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """What may be had at most, in thousandths of a core of one container; None: no bound."""
+
+    policy: int | None = None
+    """By ``cpu.max``."""
+    node: int | None = None
+    """What the largest node has for it."""
+
+    @property
+    def most(self) -> float:
+        """The lower one."""
+        return min(
+            (one for one in (self.policy, self.node) if one is not None), default=float("inf")
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Growth:
+    """What follows from what was seen."""
+
+    state: CpuGrowth
+    limit: int | None = None
+    """The new limit in thousandths of a core; None leaves it as it is."""
+    refusal: str = ""
+    """Why it is not raised, though pods are short."""
+    short: Mapping[str, CpuUse] = dataclasses.field(default_factory=dict)
+    """By pod, those that are."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pace:
+    """How the job has trained since the last raise."""
+
+    rate: float
+    """Steps a second."""
+    nodes: int = 0
+    """Pods that train."""
+    waits: float = 0.0
+    """Share of a step that is spent waiting for data."""
+
+    @property
+    def starves(self) -> bool:
+        """Whether steps wait for data."""
+        return self.waits > STARVED
+
+
+def decide(
+    uses: Mapping[str, CpuUse],
+    state: CpuGrowth,
+    limit: int,
+    bounds: Bounds,
+    *,
+    pace: Pace,
+    now: float,
+) -> Growth:
+    """Whether and how far to raise the limit of a replica type.
+
+    Args:
+        uses: by pod, over one window; one at an earlier limit counts for nothing.
+        state: what was done before.
+        limit: that the type's pods shall have now, in thousandths of a core.
+        bounds: what may be had.
+        pace: of the job since the last raise.
+        now: Unix seconds of who asks.
+    """
+    rate, least = pace.rate, STARVING if pace.starves else THROTTLED
+    short = {
+        pod: use
+        for pod, use in uses.items()
+        if use.throttled >= least and use.limit * 1000 >= NEARLY * limit
+    }
+    if not short:
+        return Growth(state)
+    if state.raises and state.nodes == pace.nodes and rate < state.rate * (1 + LEAST_GAIN):
+        why = (
+            f"the last raise brought too little, {state.rate:.3g} -> {rate:.3g} steps/s: it is not "
+            "what the job waits for"
+        )
+        return Growth(state, refusal=why, short=short)
+    if bounds.policy is not None and limit >= bounds.policy:
+        return Growth(state, refusal="cpu.max is reached: raise it", short=short)
+    if limit >= bounds.most:
+        why = "no node has more cores for a pod of this job: use more replicas"
+        return Growth(state, refusal=why, short=short)
+    worst = max(use.throttled for use in short.values())
+    times = 4 if worst >= MOSTLY else 2
+    wanted = int(min(-(-times * limit // ROUND) * ROUND, bounds.most))
+    raised = dataclasses.replace(
+        state, raises=state.raises + 1, at=now, rate=rate, nodes=pace.nodes
+    )
+    return Growth(raised, limit=wanted, short=short)

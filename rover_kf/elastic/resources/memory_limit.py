@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""How far a memory limit is raised after a kill for memory, or in time before one; pure.
+
+All pods of a replica type do the same work, so one kill raises the limit of all. A kill counts
+only against the limit that it happened at: however many ranks are killed at one limit, and however
+often they are told of, it is raised once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rover_kf.api.faults.memory_raises import MemoryGrowth, MemoryKill, MemoryTrend
+
+MOST_RAISES = 4
+"""After so many something grows without end, and more memory only puts the end off."""
+MARGIN = 100_000_000
+"""Bytes beside a fifth of the limit: for a small limit half of it is too little to matter."""
+SETTLE_SECONDS = 20.0
+"""A kill of unknown limit that is seen so soon after a raise was still one at the old limit."""
+PAGES = 1 << 16
+"""The kernel rounds a limit down to whole pages, which are 64 KiB at most."""
+NEARLY = 0.95
+"""Of a limit: beyond it a burst is enough."""
+RISING = 0.8
+"""Share of pairs of looks that have to rise: what falls again at each epoch's end does not."""
+SOON_SECONDS = 600.0
+"""Before the limit is reached; what is farther off is looked at again."""
+LEAST_GROWTH = 0.05
+"""Of a limit, in that time; less is raised for only where the limit itself would be reached."""
+BEYOND = 1.1
+"""Of what is predicted for the end."""
+MIB = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """What may be had at most, in bytes of one trainer container."""
+
+    policy: int
+    """By ``memory.max``."""
+    node: int | None = None
+    """What the largest node has for it; None: not known."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """What is left to do, and what an interruption costs."""
+
+    seconds_left: float
+    restart_seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Growth:
+    """What follows from the kills that are known."""
+
+    state: MemoryGrowth
+    limit: int | None = None
+    """The new limit in bytes; None leaves it as it is."""
+    refusal: str = ""
+    """Why it is not raised, though a kill asks for it."""
+    foreseen: str = ""
+    """Why it is raised before anything was killed; empty after a kill."""
+
+
+def decide(
+    kills: Sequence[MemoryKill], state: MemoryGrowth, limit: int, bounds: Bounds, now: float
+) -> Growth:
+    """Whether and how far to raise the limit of a replica type.
+
+    Args:
+        kills: all that are known, old ones and those dealt with among them.
+        state: what was done before.
+        limit: that the type's pods shall have now, in bytes.
+        bounds: what may be had.
+        now: Unix seconds of who asks.
+    """
+    unknown = [kill.at for kill in kills if not kill.limit and kill.at > state.seen_until]
+    settled = now - state.at >= SETTLE_SECONDS
+    counts = [kill for kill in kills if kill.limit and kill.limit + PAGES > limit]
+    if unknown:
+        state = dataclasses.replace(state, seen_until=max(unknown))
+    if not counts and not (unknown and settled):
+        return Growth(state)
+    limit = max([limit, *(kill.limit for kill in counts)])
+    if refusal := _refusal(state, limit, bounds):
+        return Growth(state, refusal=refusal)
+    most = min(bounds.policy, bounds.node or bounds.policy)
+    wanted = min(grown(limit, state.raises), most)
+    raised = dataclasses.replace(state, raises=state.raises + 1, at=now)
+    return Growth(raised, limit=wanted)
+
+
+def foresee(
+    trend: MemoryTrend, state: MemoryGrowth, limit: int, bounds: Bounds, *, work: Work, now: float
+) -> Growth:
+    """Whether the limit would be reached before the work is done, and soon; raised in time then.
+
+    Args:
+        trend: of what the worst pod takes.
+        state: what was done before.
+        limit: that the type's pods shall have now, in bytes.
+        bounds: what may be had.
+        work: that is left.
+        now: Unix seconds of who asks.
+    """
+    room = NEARLY * limit - trend.memory
+    if trend.rising < RISING or trend.per_second <= 0 or now - state.at < SETTLE_SECONDS:
+        return Growth(state)
+    seconds = max(room, 0.0) / trend.per_second
+    soon = max(SOON_SECONDS, 2 * work.restart_seconds)
+    near = min(soon, work.seconds_left)
+    growth = trend.per_second * near
+    little = growth < LEAST_GROWTH * limit and not trend.memory < limit <= trend.memory + growth
+    if seconds >= near or little or _refusal(state, limit, bounds):
+        return Growth(state)
+    peak = trend.memory + trend.per_second * work.seconds_left
+    most = min(bounds.policy, bounds.node or bounds.policy)
+    wanted = min(max(grown(limit, state.raises), _whole(peak * BEYOND)), most)
+    why = (
+        f"it grows by {trend.per_second / MIB:.2f} MiB/s since {trend.seconds:.0f} s and would "
+        f"reach the limit in {seconds:.0f} s"
+    )
+    raised = dataclasses.replace(state, raises=state.raises + 1, at=now)
+    return Growth(raised, limit=wanted, foreseen=why)
+
+
+def grown(limit: int, raises: int) -> int:
+    """The next limit without bounds, in whole MiB: half as much again at first, then twice."""
+    wanted = 2 * limit if raises else max(limit * 3 // 2, limit * 6 // 5 + MARGIN)
+    return _whole(wanted)
+
+
+def _whole(wanted: float) -> int:
+    return -int(-wanted // MIB) * MIB
+
+
+def _refusal(state: MemoryGrowth, limit: int, bounds: Bounds) -> str:
+    if state.raises >= MOST_RAISES:
+        return (
+            f"it was raised {MOST_RAISES} times already: look for what grows without end, or set "
+            "a limit that is enough"
+        )
+    if bounds.policy <= limit:
+        return "memory.max is reached: raise it, or let the program use less"
+    if bounds.node is not None and bounds.node <= limit:
+        return "no node has more memory for a pod of this job: let the program use less"
+    return ""

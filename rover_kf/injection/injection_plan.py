@@ -1,0 +1,220 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Everything the injectors need to know of one replica type, computed once.
+
+A frozen value: no injector looks at another's work or at the rest of the job.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Manifest
+from rover_kf.injection import command, sizing, storage_mount
+from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica
+from rover_kf.injection.limits import manifest_memory
+from rover_kf.injection.policy.rover_policy import RoverPolicy
+from rover_kf.injection.settings import InjectionSettings
+from rover_kf.injection.validation import tfjob_rules
+
+SIDECAR_USER = 65532
+"""User and group of the sidecar where the pod does not say which."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class World:
+    """The pods that train together, or one that is a world of its own (JobAdapter.alone)."""
+
+    first: str
+    """Replica type of the pod that coordinates it."""
+    masters: int = 1
+    workers: int = 0
+    min_workers: int = 0
+    max_workers: int = 0
+    alone: bool = False
+
+    def path(self, policy: RoverPolicy) -> str | None:
+        """Where its checkpoints go; one that is alone has none."""
+        return None if self.alone else policy.checkpoint.path
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReplicaPlan:
+    """What is to be added to one replica type's pod template."""
+
+    settings: InjectionSettings
+    policy: RoverPolicy
+    replica: Replica
+    adapter: JobAdapter
+    job: str
+    """Empty if the API server makes the name up (generateName)."""
+    world: World
+    arena_bytes: int
+    scratch_bytes: int
+    """Of files that a framework writes into the shared volume before they are saved."""
+    storage_mount: Mapping[str, Any] | None
+    """The trainer's mount that covers the checkpoint path."""
+    user: int
+    group: int | None
+    guaranteed: bool
+    """Every container of the pod has limits equal to its requests."""
+    rewritten: command.Exec | None
+    """None leaves the trainer's command as it is."""
+    not_rewritten: str
+    """Why, if it does."""
+    cluster: str = ""
+    """Of a TFJob whose workers come and go: all addresses that it may ever have (tfjob.py)."""
+    ledger: str = ""
+    """Replica type of the pod that lends it records, where that is of another world."""
+    keeper: str = ""
+    """Replica type of the pod of another world that keeps a copy of its newest save."""
+    keeps: str = ""
+    """Replica type of the pod of another world whose newest save it keeps."""
+
+    @property
+    def container(self) -> str:
+        """Name of the container that trains."""
+        return self.adapter.container
+
+    @property
+    def serves(self) -> bool:
+        """Whether its pods are servers that others drive.
+
+        Evaluators are not, nor are workers that come and go: each is a client of its own.
+        """
+        kinds = ("ps",) if self.cluster else ("worker", "ps")
+        return self.world.alone and self.replica.kind in kinds
+
+    @property
+    def key_secret(self) -> str | None:
+        """The Secret with the keys of the bucket that checkpoints go to; None: there is none."""
+        stated = self.policy.checkpoint.secret
+        return stated if storage_mount.is_url(self.world.path(self.policy)) else None
+
+
+def plan_replicas(
+    manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy, settings: InjectionSettings
+) -> tuple[ReplicaPlan, ...]:
+    """Plan every replica type of a validated job without our own parts."""
+    together, alone = _world(manifest, adapter, policy), adapter.alone(manifest)
+    metadata, spec = manifest["metadata"], manifest["spec"]
+    processes = command.processes_of(spec.get("nprocPerNode"))
+    dynamic = adapter is TENSORFLOW and tfjob_rules.is_dynamic(manifest)
+    cluster = tfjob_rules.cluster(manifest, policy.scaling.max or 0) if dynamic else ""
+    copies = policy.checkpoint.peer_copy == "on"
+    plans = []
+    for replica in adapter.replicas(manifest):
+        world = World(replica.kind, alone=True) if replica.kind in alone else together
+        trainer = adapter.trainer(replica)
+        pod = replica.spec["template"]["spec"]
+        user, group = _identity(trainer, pod)
+        rewritten = command.rewrite(command.read(trainer), processes)
+        plans.append(
+            ReplicaPlan(
+                settings=settings,
+                policy=policy,
+                replica=replica,
+                adapter=adapter,
+                job="" if metadata.get("generateName") else metadata["name"],
+                world=world,
+                **_memory(manifest, adapter, replica, policy, world),
+                storage_mount=storage_mount.covering_mount(trainer, world.path(policy)),
+                user=user,
+                group=group,
+                guaranteed=all(_is_guaranteed(item) for item in pod["containers"]),
+                rewritten=None if isinstance(rewritten, str) else rewritten,
+                not_rewritten=rewritten if isinstance(rewritten, str) else "",
+                cluster=cluster,
+                ledger=together.first if dynamic and replica.kind == "worker" else "",
+                keeper="ps" if copies and replica.kind == together.first else "",
+                keeps=together.first if copies and replica.kind == "ps" else "",
+            )
+        )
+    return tuple(plans)
+
+
+def _world(manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy) -> World:
+    """Of the pods that are not alone."""
+    alone = adapter.alone(manifest)
+    kinds = [item.kind for item in adapter.replicas(manifest) if item.kind not in alone]
+    if "worker" not in kinds:
+        return World(kinds[0], adapter.masters(manifest))
+    low, high = sizing.worker_bounds(manifest, policy, adapter)
+    masters, workers = adapter.masters(manifest), adapter.workers(manifest)
+    return World(kinds[0], masters, workers, low, high)
+
+
+def _memory(
+    manifest: Manifest, adapter: JobAdapter, replica: Replica, policy: RoverPolicy, world: World
+) -> dict[str, int]:
+    """Bytes of slots and of a framework's own files beside them."""
+    if world.alone:
+        kept = 0
+        if replica.kind == "ps" and policy.checkpoint.peer_copy == "on":
+            kept = _slot_of_first(manifest, adapter, policy)
+        return {"arena_bytes": sizing.MIB + kept, "scratch_bytes": 0}
+    trainer = adapter.trainer(replica)
+    stated = manifest_memory.stated(manifest, replica.key, trainer)
+    arena = sizing.arena_bytes(trainer, policy, stated=stated)
+    return {"arena_bytes": arena, "scratch_bytes": arena // 2 if adapter.writes_files else 0}
+
+
+def _slot_of_first(manifest: Manifest, adapter: JobAdapter, policy: RoverPolicy) -> int:
+    """Bytes of one of the two slots of the job's first pod."""
+    world, replicas = _world(manifest, adapter, policy), adapter.replicas(manifest)
+    first = next(item for item in replicas if item.kind == world.first)
+    return _memory(manifest, adapter, first, policy, world)["arena_bytes"] // 2
+
+
+def _identity(trainer: Mapping[str, Any], pod: Mapping[str, Any]) -> tuple[int, int | None]:
+    """User and group whose files trainer and sidecar share: what the manifest says, else ours."""
+    contexts = (trainer.get("securityContext") or {}, pod.get("securityContext") or {})
+    user = next((item["runAsUser"] for item in contexts if "runAsUser" in item), None)
+    group = next((item["runAsGroup"] for item in contexts if "runAsGroup" in item), None)
+    if user is None:
+        return SIDECAR_USER, SIDECAR_USER if group is None else group
+    return int(user), group
+
+
+def _is_guaranteed(container: Mapping[str, Any]) -> bool:
+    resources = container.get("resources") or {}
+    limits = resources.get("limits") or {}
+    requests = {**limits, **(resources.get("requests") or {})}
+    return all(key in limits and limits[key] == requests[key] for key in ("cpu", "memory"))
+
+
+def fewest_pods(plans: Sequence[ReplicaPlan]) -> int:
+    """How many pods of a job a gang scheduler has to start together."""
+    alone = sum(item.replica.replicas for item in plans if item.world.alone)
+    together = next(item.world for item in plans if not item.world.alone)
+    return together.masters + together.min_workers + alone
+
+
+def coordinator_of(plan: ReplicaPlan) -> str:
+    """Host name of the coordinator; refers to the sidecar's own variable if the name is not known.
+
+    The kubelet replaces ``$(NAME)`` in a variable's value by a variable that stands before it.
+    """
+    job = plan.job or f"$({names.ENV_JOB})"
+    index = f"$({names.ENV_REPLICA_INDEX})" if plan.world.alone else "0"
+    return f"{job}-{plan.world.first}-{index}"
+
+
+def first_pod_of(plan: ReplicaPlan, kind: str) -> str:
+    """Host name of the first pod of another replica type.
+
+    Args:
+        plan: of the pod that is told.
+        kind: the type; empty: none.
+    """
+    job = plan.job or f"$({names.ENV_JOB})"
+    return f"{job}-{kind}-0" if kind else ""
+
+
+def canonical(value: object) -> str:
+    """JSON text that is equal for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,195 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The native sidecar and its environment (rover_kf/sidecar/settings.py reads it)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Manifest
+from rover_kf.injection import command, keyed_lists, resources, security, volumes
+from rover_kf.injection.adapters import JobAdapter
+from rover_kf.injection.injection_plan import ReplicaPlan, coordinator_of, first_pod_of
+
+INIT_COMMAND = ("python", "-m", "rover_kf.sidecar.runtime", command.RUNTIME)
+
+
+def init_container(plan: ReplicaPlan) -> dict[str, Any]:
+    """The init container of one replica type."""
+    return {
+        "name": names.RUNTIME_CONTAINER,
+        "image": plan.settings.sidecar_image,
+        "imagePullPolicy": plan.settings.image_pull_policy,
+        "command": list(INIT_COMMAND),
+        "resources": resources.runtime(plan),
+        "securityContext": security.container_context(plan),
+        "volumeMounts": [volumes.MOUNT],
+    }
+
+
+ANNOTATIONS = (
+    "traffic.sidecar.istio.io/excludeInboundPorts",
+    "traffic.sidecar.istio.io/excludeOutboundPorts",
+)
+
+
+def exclude_from_mesh(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Exclude the port by the pod's annotations, beside ports that are excluded already."""
+    metadata = template.get("metadata") or {}
+    stated = metadata.get("annotations") or {}
+    port = str(names.PORT)
+    ours = {}
+    for key in ANNOTATIONS:
+        ports = [item.strip() for item in stated.get(key, "").split(",") if item.strip()]
+        ours[key] = stated[key] if port in ports else ",".join((*ports, port))
+    return {**template, "metadata": {**metadata, "annotations": {**stated, **ours}}}
+
+
+COMMAND = ("python", "-m", "rover_kf.sidecar")
+
+
+OURS = {names.RUNTIME_CONTAINER: INIT_COMMAND, names.SIDECAR_CONTAINER: COMMAND}
+
+
+def container(plan: ReplicaPlan) -> dict[str, Any]:
+    """The sidecar of one replica type.
+
+    No liveness probe: a restart of a native sidecar counts towards the job's backoffLimit. No
+    startup probe: the trainer's container would begin to load torch only seconds later, and
+    launcher and trainer wait for the sidecar by themselves.
+    """
+    mounts = [volumes.MOUNT, volumes.TOKEN_MOUNT]
+    if plan.storage_mount is not None:
+        mounts.append(dict(plan.storage_mount))
+    if plan.key_secret is not None:
+        mounts.append(volumes.KEY_MOUNT)
+    encrypts = plan.policy.tls.secret is not None
+    if encrypts:
+        mounts.append(volumes.TLS_MOUNT)
+    secret = plan.policy.checkpoint.secret
+    return {
+        "name": names.SIDECAR_CONTAINER,
+        "image": plan.settings.sidecar_image,
+        "imagePullPolicy": plan.settings.image_pull_policy,
+        "restartPolicy": "Always",
+        "command": list(COMMAND),
+        "env": environment(plan),
+        **({"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}),
+        # Declared so that the scheduler keeps two pods with hostNetwork off one node.
+        "ports": [
+            {
+                "name": names.TLS_PORT_NAME if encrypts else names.PORT_NAME,
+                "containerPort": names.PORT,
+                "protocol": "TCP",
+            }
+        ],
+        "resources": resources.sidecar(plan),
+        "securityContext": security.container_context(plan),
+        "volumeMounts": mounts,
+    }
+
+
+def environment(plan: ReplicaPlan) -> list[dict[str, Any]]:
+    """One variable for each setting of the sidecar."""
+    policy, world = plan.policy, plan.world
+    values = {
+        names.ENV_COORDINATOR: coordinator_of(plan),
+        names.ENV_LEDGER: first_pod_of(plan, plan.ledger),
+        names.ENV_KEEPER: first_pod_of(plan, plan.keeper),
+        names.ENV_KEEPS: first_pod_of(plan, plan.keeps),
+        names.ENV_NODES: world.masters + world.workers,
+        names.ENV_MIN_NODES: world.masters + world.min_workers,
+        names.ENV_MAX_NODES: world.masters + world.max_workers,
+        names.ENV_SIZES: ",".join(map(str, _sizes(plan))),
+        names.ENV_MASTERS: world.masters,
+        names.ENV_CHECKPOINT_PATH: world.path(policy) or "",
+        names.ENV_CHECKPOINT_BANDWIDTH: policy.checkpoint.bandwidth or "",
+        names.ENV_CHECKPOINT_REPLICA_BANDWIDTH: policy.checkpoint.replica_bandwidth or "",
+        names.ENV_CHECKPOINT_EVERY: policy.checkpoint.every,
+        names.ENV_CHECKPOINT_KEEP: policy.checkpoint.keep,
+        names.ENV_CHECKPOINT_KEEP_EVERY: policy.checkpoint.keep_every or "",
+        names.ENV_CHECKPOINT_KEEP_BEST: policy.checkpoint.keep_best or "",
+        names.ENV_CHECKPOINT_CHECK_EVERY: policy.checkpoint.check_every,
+        names.ENV_PERSIST_SECONDS: policy.checkpoint.persist_seconds,
+        names.ENV_PERSIST_STEPS: policy.checkpoint.persist_steps,
+        names.ENV_ARENA_BYTES: plan.arena_bytes,
+        names.ENV_RESTARTS: policy.failures.restarts,
+        names.ENV_RESTARTS_BY_KIND: policy.failures.restarts_by_kind,
+        names.ENV_BACK_OFF: policy.failures.back_off,
+        names.ENV_HANG_ACTION: policy.hang.action,
+        names.ENV_HANG_FLOOR_SECONDS: policy.hang.floor_seconds,
+        names.ENV_HANG_PAUSE_SECONDS: policy.hang.pause_seconds,
+        names.ENV_HANG_FACTOR: policy.hang.factor,
+        names.ENV_PREFLIGHT: policy.preflight.mode,
+        names.ENV_PREFLIGHT_SECONDS: policy.preflight.seconds,
+        names.ENV_WINDOW_SECONDS: policy.scaling.window,
+        names.ENV_AUTH: "serviceaccount",
+        names.ENV_TOKEN_HOME: names.TOKEN_HOME,
+        names.ENV_KEY_HOME: names.KEY_HOME if plan.key_secret else "",
+        names.ENV_TLS_HOME: names.TLS_HOME if policy.tls.secret else "",
+        names.ENV_CONTROLLER_ACCOUNT: plan.settings.controller_account,
+    }
+    return [
+        {"name": names.ENV_HOME, "value": names.HOME},
+        *job_variables(plan),
+        _field(names.ENV_POD_NAME, "metadata.name"),
+        _field(names.ENV_POD_UID, "metadata.uid"),
+        _field(names.ENV_POD_IP, "status.podIP"),
+        _field(names.ENV_NODE_NAME, "spec.nodeName"),
+        _label(names.ENV_REPLICA_TYPE, names.REPLICA_TYPE_LABEL),
+        _label(names.ENV_REPLICA_INDEX, names.REPLICA_INDEX_LABEL),
+        *({"name": name, "value": _text(value)} for name, value in values.items() if value != ""),
+    ]
+
+
+def job_variables(plan: ReplicaPlan) -> list[dict[str, Any]]:
+    """Job and namespace; other variables refer to them."""
+    label = _label(names.ENV_JOB, names.JOB_NAME_LABEL)
+    job = {"name": names.ENV_JOB, "value": plan.job} if plan.job else label
+    return [job, _field(names.ENV_NAMESPACE, "metadata.namespace")]
+
+
+def apply(pod: keyed_lists.Tree, plan: ReplicaPlan) -> dict[str, Any]:
+    """Put our init container and sidecar before the user's: theirs may wait for a peer's."""
+    first = (init_container(plan), container(plan))
+    return keyed_lists.extended(pod, "initContainers", first=first)
+
+
+def remove(pod: keyed_lists.Tree) -> dict[str, Any]:
+    """Take them away again."""
+    return keyed_lists.filtered(pod, "initContainers", lambda item: not is_ours(item))
+
+
+def is_ours(item: keyed_lists.Item) -> bool:
+    """Whether an init container is one that apply() wrote, not a user's of the same name."""
+    return tuple(item.get("command") or ()) == OURS.get(str(item.get("name")))
+
+
+def image_of(manifest: Manifest, adapter: JobAdapter) -> str | None:
+    """Image of the sidecar in an injected job; None if there is none."""
+    for replica in adapter.replicas(manifest):
+        for item in replica.spec["template"]["spec"].get("initContainers") or ():
+            if item.get("name") == names.SIDECAR_CONTAINER and is_ours(item):
+                return str(item.get("image"))
+    return None
+
+
+def _field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _sizes(plan: ReplicaPlan) -> list[int]:
+    """Numbers of pods that may train, as far as the job's bounds let them; none: all do."""
+    world = plan.world
+    allowed = range(world.min_workers, world.max_workers + 1)
+    return [world.masters + size for size in plan.policy.scaling.sizes if size in allowed]
+
+
+def _label(name: str, label: str) -> dict[str, Any]:
+    return _field(name, f"metadata.labels['{label}']")
+
+
+def _text(value: object) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a round still runs, asked of the coordinator by a thread; used under torchrun only.
+
+Where the coordinator names a step at which the world is left, the processes are told of it, save
+there and rest; then torchrun, which would end them anywhere, may.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import queue
+import threading
+from typing import Any
+
+from rover_kf.api import names
+from rover_kf.api.membership import Member, Round, WatchReply, WatchRequest
+from rover_kf.launcher import drain_file
+from rover_kf.launcher.sidecar_requests import LONGEST_POLL, Call, SidecarClient
+
+RETRY_SECONDS = 0.2
+
+
+class RoundWatch:
+    """One round's.
+
+    Args:
+        client: of the pod's sidecar.
+        current: the round.
+        member: whose launcher asks.
+        home: the volume that the pod's sidecar shares.
+        resting: folder in which its processes mark that they have saved and rest.
+    """
+
+    def __init__(
+        self,
+        client: SidecarClient,
+        current: Round,
+        member: Member,
+        *,
+        home: pathlib.Path,
+        resting: pathlib.Path,
+    ) -> None:
+        self._client, self._current, self._member = client, current, member
+        self._home, self._resting = home, resting
+        self._outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._call: Call[WatchReply] | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True, name="round watch")
+        self._broken, self.closed = False, False
+        """Whether the round has ended; whether the job has."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the processes may be ended: the round has, or all of them rest."""
+        return self._broken or len(list(self._resting.iterdir())) >= self._member.processes
+
+    def start(self) -> RoundWatch:
+        """Begin to ask."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Ask no more; the open request is withdrawn."""
+        self._stopped.set()
+        if self._call is not None:
+            self._call.cancel()
+        self._outcomes.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        drain_at, world = 0, None
+        while not self._stopped.is_set():
+            member, number = self._member, self._current.number
+            request = WatchRequest(member.pod, member.incarnation, number, drain_at, world)
+            self._call = Call(
+                self._client, names.PATH_WATCH, request, reply=WatchReply, outcomes=self._outcomes
+            ).start()
+            reply = self._wait()
+            if reply is None:  # sidecar or coordinator are away: training goes on
+                self._stopped.wait(RETRY_SECONDS)
+                continue
+            if reply.drain_at != drain_at:
+                drain_at = reply.drain_at
+                drain_file.write(self._home, drain_at)
+            world = self._current if reply.action == "report" else None
+            if reply.action in ("restart", "closed"):
+                self._broken, self.closed = True, reply.action == "closed"
+                return
+
+    def _wait(self) -> WatchReply | None:
+        try:
+            outcome = self._outcomes.get(timeout=LONGEST_POLL)
+        except queue.Empty:
+            return None
+        value: WatchReply | None = None if outcome is None else outcome.value
+        return value

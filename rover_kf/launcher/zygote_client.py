@@ -1,0 +1,204 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's hand on its zygote: starts it, sends orders, turns its messages into events."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rover_kf.api import names
+from rover_kf.launcher.arguments import Launch
+from rover_kf.launcher.rank_env import Place
+
+LONGEST_MESSAGE = 1 << 20
+
+# Not "-m": that would put the user's folder in front of the standard library while torch loads.
+PROGRAM = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; "
+    "from rover_kf.launcher import zygote; zygote.main(int(sys.argv[1]))"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Exited:
+    """A training process has ended."""
+
+    local_rank: int
+    code: int
+    """Negative: the signal's number."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoreOpened:
+    """A store is ready for a round to come."""
+
+    pid: int
+    port: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServiceEnded:
+    """A store, or the process that counted, has ended."""
+
+    pid: int
+    code: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Counted:
+    """How many accelerators and CPUs there are."""
+
+    gpu: int
+    cpu: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checked:
+    """A process has measured."""
+
+    told: Mapping[str, Any]
+    """What measure.py found."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loading:
+    """torch is there; the rest is being loaded."""
+
+    seconds: float
+    """That torch took."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ready:
+    """All is loaded."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ZygoteDied:
+    """The zygote has ended, and all training processes with it."""
+
+
+class Nursery:
+    """One zygote; events go to the agent's queue."""
+
+    def __init__(self, events: queue.SimpleQueue[Any]) -> None:
+        self._events = events
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Start loading torch; Ready comes when it is."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            fd = theirs.fileno()
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-c", PROGRAM, str(fd)],
+                env={**environment, names.ENV_LAUNCHER: str(os.getpid())},
+                pass_fds=(fd,),
+                start_new_session=True,  # a terminal's Ctrl-C is the agent's to handle
+            )
+        self._control = ours
+        threading.Thread(target=self._listen, args=(ours,), daemon=True, name="zygote").start()
+
+    def spawn(self, place: Place, launch: Launch, stderr: int | None) -> None:
+        """Fork a training process.
+
+        Args:
+            place: of it.
+            launch: what it runs.
+            stderr: descriptor that it writes to instead of the container's; None leaves it.
+        """
+        order = {"do": "spawn", "place": dataclasses.asdict(place)}
+        order["launch"] = dataclasses.asdict(launch)
+        self._order(order, [] if stderr is None else [stderr])
+
+    def kill(self, number: int) -> None:
+        """Signal the training processes' groups; each end comes as Exited."""
+        self._order({"do": "kill", "signal": number})
+
+    def ask_stacks(self, files: Mapping[str, str]) -> None:
+        """Have training processes write where they stand (stacks.py).
+
+        Args:
+            files: of each, by its local rank.
+        """
+        self._order({"do": "stacks", "files": dict(files)})
+
+    def open_store(self, host: str) -> None:
+        """Open a store; StoreOpened comes."""
+        self._order({"do": "store", "host": host})
+
+    def drop_store(self, pid: int) -> None:
+        """End a store that no round uses any more."""
+        self._order({"do": "drop", "pid": pid})
+
+    def count(self) -> None:
+        """Count accelerators and CPUs; Counted comes."""
+        self._order({"do": "count"})
+
+    def check(self, task: Mapping[str, Any]) -> None:
+        """Measure in a process of its own (measure.py); Checked comes."""
+        self._order({"do": "check", "task": dict(task)})
+
+    def end_checks(self) -> None:
+        """End processes that still measure."""
+        self._order({"do": "end checks"})
+
+    def stop(self) -> None:
+        """End the zygote and everything that it forked."""
+        process, control, self._control = self._process, self._control, None
+        if process is None or control is None:
+            return
+        process.kill()
+        process.wait()
+        control.shutdown(socket.SHUT_RDWR)
+        control.close()
+
+    def _order(self, order: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        if self._control is None:
+            return
+        try:
+            socket.send_fds(self._control, [json.dumps(order).encode()], descriptors)
+        except OSError:
+            # It is dying; the listener sees the end of its messages and says so.
+            return
+
+    def _listen(self, control: socket.socket) -> None:
+        while True:
+            try:
+                message = control.recv(LONGEST_MESSAGE)
+            except OSError:
+                message = b""
+            if control is not self._control:
+                return  # it was stopped on purpose
+            if not message:
+                self._events.put(ZygoteDied())
+                return
+            self._events.put(_event(json.loads(message)))
+
+
+def _event(message: dict[str, Any]) -> object:
+    match message["event"]:
+        case "exited":
+            return Exited(message["local_rank"], message["code"])
+        case "store":
+            return StoreOpened(message["pid"], message["port"])
+        case "ended":
+            return ServiceEnded(message["pid"], message["code"])
+        case "count":
+            return Counted(message["gpu"], message["cpu"])
+        case "checked":
+            return Checked(message)
+        case "loading":
+            return Loading(message["seconds"])
+        case _:
+            return Ready()

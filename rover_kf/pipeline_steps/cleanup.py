@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a pipeline's exit handler does about the jobs of its run: it ends what the run has started.
+
+Whoever puts it there wants nothing of the run to go on, whatever a launching step's own terms were
+(on_stop, launch.lost): those are for a step that is stopped, this is for a run that has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import JobKey, ObservedJob
+from rover_kf.client import RoverClient
+from rover_kf.pipeline_steps.step_context import Step
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 60.0
+"""How long an API server that is away, and pods that end, are waited for."""
+PAUSE_SECONDS = 1.0
+
+
+def clean(
+    rover: RoverClient,
+    step: Step,
+    *,
+    finished: bool = False,
+    say: Callable[[str], None] = print,
+    pause: float = PAUSE_SECONDS,
+) -> tuple[JobKey, ...]:
+    """Delete the labelled jobs that steps of the step's run have launched; which ones.
+
+    One that cannot be deleted keeps no other from it. Ends when their pods have, but waits for
+    them no longer than a minute.
+
+    Args:
+        rover: the client of the place where they are.
+        step: says the run, and the namespace.
+        finished: those that have ended, too.
+        say: takes the lines of the log.
+        pause: seconds between two looks.
+
+    Raises:
+        InputError: the run is not known, or a job may not be deleted.
+        ClusterUnavailable: the API server does not answer.
+    """
+    if not step.run:
+        raise errors.InputError(
+            "whose jobs to delete is not known: outside of Kubeflow's own pods, give the run as "
+            "dsl.PIPELINE_JOB_ID_PLACEHOLDER"
+        )
+    until = time.monotonic() + PATIENCE_SECONDS
+    deleted, refused = [], []
+    for job in _tried(lambda: rover.list(step.namespace), until, say, pause):
+        if not _is_meant(job, step, finished=finished, say=say):
+            continue
+        try:
+            _tried(lambda key=job.key: rover.delete(key), until, say, pause)  # type: ignore[misc]
+        except errors.RoverError as cause:
+            say(f"{job.key} could not be deleted: {cause}")
+            refused.append(cause)
+            continue
+        say(f"{job.key} is deleted")
+        deleted.append(job.key)
+    for key in _left(rover, deleted, until, pause):
+        say(f"{key} is still ending")
+    say(f"{len(deleted)} jobs of run {step.run} deleted")
+    if refused:
+        raise refused[0]
+    return tuple(deleted)
+
+
+def _is_meant(job: ObservedJob, step: Step, *, finished: bool, say: Callable[[str], None]) -> bool:
+    if job.annotations.get(names.LAUNCH_RUN_ANNOTATION) != step.run:
+        return False
+    if job.finished and not finished:
+        say(f"{job.key} is {job.phase}: left")
+        return False
+    return True
+
+
+def _tried(call: Callable[[], T], until: float, say: Callable[[str], None], pause: float) -> T:
+    """Call it until the API server answers: nobody comes after the exit handler."""
+    while True:
+        try:
+            return call()
+        except errors.ClusterUnavailable as away:  # noqa: PERF203 - a retry is what the loop is for
+            if time.monotonic() > until:
+                raise
+            say(f"tried again: {away}")
+            time.sleep(pause)
+
+
+def _left(rover: RoverClient, keys: list[JobKey], until: float, pause: float) -> list[JobKey]:
+    """Those that have not ended in time."""
+    left = list(keys)
+    while left := [key for key in left if _is_there(rover, key)]:
+        if time.monotonic() > until:
+            break
+        time.sleep(pause)
+    return left
+
+
+def _is_there(rover: RoverClient, key: JobKey) -> bool:
+    try:
+        return bool(rover.cluster.list_pods(key)) or bool(rover.get(key))
+    except errors.ClusterUnavailable:
+        return True
+    except (errors.JobNotFound, errors.InputError):  # gone, or not to be looked at
+        return False

@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A manifest as the job of one run: its name, its owner, its lease; pure.
+
+The name follows from run and manifest: a step that is started again finds its own job, another
+run does not, and the iterations of a sweep, whose manifests differ, have a job each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Manifest
+from rover_kf.pipeline_steps.launch_options import Terms
+from rover_kf.pipeline_steps.step_context import Step
+
+LONGEST_NAME = 50
+"""Of a job: its pods' names, which end in ``-worker-`` and a number, are host names."""
+_DIGITS = 8
+
+
+def job_name(manifest: Manifest, run: str) -> str:
+    """Name of the job of a manifest in a run.
+
+    Without a run it keeps its own; empty: the API server makes it of ``generateName``. In a run
+    that would be another job at each attempt.
+    """
+    metadata = manifest["metadata"]
+    name = str(metadata.get("name") or "")
+    if not run:
+        return name
+    name = name or str(metadata["generateName"])
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), default=str)
+    digest = hashlib.sha256(f"{run}\n{text}".encode()).hexdigest()[:_DIGITS]
+    return f"{name[: LONGEST_NAME - _DIGITS - 1].rstrip('-')}-{digest}"
+
+
+def launched(manifest: Manifest, step: Step, terms: Terms) -> dict[str, Any]:
+    """The manifest as that step launches it; what it states of its lease stands."""
+    metadata: dict[str, Any] = dict(manifest["metadata"])
+    if name := job_name(manifest, step.run):
+        metadata["name"] = name
+    metadata.setdefault("namespace", step.namespace)
+    if step.run:
+        metadata["annotations"] = {
+            f"{names.PREFIX}launch.lease": f"{terms.lease_seconds:g}",
+            f"{names.PREFIX}launch.lost": terms.lost,
+            **(metadata.get("annotations") or {}),
+            names.LAUNCH_RUN_ANNOTATION: step.run,
+            # Created with it: a step that is killed in the next moment has a lease already.
+            names.LAUNCH_RENEWAL_ANNOTATION: f"{step.holder} 0",
+        }
+    if step.owner is not None and metadata["namespace"] == step.namespace:
+        metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or ()), _reference(step)]
+    return {**manifest, "metadata": metadata}
+
+
+def _reference(step: Step) -> Mapping[str, str]:
+    owner = step.owner
+    assert owner is not None  # noqa: S101 - asked by the caller
+    named = {"apiVersion": owner.api_version, "kind": owner.kind}
+    return {**named, "name": owner.name, "uid": owner.uid}

@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of a job's size, followed to the job's end."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.jobs import Event, JobKey, ObservedJob
+from rover_kf.client import RoverClient
+from rover_kf.pipeline_steps.job_events import Hearing
+from rover_kf.pipeline_steps.step_log import event_line
+
+LOOK_SECONDS = 5.0
+TOLD = (
+    names.EVENT_SCALE_DECISION,
+    names.EVENT_SCALED,
+    names.EVENT_SCALE_VERIFIED,
+    names.EVENT_SCALE_ROLLED_BACK,
+    names.EVENT_SCALE_REFUSED,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScalingStory:
+    """What was seen of a job's size."""
+
+    job: str
+    fewest: int
+    most: int
+    last: int
+    """Worker replicas that the job wanted."""
+    events: tuple[Event, ...] = ()
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Numbers for a step's metrics."""
+        found = {"replicas_fewest": self.fewest, "replicas_most": self.most, "replicas": self.last}
+        counts = {name: sum(event.reason == name for event in self.events) for name in TOLD}
+        found["changes"] = counts[names.EVENT_SCALED]
+        found["verified"] = counts[names.EVENT_SCALE_VERIFIED]
+        found["rolled_back"] = counts[names.EVENT_SCALE_ROLLED_BACK]
+        return {name: float(value) for name, value in found.items()}
+
+    @property
+    def markdown(self) -> str:
+        """A table of what was decided and why."""
+        lines = [
+            f"### Size of {self.job}",
+            "",
+            f"{self.fewest} to {self.most} Worker replicas, {self.last} at the end.",
+            "",
+            "| when | what | why |",
+            "|---|---|---|",
+        ]
+        first = self.events[0].at if self.events else 0.0
+        for event in self.events:
+            why = event.message.replace("|", "\\|").replace("<", "&lt;")
+            lines.append(f"| {event.at - first:.0f} s | {event.reason} | {why} |")
+        return "\n".join([*lines, ""])
+
+
+def follow(
+    rover: RoverClient,
+    key: JobKey,
+    *,
+    timeout_seconds: float,
+    start_seconds: float,
+    say: Callable[[str], None] = print,
+    every: float = LOOK_SECONDS,
+) -> ScalingStory:
+    """Watch a job until it ends or goes, or the time is over.
+
+    Args:
+        rover: the client of the place where it is.
+        key: the job; it may be about to be created.
+        timeout_seconds: how long it is watched at most.
+        start_seconds: how long it may take to be created.
+        say: takes the lines of the log.
+        every: seconds between two looks.
+
+    Raises:
+        JobNotFound: it was not created in time.
+    """
+    began, told = time.monotonic(), dict[tuple[str, str, float], Event]()
+    story: ScalingStory | None = None
+    hearing = Hearing(rover, say)
+    while True:
+        waited = time.monotonic() - began
+        try:
+            job = rover.get(key)
+            for event in hearing.events(key):
+                mark = (event.reason, event.message, event.at)
+                if event.reason in TOLD and mark not in told:
+                    told[mark] = event
+                    say(event_line(event))
+            story = _seen(story, job, tuple(told.values()))
+            if job.finished or waited > timeout_seconds:
+                return story
+        except errors.JobNotFound as gone:
+            if story is not None:
+                return story
+            if waited > start_seconds:
+                message = f"{key} is not there after {waited:.0f} s (start_seconds)"
+                raise errors.JobNotFound(message) from gone
+        except errors.ClusterUnavailable as away:
+            if waited > timeout_seconds:
+                raise
+            say(f"looked at again in a moment: {away}")
+        time.sleep(every)
+
+
+def _seen(story: ScalingStory | None, job: ObservedJob, events: tuple[Event, ...]) -> ScalingStory:
+    now = job.replicas.get("worker", 0)
+    if story is None:
+        return ScalingStory(job.key.name, now, now, now, events)
+    fewest, most = min(story.fewest, now), max(story.most, now)
+    return ScalingStory(job.key.name, fewest, most, now, events)

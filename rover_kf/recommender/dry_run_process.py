@@ -1,0 +1,172 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A few real steps of the user's script at two batch sizes, each in a process of its own.
+
+The script runs as it is, alone (a world of one), with the manifest's arguments and environment.
+What it holds and how long its steps take is measured; where it does not fit on this machine, or if
+asked, shapes are computed in place of numbers, which gives the accelerator's memory alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Mapping
+
+from rover_kf import errors
+from rover_kf.dry_run import messages
+from rover_kf.dry_run.messages import Finding, Orders
+from rover_kf.recommender.process_tree import Footprint
+from rover_kf.recommender.profile import ModelState, Profile, Trial, profile
+
+FACTORS = (1.0, 0.5)
+"""Of the script's own batch; activations and time are affine in it."""
+SHARE_OF_MEMORY = 0.8
+"""Of what this machine has free, that a trial may take."""
+_ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+_MASTER = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What to run and how long."""
+
+    command: tuple[str, ...]
+    """Of the trainer's container: python or torchrun, the script, its arguments."""
+    folder: pathlib.Path
+    """Where it runs."""
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The container's variables, over this process's own."""
+    steps: int = 6
+    """Timed for each batch."""
+    seconds: float = 180.0
+    """Most for each batch."""
+    batch_option: str = ""
+    """Argument whose value is the batch, such as ``--batch-size``; without it DataLoaders are
+    resized."""
+    fake: bool = False
+    """Compute shapes only."""
+    factors: tuple[float, ...] = FACTORS
+    """Batches, of the script's own."""
+
+
+def dry_run(asked: Rehearsal) -> Profile:
+    """Run the script for a few steps at each batch.
+
+    Raises:
+        InputError: it made no step at any batch; the message says why.
+    """
+    done: list[tuple[Profile, Finding, bool]] = []
+    refusals: list[str] = []
+    for factor in asked.factors:
+        fake = asked.fake
+        try:
+            done.append((*_trial(asked, factor, fake=fake), fake))
+        except errors.InputError as refusal:
+            refusals.append(str(refusal))
+            if asked.fake:
+                continue
+            try:
+                done.append((*_trial(asked, factor, fake=True), True))
+            except errors.InputError as another:
+                refusals.append(str(another))
+    if not done:
+        raise errors.InputError(f"the dry run made no step: {refusals[0]}")
+    return _profile(done, tuple(refusals))
+
+
+def _trial(asked: Rehearsal, factor: float, *, fake: bool) -> tuple[Profile, Finding]:
+    with tempfile.TemporaryDirectory(prefix="rover-dry-run-") as home:
+        told, result = pathlib.Path(home) / "orders.json", pathlib.Path(home) / "finding.json"
+        command, resized = _resized(asked, factor)
+        order = Orders(
+            command=command,
+            result=str(result),
+            steps=1 if fake else asked.steps,
+            batch_factor=1.0 if resized else factor,
+            fake=fake,
+        )
+        messages.write(str(told), order)
+        line = [sys.executable, "-m", "rover_kf.dry_run", str(told)]
+        most = int(_free_memory() * SHARE_OF_MEMORY)
+        spent = profile(line, _environment(asked), asked.folder, asked.seconds, most_memory=most)
+        if not result.exists():
+            message = f"the script made too few steps in {asked.seconds:g} s"
+            raise errors.InputError(f"{message}; give it more seconds or fewer steps")
+        found = messages.read_finding(str(result))
+    if not found.step_seconds and not (fake and found.steps):
+        raise errors.InputError(found.error or "the script ended before its steps were timed")
+    return spent, found
+
+
+def _resized(asked: Rehearsal, factor: float) -> tuple[tuple[str, ...], bool]:
+    """The command with its batch changed, and whether the option for it is there."""
+    option, words = asked.batch_option, list(asked.command)
+    for place, word in enumerate(words):
+        if option and word == option and place + 1 < len(words):
+            words[place + 1] = _scaled(option, words[place + 1], factor)
+            return tuple(words), True
+        if option and word.startswith(f"{option}="):
+            words[place] = f"{option}={_scaled(option, word.partition('=')[2], factor)}"
+            return tuple(words), True
+    return tuple(words), False
+
+
+def _scaled(option: str, value: str, factor: float) -> str:
+    if not value.isdecimal():
+        raise errors.InputError(f"{option} is {value!r}, not a number of samples")
+    return str(max(1, round(int(value) * factor)))
+
+
+def _environment(asked: Rehearsal) -> dict[str, str]:
+    # A job's own variables (ROVER_…) would let the script look for a sidecar.
+    own = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
+    return {**own, **asked.environment, **_ALONE, **_MASTER}
+
+
+def _free_memory() -> int:
+    for line in pathlib.Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _profile(done: list[tuple[Profile, Finding, bool]], refusals: tuple[str, ...]) -> Profile:
+    trials = {
+        found.batch: Trial(
+            batch=found.batch,
+            step_seconds=found.step_seconds,
+            wait_seconds=found.wait_seconds,
+            cores=found.cores,
+            footprint=Footprint() if fake else spent.footprint,
+            forward_peak=found.forward_peak,
+            update_peak=found.update_peak,
+            faked=fake,
+        )
+        for spent, found, fake in reversed(done)
+    }
+    # The first is of the script's own batch, unless that one failed.
+    spent, found, fake = done[0]
+    state = ModelState(
+        parameters=found.parameters,
+        parameter_bytes=found.parameter_bytes,
+        gradient_bytes=found.gradient_bytes,
+        buffer_bytes=found.buffer_bytes,
+        optimizer_bytes=found.optimizer_bytes,
+        largest_layer_bytes=found.largest_layer_bytes,
+        optimizer=found.optimizer,
+        copy_seconds=found.save_seconds,
+    )
+    return dataclasses.replace(
+        spent,
+        peak_memory=0 if fake else spent.peak_memory,
+        step_seconds=None if fake else found.step_seconds,
+        snapshot_bytes=state.snapshot_bytes,
+        trials=tuple(trials[batch] for batch in sorted(trials)),
+        state=state,
+        loader_workers=found.loader_workers,
+        refusals=refusals,
+    )

@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes, pods, quotas and autoscalers as plain objects, read as room for more pods; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from rover_kf.api.cluster_capacity import (
+    Autoscaler,
+    NodeRoom,
+    Objects,
+    PodNeed,
+    QuotaRoom,
+    Surroundings,
+    Taint,
+)
+from rover_kf.api.jobs import ObservedJob
+from rover_kf.injection import quantities
+from rover_kf.injection.adapters import adapter_for
+from rover_kf.reconcilers import node_affinity
+
+Item = Mapping[str, Any]
+_SCOPES_OF_TRAINING = ("NotTerminating", "NotBestEffort")
+"""Of a quota: pods without a deadline that ask for something, as training pods do."""
+
+
+def of(found: Objects, nodes: tuple[NodeRoom, ...] | None) -> Surroundings:
+    """What is left for jobs of a namespace.
+
+    Raises:
+        ValueError: an amount is no quantity.
+    """
+    return Surroundings(
+        nodes, quota_rooms(found.quotas), autoscalers(found.autoscalers), found.unread
+    )
+
+
+def need(job: ObservedJob, kind: str = "worker") -> PodNeed:
+    """What one more pod of the job asks for, and where it may go.
+
+    Args:
+        job: as observed.
+        kind: its replica type.
+
+    Raises:
+        ValueError: an amount is no quantity.
+    """
+    replicas = adapter_for(job.manifest).replicas(job.manifest)
+    spec = next(item for item in replicas if item.kind == kind).spec["template"]["spec"]
+    tolerated = tuple(
+        (one.get("key", ""), one.get("value", ""), one.get("effect", ""))
+        for one in spec.get("tolerations") or ()
+    )
+    return PodNeed(
+        pod_amounts(spec),
+        pod_amounts(spec, "limits"),
+        dict(spec.get("nodeSelector") or {}),
+        tolerated,
+        node_affinity.left_out(spec),
+    )
+
+
+def node_rooms(nodes: Iterable[Item], pods: Iterable[Item]) -> tuple[NodeRoom, ...]:
+    """What is left of each node that takes pods.
+
+    Args:
+        nodes: all of them.
+        pods: all that have not ended, of every namespace.
+    """
+    taken: dict[str, dict[str, float]] = {}
+    for pod in pods:
+        node = pod["spec"].get("nodeName")
+        if node:
+            sums = taken.setdefault(node, {})
+            for key, value in {**pod_amounts(pod["spec"]), "pods": 1.0}.items():
+                sums[key] = sums.get(key, 0.0) + value
+    return tuple(_room(node, taken) for node in nodes if _takes_pods(node))
+
+
+def pod_amounts(spec: Item, kind: str = "requests") -> dict[str, float]:
+    """What a pod's containers ask for together, as the scheduler reckons it.
+
+    Args:
+        spec: the pod's.
+        kind: ``requests``, where a limit stands for a request that is not stated, or ``limits``.
+    """
+    total: dict[str, float] = {}
+    for item in spec.get("containers") or ():
+        _add(total, _stated(item, kind))
+    most: dict[str, float] = {}
+    beside: dict[str, float] = {}
+    for item in spec.get("initContainers") or ():
+        asked = _stated(item, kind)
+        if item.get("restartPolicy") == "Always":
+            _add(beside, asked)
+            asked = {}
+        for key in {*asked, *beside}:
+            most[key] = max(most.get(key, 0.0), asked.get(key, 0.0) + beside.get(key, 0.0))
+    _add(total, beside)
+    whole = {key: max(total.get(key, 0.0), most.get(key, 0.0)) for key in sorted({*total, *most})}
+    _add(whole, {key: _number(value) for key, value in (spec.get("overhead") or {}).items()})
+    return whole
+
+
+def quota_rooms(quotas: Iterable[Item]) -> tuple[QuotaRoom, ...]:
+    """What each quota leaves that counts training pods."""
+    return tuple(
+        QuotaRoom(quota["metadata"]["name"], dict(_left(quota)))
+        for quota in quotas
+        if _counts_training(quota.get("spec") or {})
+    )
+
+
+def autoscalers(items: Iterable[Item]) -> tuple[Autoscaler, ...]:
+    """Who scales what."""
+    found = []
+    for item in items:
+        target = item["spec"]["scaleTargetRef"]
+        found.append(Autoscaler(item["metadata"]["name"], target["kind"], target["name"]))
+    return tuple(found)
+
+
+def _left(quota: Item) -> Iterator[tuple[str, float]]:
+    spec, status = quota.get("spec") or {}, quota.get("status") or {}
+    used = status.get("used") or {}
+    for key, hard in (status.get("hard") or spec.get("hard") or {}).items():
+        yield key, _number(hard) - _number(used.get(key, "0"))
+
+
+def _counts_training(spec: Item) -> bool:
+    scopes = spec.get("scopes") or ()
+    return not spec.get("scopeSelector") and all(one in _SCOPES_OF_TRAINING for one in scopes)
+
+
+def _takes_pods(node: Item) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return ready and not (node.get("spec") or {}).get("unschedulable")
+
+
+def _room(node: Item, taken: Mapping[str, Mapping[str, float]]) -> NodeRoom:
+    name = node["metadata"]["name"]
+    gone = taken.get(name, {})
+    has = (node.get("status") or {}).get("allocatable") or {}
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return NodeRoom(
+        name,
+        {key: _number(value) - gone.get(key, 0.0) for key, value in has.items()},
+        dict(node["metadata"].get("labels") or {}),
+        tuple(Taint(one["key"], one.get("value", ""), one["effect"]) for one in taints),
+    )
+
+
+def _stated(container: Item, kind: str) -> dict[str, float]:
+    resources = container.get("resources") or {}
+    limits = resources.get("limits") or {}
+    given = limits if kind == "limits" else {**limits, **(resources.get("requests") or {})}
+    return {key: _number(value) for key, value in given.items()}
+
+
+def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
+    for key, value in more.items():
+        total[key] = total.get(key, 0.0) + value
+
+
+def _number(value: object) -> float:
+    return float(quantities.parse(value))

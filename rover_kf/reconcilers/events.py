@@ -1,0 +1,118 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a look adds to a job's Events: the coordinator's lines, pods' ends, admission; pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Container, Event, Pod
+from rover_kf.elastic.failures.classify import classify_pod
+from rover_kf.elastic.failures.evidence import Evidence
+from rover_kf.elastic.failures.pods import KILLED
+from rover_kf.reconcilers import node_check, pending_pods
+from rover_kf.reconcilers.plan import Observed, Plan, Tell
+
+
+# Which they are say the rules of elastic.failures.pods, that docs/failures.md lists.
+def observed_failures(pods: tuple[Pod, ...], now: float) -> Iterator[tuple[str, Event]]:
+    """Events about pods and containers that were ended, each with the key it is told once under."""
+    for pod in pods:
+        lost = classify_pod(Evidence(pod=pod.reasons, message=pod.message))
+        if lost is not None:
+            message = f"{pod.name}: {lost.kind}: {lost.reason}"
+            event = Event(names.EVENT_POD_LOST, message, warning=True, at=now)
+            yield f"lost:{pod.uid[:8]}:{lost.kind}", event
+        for container in pod.containers:
+            message = _message(pod, container, ending=pod.deleting or lost is not None)
+            if message:
+                key = f"died:{pod.uid[:8]}:{container.name}:{container.restarts}"
+                yield key, Event(names.EVENT_PROCESS_FAILED, message, warning=True, at=now)
+
+
+def _message(pod: Pod, container: Container, *, ending: bool) -> str:
+    known = Evidence(container.exit_code, container=container.reason, message=container.message)
+    verdict = classify_pod(known)
+    # A pod that ends has its containers killed if they do not hear.
+    if verdict is not None and not (ending and verdict.kind == KILLED.kind):
+        return (
+            f"{pod.name}: {verdict.kind}: container {container.name} "
+            f"(restart {container.restarts}) {verdict.reason}"
+        )
+    if container.name == names.SIDECAR_CONTAINER and container.exit_code:
+        return (
+            f"{pod.name}: the rover-kf sidecar ended with {container.exit_code} "
+            f"({container.reason or 'no reason given'}); its log says why"
+        )
+    return ""
+
+
+_ENDS = (names.EVENT_FINISHED, names.EVENT_JOB_FAILED)
+
+
+def extend(made: Plan, seen: Observed, now: float) -> Plan:
+    """The plan with what is new told, each thing once as far as the annotation remembers."""
+    memory = made.status
+    effects: list[Tell] = []
+    told = [*_admission(seen, now), *observed_failures(seen.pods, now), *_policy(seen, now)]
+    told += [*node_check.told(seen, now), *pending_pods.told(seen, now)]
+    for key, event in told:
+        if not memory.has_told(key):
+            effects.append(Tell(event))
+            memory = memory.with_told(key)
+    if seen.status is not None:
+        for event in seen.status.events:
+            if event.sequence > memory.last_event:
+                effects.append(Tell(event))
+                memory = dataclasses.replace(memory, last_event=event.sequence)
+                memory = memory.with_told(event.reason) if event.reason in _ENDS else memory
+        memory = memory.progressed(seen.status)
+    for event in _end(seen, now):
+        if not memory.has_told(event.reason):
+            effects.append(Tell(event))
+            memory = memory.with_told(event.reason)
+    return made.then(*effects, status=memory)
+
+
+def _end(seen: Observed, now: float) -> Iterator[Event]:
+    """The coordinator ends with its pod, often before anyone has asked it for its last line."""
+    if seen.job.phase == "Succeeded":
+        yield Event(names.EVENT_FINISHED, "the Training Operator says Succeeded", at=now)
+    elif seen.job.phase == "Failed":
+        told = "the events and logs before tell why"
+        message = f"the Training Operator says Failed; {_last_words(seen) or told}"
+        yield Event(names.EVENT_JOB_FAILED, message, warning=True, at=now)
+
+
+def _last_words(seen: Observed) -> str:
+    """The verdict that a launcher has left in its container's status."""
+    ends = (container for pod in seen.pods for container in pod.containers)
+    wrong = (one for one in ends if one.exit_code == names.EXIT_USER_ERROR and one.last_words)
+    return next((f"container {one.name} said: {one.last_words}" for one in wrong), "")
+
+
+def _admission(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:
+    """A webhook must not write Events (sideEffects None): what it did is told here."""
+    job = seen.job
+    if names.INJECTED_ANNOTATION in job.annotations:
+        message = "runtime, sidecar and arena are in the job's pods"
+        yield "injected", Event(names.EVENT_INJECTED, message, at=now)
+    elif seen.status is None and job.labels.get(names.INJECT_LABEL) == "true":
+        message = (
+            "it was created or labelled while the webhook could not see to it and runs as it was "
+            "written; delete it and create it again for checkpoints, recovery and scaling"
+        )
+        yield "plain", Event(names.EVENT_NOT_INJECTED, message, warning=True, at=now)
+    reasons = job.annotations.get(names.NOT_REWRITTEN_ANNOTATION)
+    if reasons:
+        message = f"checkpoints only, neither recovery nor scaling: {reasons}"
+        yield "command", Event(names.EVENT_NOT_REWRITTEN, message, warning=True, at=now)
+
+
+def _policy(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:
+    if seen.policy_error:
+        message = f"scaling is off until it is mended: {seen.policy_error}"
+        event = Event(names.EVENT_SCALE_REFUSED, message, warning=True, at=now)
+        yield f"policy:{seen.policy_error[:40]}", event

@@ -1,0 +1,84 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pods of nodes that fell silent: removed after the policy's grace, so that others replace them.
+
+Kubernetes itself marks such pods for deletion after five minutes and then waits for a word of their
+node; the Training Operator never makes a pod while one of that name is there. A node that was only
+cut off goes on with its pod until it hears of it: such a pod is of no round any more, and what it
+writes bears its old round (docs/protocol.md).
+"""
+
+from __future__ import annotations
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Event, Pod
+from rover_kf.injection.validation import tfjob_rules
+from rover_kf.reconcilers.plan import Abandon, Observed, Plan, Renew
+
+_ENDED = ("Succeeded", "Failed")
+_CONNECTED = frozenset({"ps", "worker"})
+
+
+def suspects(pods: tuple[Pod, ...]) -> frozenset[str]:
+    """Nodes worth a question: of pods that are not ready, though they have not ended."""
+    return frozenset(pod.node for pod in pods if pod.node and not pod.ready and _holds(pod))
+
+
+def extend(made: Plan, seen: Observed, now: float) -> Plan:
+    """The plan with the pods removed whose node was silent for longer than the grace."""
+    for pod in seen.pods:
+        left = _left(pod, seen, now)
+        if left is None or left > 0:
+            continue
+        silent = now - seen.silent[pod.node]
+        message = (
+            f"{pod.name} is removed: its node {pod.node} has been silent for {silent:.0f} s "
+            f"(failures.node-grace is {seen.policy.node_grace_seconds:g} s)"
+        )
+        event = Event(names.EVENT_POD_LOST, message, warning=True, at=now)
+        # They are told first: of a pod that is removed nobody would tell after a crash.
+        told = _renewals(pod, seen, message)
+        made = made.then(*told, Abandon(pod, event), status=made.status)
+    return made
+
+
+def delay(seen: Observed, now: float) -> float | None:
+    """Seconds until the next pod's grace is over; None if none is waited for."""
+    waits = [left for pod in seen.pods if (left := _left(pod, seen, now)) is not None]
+    return min((left for left in waits if left > 0), default=None)
+
+
+def _renewals(lost: Pod, seen: Observed, reason: str) -> tuple[Renew, ...]:
+    """Who is connected to a server and would wait for its answer for as long as TCP does.
+
+    A chief drives servers and workers, which send each other what they compute. Workers that come
+    and go are clients of the parameter servers alone; but those keep their connection to a worker
+    that is gone, and once its successor came they answered nobody (TensorFlow 2.21).
+    """
+    kind, comes_and_goes = lost.replica_type, tfjob_rules.is_dynamic(seen.job.manifest)
+    if kind not in seen.alone & _CONNECTED:
+        return ()
+    hears = seen.status is not None and not (comes_and_goes and kind == "worker")
+    chief = (Renew(lost, reason),) if hears else ()
+    others = _CONNECTED - {kind} if comes_and_goes else _CONNECTED
+    answered = [
+        pod
+        for pod in seen.pods
+        if pod.replica_type in others and pod.name in seen.servers and pod.node not in seen.silent
+    ]
+    return (*chief, *(Renew(lost, reason, pod) for pod in answered))
+
+
+def _left(pod: Pod, seen: Observed, now: float) -> float | None:
+    since = seen.silent.get(pod.node)
+    if since is None or not _holds(pod):
+        return None
+    return since + seen.policy.node_grace_seconds - now
+
+
+def _holds(pod: Pod) -> bool:
+    """Whether it holds its place: who has ended does not, unless it waits for its node to say so.
+
+    A controller that is killed between marking a lost pod and deleting it leaves such a one.
+    """
+    return pod.phase not in _ENDED or pod.deleting

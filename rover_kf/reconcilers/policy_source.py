@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job's annotations as the policy that the watcher follows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from rover_kf.api.jobs import ObservedJob
+from rover_kf.injection import adapters, sizing
+from rover_kf.injection.policy.rover_policy import RoverPolicy
+from rover_kf.scaling.policy import WatchPolicy
+
+EMBEDDED_RESTART_SECONDS = 1.0
+"""On one machine a newcomer warms up while the others train; the switch takes well below that."""
+
+PolicyOf = Callable[[ObservedJob], WatchPolicy]
+
+
+def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
+    """The watch policy of a job.
+
+    Args:
+        job: as observed.
+        restart_prior_seconds: cost of a change until the job has shown its own.
+
+    Raises:
+        PolicyError: an annotation was edited into something that is not allowed.
+    """
+    policy = RoverPolicy.from_annotations(job.annotations, source=str(job.key))
+    adapter = adapters.adapter_for(job.manifest, source=str(job.key))
+    low, high = sizing.worker_bounds(job.manifest, policy, adapter)
+    replaces = policy.straggler.action == "replace"
+    deadline = policy.scaling.deadline
+    return WatchPolicy(
+        mode=policy.scaling.mode,
+        min=low,
+        max=high,
+        sizes=policy.scaling.sizes,
+        most_servers=policy.scaling.ps_max or 0,
+        window_seconds=policy.scaling.window,
+        cooldown_seconds=policy.scaling.cooldown,
+        restart_prior_seconds=restart_prior_seconds,
+        value_of_time=policy.scaling.value_of_time,
+        deadline=None if deadline is None else job.created_at + deadline,
+        weight=policy.scaling.weight,
+        node_grace_seconds=policy.failures.node_grace,
+        node_avoid_seconds=policy.failures.node_avoid,
+        excludes_unfit=policy.preflight.mode == "exclude",
+        cordons=policy.nodes.cordon == "on",
+        most_memory=policy.memory.max or 0,
+        most_cpu=round(1000 * (policy.cpu.max or 0)),
+        suspend_after_seconds=policy.failures.suspend_after,
+        replace_slow_after_seconds=policy.straggler.hold_seconds if replaces else None,
+        slow_replacements=policy.straggler.replacements,
+        launch_lease_seconds=policy.launch.lease,
+        launch_lost=policy.launch.lost,
+    )
+
+
+def embedded(job: ObservedJob) -> WatchPolicy:
+    """The watch policy of a job that runs on this machine.
+
+    Raises:
+        PolicyError: an annotation was edited into something that is not allowed.
+    """
+    policy = of(job, restart_prior_seconds=EMBEDDED_RESTART_SECONDS)
+    # There is no other machine.
+    return dataclasses.replace(policy, node_avoid_seconds=0.0)

@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What scaling makes of a job with parameter servers at one look; pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from rover_kf import errors
+from rover_kf.api.records import ServerSetup
+from rover_kf.api.status import CoordinatorStatus
+from rover_kf.injection.validation import tfjob_rules
+from rover_kf.recommender import job_signature
+from rover_kf.reconcilers import cpu_limits, suspend_policy
+from rover_kf.reconcilers.plan import Observed
+from rover_kf.reconcilers.scaling_proposal import ServerOutlook, shifted
+from rover_kf.reconcilers.status_annotation import JobStatus
+from rover_kf.scaling import ps_decision_input
+from rover_kf.scaling.policy import OFF
+from rover_kf.scaling.ps_decide import decide
+from rover_kf.scaling.ps_decision_input import ServerObservation
+
+KINDS = ("worker", "ps")
+
+
+def asks(seen: Observed, memory: JobStatus) -> bool:
+    """Whether another number of its workers or servers is allowed, or one is on trial."""
+    job = seen.job
+    if job.suspended or job.finished or job.deleting or seen.policy.mode == OFF:
+        return False
+    tried = memory.scaling.move is not None
+    return set(KINDS) <= seen.alone and (tried or _may_change(seen))
+
+
+def of(seen: Observed, memory: JobStatus, now: float) -> ServerOutlook | None:
+    """The outlook; None where nobody wants the job scaled, or a change has still to be made."""
+    move = memory.scaling.move
+    if not asks(seen, memory) or (move is not None and not move.changed_at):
+        return None
+    here = _observation(seen, memory, now)
+    if here is None or (seen.status is None and move is None):
+        return None
+    return ServerOutlook(here, *decide(here, seen.policy, memory.scaling, now=now))
+
+
+def stays(seen: Observed, memory: JobStatus) -> str:
+    """Why the job cannot be suspended and resumed for a change; empty if it can."""
+    if why := suspend_policy.refusal(seen.job, memory):
+        return why
+    if memory.durable_step is None:
+        return "no step of it is on storage (checkpoint.path)"
+    return ""
+
+
+def at_work(seen: Observed) -> bool:
+    """Whether the chief trains, and all workers and servers that the job asks for are there."""
+    job, status = seen.job, seen.status
+    if status is None or status.phase != "training":
+        return False
+    if not status.nodes == status.expected_nodes == job.nodes:
+        return False
+    there = [pod for pod in seen.pods if pod.phase == "Running" and not pod.deleting]
+    counts = {kind: sum(pod.replica_type == kind for pod in there) for kind in KINDS}
+    if any(counts[kind] != job.replicas[kind] for kind in KINDS):
+        return False
+    return not tfjob_rules.is_dynamic(job.manifest) or _all_take(status, job.replicas)
+
+
+def _all_take(status: CoordinatorStatus, replicas: Mapping[str, int]) -> bool:
+    """Whether each worker takes records of the ledger that lends to them, if there is one."""
+    if not status.data:
+        return True
+    wanted = {str(index + 1) for index in range(replicas["worker"])}  # 0 is the chief's
+    return any(wanted <= {one.rank for one in data.workers} for data in status.data)
+
+
+def _may_change(seen: Observed) -> bool:
+    setup = _setup(seen)
+    return setup is not None and ps_decision_input.may_change(seen.policy, setup)
+
+
+def _setup(seen: Observed) -> ServerSetup | None:
+    try:
+        return job_signature.servers(seen.job.manifest)
+    except errors.InputError:  # told where its run is recorded
+        return None
+
+
+def _observation(seen: Observed, memory: JobStatus, now: float) -> ServerObservation | None:
+    setup, status, job = _setup(seen), seen.status, seen.job
+    if setup is None:
+        return None
+    raised = max((one.at for one in memory.cpu), default=0.0)
+    known = ServerObservation(
+        setup=setup,
+        masters=job.nodes,
+        steady=at_work(seen),
+        law=seen.law,
+        live=tfjob_rules.is_dynamic(job.manifest),
+        stays=stays(seen, memory),
+        raised_at=raised + cpu_limits.SETTLE_SECONDS if raised else 0.0,
+        cores_seconds=cpu_limits.settling(seen, memory, now),
+    )
+    if status is None:
+        return known
+    skew = now - status.now
+    known = dataclasses.replace(
+        known,
+        windows=tuple(shifted(window, skew) for window in status.windows),
+        restart_seconds=status.restart_seconds,
+    )
+    return _with_work_left(known, status)
+
+
+def _with_work_left(known: ServerObservation, status: CoordinatorStatus) -> ServerObservation:
+    """By steps where they are known, else by the ledger of its records."""
+    if status.total_steps:
+        left = float(max(status.total_steps - status.step, 0))
+        share = left / status.total_steps
+        return dataclasses.replace(known, steps_left=left, share_left=share)
+    for data in status.data:
+        whole = data.epochs * data.slots
+        if whole and data.eta_seconds is not None:
+            share = max(1.0 - (data.epoch * data.slots + data.done) / whole, 0.0)
+            return dataclasses.replace(known, seconds_left=data.eta_seconds, share_left=share)
+    return known

@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What scaling makes of a job at one look, whatever there is room for; pure.
+
+It is reckoned once a look, and all that follows goes by it: what is read around the job, what the
+job is to others, and what is done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rover_kf.api.decisions import ScaleDecision
+from rover_kf.api.jobs import ObservedJob, Pod
+from rover_kf.api.samples import Throughput
+from rover_kf.api.status import CoordinatorStatus
+from rover_kf.scaling.decide import decide
+from rover_kf.scaling.policy import OFF, WatchPolicy
+from rover_kf.scaling.ps_decision_input import ServerObservation
+from rover_kf.scaling.scaling_state import Observation, ScalingState
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outlook:
+    """A job as scaling sees it, and where it would go."""
+
+    here: Observation
+    """With the model of its throughput, which is fitted when somebody asks for it."""
+    decision: ScaleDecision | None = None
+    """None while a change that is written down has still to be made."""
+    state: ScalingState = dataclasses.field(default_factory=ScalingState)
+    """To be kept with the decision."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServerOutlook:
+    """The same of a job with parameter servers."""
+
+    here: ServerObservation
+    decision: ScaleDecision
+    state: ScalingState
+    """To be kept with the decision."""
+
+
+def of(  # noqa: PLR0917 - what is seen, one after the other
+    job: ObservedJob,
+    pods: Sequence[Pod],
+    status: CoordinatorStatus | None,
+    policy: WatchPolicy,
+    memory: ScalingState,
+    now: float,
+) -> Outlook | None:
+    """The outlook; None where the job is not trained now, or nobody wants it scaled.
+
+    Args:
+        job: as observed.
+        pods: of the job.
+        status: its coordinator's, at the same time.
+        policy: what its owner allows.
+        memory: what its annotation has.
+        now: Unix seconds.
+    """
+    ended = job.suspended or job.finished or job.deleting
+    workers = "worker" in job.replicas and "ps" not in job.replicas  # with PS: server_outlook
+    if status is None or ended or not workers or policy.mode == OFF:
+        return None
+    here = _observation(job, pods, status, now)
+    if memory.move is not None and not memory.move.changed_at:
+        return Outlook(here)
+    return Outlook(here, *decide(here, policy, memory, now=now))
+
+
+def _observation(
+    job: ObservedJob, pods: Sequence[Pod], status: CoordinatorStatus, now: float
+) -> Observation:
+    workers = job.replicas["worker"]
+    lacking = [one for one in pods if one.replica_type == "worker" and one.unplaced]
+    trains = status.phase == "training" and status.nodes + len(lacking) == job.nodes
+    # Windows are in the coordinator's clock, changes in ours: the two hosts' may differ.
+    skew = now - status.now
+    return Observation(
+        replicas=workers,
+        masters=job.nodes - workers,
+        steady=status.phase == "training" and status.nodes == status.expected_nodes == job.nodes,
+        windows=tuple(shifted(window, skew) for window in status.windows),
+        step=status.step,
+        total_steps=status.total_steps,
+        restart_seconds=status.restart_seconds,
+        unplaced=len(lacking) if trains else 0,
+        # The newest: a pod that was made anew may find a node yet.
+        unplaced_seconds=now - max((one.unplaced_since for one in lacking), default=now),
+    )
+
+
+def shifted(window: Throughput, seconds: float) -> Throughput:
+    """The window so many seconds later."""
+    return dataclasses.replace(
+        window, started_at=window.started_at + seconds, ended_at=window.ended_at + seconds
+    )

@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The timeline: ranks by time, with failures, rounds and changes of replicas; pure."""
+
+from __future__ import annotations
+
+from rover_kf.api.records import RunRecord
+from rover_kf.api.samples import Throughput
+from rover_kf.report import charts, event_parsing
+from rover_kf.report.charts import Content, Span, Spot, Words
+from rover_kf.report.svg_shapes import Chart
+
+TOUCH_SECONDS = 1.0
+"""Windows of one world that lie no further apart are drawn as one."""
+
+
+def draw(record: RunRecord) -> Chart:
+    """Each rank a row; where there are many ranks, as many rows high."""
+    formed = [
+        Span(
+            world.start,
+            world.end,
+            world.processes,
+            "formed",
+            f"round {world.number}: {world.processes} ranks in {world.pods} pods",
+        )
+        for world in event_parsing.rounds(record)
+    ]
+    words = Words(
+        "world",
+        "World over time",
+        "Each row is a rank. Pale: a round stands; full: its steps are steady enough to be "
+        "measured. What is empty is start, recovery and waiting.",
+        (
+            ("node", "measured"),
+            ("formed", "a round stands"),
+            ("bad", "failure (dot: of this rank)"),
+            ("round", "new round"),
+            ("change", "replicas set"),
+            ("slow", "straggler"),
+        ),
+    )
+    content = Content(
+        spans=(*formed, *_steady(record.windows)),
+        moments=event_parsing.moments(record, "bad", "round", "change"),
+        spots=_spots(record),
+        whole=True,
+    )
+    return charts.draw(words, content, period=event_parsing.period(record))
+
+
+def _steady(windows: tuple[Throughput, ...]) -> list[Span]:
+    """Windows of one world that follow each other as one box."""
+    found: list[Span] = []
+    for window in windows:
+        title = f"{window.world_size} ranks in {window.nodes} pods"
+        last = found[-1] if found else None
+        near = last is not None and 0 <= window.started_at - last.end <= TOUCH_SECONDS
+        if last is not None and near and last.title == title:
+            found[-1] = Span(last.start, window.ended_at, last.value, "node", title)
+        else:
+            found.append(Span(window.started_at, window.ended_at, window.world_size, "node", title))
+    return found
+
+
+def _spots(record: RunRecord) -> list[Spot]:
+    """Failures and stragglers at the rank that their Event names."""
+    found = []
+    for event in record.events:
+        rank = event_parsing.rank(event)
+        if event.at and rank is not None and event_parsing.kind(event) in ("bad", "slow"):
+            title = f"{event.reason}: {event.message}"
+            found.append(Spot(event.at, rank + 0.5, event_parsing.kind(event), title))
+    return found

@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A pod's half of the check of replicas: sums of its ranks' tensors for the coordinator.
+
+Off the training's path: one slot at a time, in a thread of low priority. A slot that is overwritten
+meanwhile, a coordinator that does not answer cost this one check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.checkpoints import Sealed
+from rover_kf.api.replica_checks import DigestTaken, ReplicaDigest, TensorSum
+from rover_kf.checkpoint import divergence
+from rover_kf.sidecar.consistency import tensor_digests
+from rover_kf.sidecar.interfaces import Peers
+from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.slots.slots import Slots
+
+_log = logging.getLogger(__name__)
+
+
+class ReplicaCheck:
+    """One a sidecar.
+
+    Args:
+        settings: of the sidecar.
+        slots: this pod's.
+        peers: the coordinator.
+    """
+
+    def __init__(self, settings: SidecarSettings, slots: Slots, peers: Peers) -> None:
+        self._settings, self._slots, self._peers = settings, slots, peers
+        self._one_at_a_time = asyncio.Lock()
+        self._running: dict[int, asyncio.Task[None]] = {}
+
+    def begin(self, sealed: Sealed) -> None:
+        """Check a slot in the background; this rank's last check is over, done or not.
+
+        So it is on every rank: none waits for another that is at a later step.
+        """
+        before = self._running.get(sealed.local_rank)
+        if before is not None:
+            before.cancel()
+        self._running[sealed.local_rank] = asyncio.create_task(self._check(sealed))
+
+    async def stop(self) -> None:
+        """Give up what goes on."""
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        self._running.clear()
+
+    async def _check(self, sealed: Sealed) -> None:
+        told = ReplicaDigest(
+            pod=self._settings.pod,
+            rank=sealed.rank,
+            world_size=sealed.world_size,
+            round=sealed.round,
+            step=sealed.step,
+            ranks=sealed.ranks,
+        )
+        try:
+            async with self._one_at_a_time:
+                sums = await asyncio.to_thread(self._sums, sealed)
+        except (errors.TornSnapshot, OSError) as overwritten:
+            _log.info("rank %d: step %d is not checked: %s", told.rank, told.step, overwritten)
+            await self._tell(told)
+            return
+        if sums:
+            found = divergence.digest(sums)
+            told = dataclasses.replace(told, tensors=len(sums), digest=found)
+            if await self._tell(told):
+                await self._tell(dataclasses.replace(told, listing=divergence.listed(sums)))
+
+    def _sums(self, sealed: Sealed) -> tuple[TensorSum, ...]:
+        arena = self._slots.arena(sealed.local_rank)
+        for seal in arena.sealed():
+            if (seal.slot, seal.step, seal.round) == (sealed.slot, sealed.step, sealed.round):
+                return tensor_digests.of_slot(arena, seal)
+        raise errors.TornSnapshot(f"slot {sealed.slot} no longer holds step {sealed.step}")
+
+    async def _tell(self, told: ReplicaDigest) -> bool:
+        """Whether the listing is wanted."""
+        try:
+            path = names.PATH_REPLICA_DIGEST
+            taken = await self._peers.ask_coordinator(path, told, DigestTaken)
+        except errors.RoverError as error:
+            _log.info("the coordinator does not compare step %d: %s", told.step, error)
+            return False
+        return taken.listing_wanted

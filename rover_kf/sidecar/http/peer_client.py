@@ -1,0 +1,283 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Other sidecars over TCP, with this pod's token: the client side of a sidecar.
+
+Satisfies seams.Peers, and forwards what launcher and trainer post for the coordinator unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import http
+import logging
+import pathlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+import aiohttp
+
+from rover_kf import errors
+from rover_kf.api import codec, error_wire, names
+from rover_kf.api.coordinator_state import CoordinatorState
+from rover_kf.sidecar.http.address_cache import LastKnown
+from rover_kf.sidecar.http.connections import Sockets
+from rover_kf.sidecar.interfaces import Stream
+from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.sidecar.state_replica import StateCopy
+from rover_kf.sidecar.tls import reloading
+from rover_kf.sidecar.tls.reloading import Secured
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PATIENCE = 60.0
+"""Seconds that a request to the coordinator is tried again; an answer is waited for for longer."""
+CONNECT_SECONDS = 3.0
+HOLD_SECONDS = 10.0
+"""Within which a sidecar that starts looks up no name, unless its pod's launcher wants to join: a
+name that is asked for before its pod is ready is unknown to all for half a minute."""
+SILENCE_SECONDS = 30.0
+"""A peer that sends nothing for so long is taken for gone."""
+BUFFER_BYTES = 1 << 20
+"""Of a peer's bytes, held until they are taken; what comes beyond it waits on the network."""
+TOKEN_SECONDS = 5.0
+"""How long a token that was read is used: the kubelet replaces it long before it ends."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Stream:
+    status: int
+    headers: dict[str, str]
+    response: aiohttp.ClientResponse
+
+    async def chunks(self, size: int) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self.response.content.iter_chunked(size):
+                yield chunk
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
+            raise errors.ClusterUnavailable(f"{self.response.url} broke off: {cause}") from cause
+
+
+class SidecarPeers:
+    """One session for all requests to other sidecars.
+
+    Args:
+        settings: of the own one.
+        tls: None: they speak plain HTTP.
+    """
+
+    def __init__(self, settings: SidecarSettings, tls: Secured | None = None) -> None:
+        self._tls, self._scheme = tls, "https" if tls else "http"
+        # Its own name it need not know, and may not for as long as its pod is not ready.
+        self._host = settings.address if settings.is_coordinator else settings.coordinator_host
+        self._coordinator = f"{self._scheme}://{_bracketed(self._host)}:{settings.port}"
+        self._ledger = f"{self._scheme}://{_bracketed(settings.ledger_host)}:{settings.port}"
+        self._names: LastKnown | None = None
+        self._sockets = Sockets()
+        self._asks_early = settings.is_coordinator and not settings.keeps_host
+        self._token = Token(settings.token_home / "token")
+        self._session: aiohttp.ClientSession | None = None
+        self.copy = StateCopy(settings)
+        self._fetching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Open the session."""
+        self.copy.begin()
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+        # Long polls of every launcher and trainer of the pod go through it: no limit.
+        self._names = LastKnown(aiohttp.ThreadedResolver())
+        if not self._asks_early:
+            self._names.hold(HOLD_SECONDS)
+        connector = aiohttp.TCPConnector(
+            limit=0, use_dns_cache=False, resolver=self._names, socket_factory=self._sockets.make
+        )
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
+
+    async def stop(self) -> None:
+        """Close it."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+        if self._session is not None:
+            await self._session.close()
+
+    async def forward(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """POST to the coordinator as it is, once; a cancelled call closes the connection.
+
+        A coordinator that wants this pod's copy of its predecessor's state gets it first.
+
+        Raises:
+            ClusterUnavailable: it cannot be reached, or was replaced.
+        """
+        status, found = await self._exchange("POST", path, body)
+        if status == names.STATUS_COPY_WANTED and self.copy.state is not None:
+            await self._exchange("POST", names.PATH_STATE, codec.dumps(self.copy.state))
+            status, found = await self._exchange("POST", path, body)
+        return status, found
+
+    async def lend(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """POST to the sidecar that has the ledger, where that is another world's, once.
+
+        Raises:
+            ClusterUnavailable: it cannot be reached.
+        """
+        url, limit = self._ledger + path, aiohttp.ClientTimeout(total=2 * CONNECT_SECONDS)
+        try:
+            async with self._open().post(
+                url, data=body, headers=self._headers(), timeout=limit, **self._secured()
+            ) as response:
+                return response.status, await response.read()
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
+            message = f"{url} cannot be reached: {reloading.why(cause)}"
+            raise errors.ClusterUnavailable(message) from cause
+
+    async def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        url, headers = self._coordinator + path, self._headers() | self.copy.headers()
+        try:
+            async with self._open().request(
+                method, url, data=body, headers=headers, **self._secured()
+            ) as response:
+                self.copy.admit(response.status, response.headers)
+                found = await response.read()
+                idle = self._fetching is None or self._fetching.done()
+                if idle and self.copy.is_behind(response.headers):
+                    self._fetching = asyncio.create_task(self._fetch())
+                return response.status, found
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
+            told = reloading.why(cause)
+            message = f"the coordinator at {self._coordinator} cannot be reached: {told}"
+            raise errors.ClusterUnavailable(message) from cause
+
+    async def _fetch(self) -> None:
+        """Get the newest copy; the next answer offers it again if that fails."""
+        try:
+            status, body = await self._exchange("GET", names.PATH_STATE, None)
+            if status < http.HTTPStatus.BAD_REQUEST:
+                self.copy.take(codec.loads(CoordinatorState, body))
+        except errors.RoverError as error:
+            _log.info("no copy of the coordinator's state: %s", error)
+
+    def seek(self) -> None:
+        """The pod's launcher or trainer asks for the coordinator: its name is looked up now."""
+        if self._names is not None:
+            self._names.free()
+
+    def told(self, address: str) -> None:
+        """The coordinator says where it is."""
+        self.locate(self._host, address)
+
+    def locate(self, host: str, address: str) -> None:
+        """Somebody who knows says where a pod is: nobody is awaited where it was before."""
+        if self._names is not None:
+            self._sockets.give_up(self._names.prefer(host, address))
+
+    async def tell(self, host: str, path: str, message: object, reply: type[T]) -> T:
+        """POST to the sidecar at host:port, once.
+
+        Raises:
+            ClusterUnavailable: it cannot be reached.
+            RoverError: of the class that it answered with.
+        """
+        url, body = f"{self._scheme}://{host}{path}", codec.dumps(message)
+        limit = aiohttp.ClientTimeout(total=2 * CONNECT_SECONDS)
+        try:
+            async with self._open().post(
+                url, data=body, headers=self._headers(), timeout=limit, **self._secured()
+            ) as response:
+                status, data = response.status, await response.read()
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
+            message = f"{url} cannot be reached: {reloading.why(cause)}"
+            raise errors.ClusterUnavailable(message) from cause
+        if status < http.HTTPStatus.BAD_REQUEST:
+            return codec.loads(reply, data)
+        raise error_wire.from_bytes(status, data, unreadable=errors.ClusterUnavailable)
+
+    async def ask_coordinator(self, path: str, message: object, reply: type[T]) -> T:
+        """See seams.Peers."""
+        if path == names.PATH_COMMIT_RESOLVE:
+            self.seek()  # a trainer waits for it, perhaps without a launcher of ours
+        until, delay = time.monotonic() + PATIENCE, 0.1
+        body = codec.dumps(message)
+        while True:
+            begun = time.monotonic()
+            try:
+                status, data = await self.forward(path, body)
+                if status < http.HTTPStatus.BAD_REQUEST:
+                    return codec.loads(reply, data)
+                raise error_wire.from_bytes(status, data, unreadable=errors.ClusterUnavailable)
+            except errors.ClusterUnavailable:
+                now = time.monotonic()
+                if now - begun > PATIENCE:  # it was there, and is gone only now
+                    until = now + PATIENCE
+                if now + delay > until:
+                    raise
+            await asyncio.sleep(delay)
+            delay = min(delay * 1.5, 2.0)
+
+    @contextlib.asynccontextmanager
+    async def get(self, address: str, path: str, *, offset: int = 0) -> AsyncIterator[Stream]:
+        """See seams.Peers."""
+        url = f"{self._scheme}://{address}{path}"
+        headers = self._headers()
+        if offset:
+            headers["Range"] = f"bytes={offset}-"
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
+        )
+        try:
+            async with self._open().get(
+                url,
+                headers=headers,
+                timeout=timeout,
+                read_bufsize=BUFFER_BYTES,
+                **self._secured(),
+            ) as response:
+                yield _Stream(response.status, dict(response.headers), response)
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as cause:
+            message = f"{url} cannot be reached: {reloading.why(cause)}"
+            raise errors.ClusterUnavailable(message) from cause
+
+    def _secured(self) -> dict[str, Any]:
+        # The token goes to nobody whose certificate is not taken: it is sent after the handshake.
+        return {"ssl": self._tls.asking, "server_hostname": self._tls.name} if self._tls else {}
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise errors.ClusterUnavailable("this sidecar is starting or stopping")
+        return self._session
+
+    def _headers(self) -> dict[str, str]:
+        return {
+            "Authorization": f"Bearer {self._token.read()}",
+            "Content-Type": "application/json",
+        }
+
+
+@dataclasses.dataclass(slots=True)
+class Token:
+    """A token file, read again now and then: it is replaced while we run."""
+
+    path: pathlib.Path
+    value: str = ""
+    read_at: float = 0.0
+
+    def read(self) -> str:
+        """The token.
+
+        Raises:
+            ClusterUnavailable: there is no such file (not yet mounted).
+        """
+        if not self.value or time.monotonic() - self.read_at > TOKEN_SECONDS:
+            try:
+                self.value = self.path.read_text().strip()
+            except OSError as cause:
+                raise errors.ClusterUnavailable(f"no token in {self.path}: {cause}") from cause
+            self.read_at = time.monotonic()
+        return self.value
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

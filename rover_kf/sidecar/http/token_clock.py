@@ -1,0 +1,88 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The time as the API server tells it in this pod's own token: nodes' clocks may be wrong, or jump.
+
+A token says when it was issued and when it ends, and the kubelet replaces it long before that.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import json
+import logging
+import time
+
+from rover_kf import errors
+from rover_kf.sidecar.http.peer_client import Token
+from rover_kf.sidecar.settings import SidecarSettings
+from rover_kf.system.steady_clock import SteadyClock
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Life:
+    """Of a token; Unix seconds."""
+
+    issued: float
+    ends: float
+
+
+class ClusterTime:
+    """One a sidecar; where pods have no such tokens it is the machine's own time.
+
+    Args:
+        settings: of the sidecar.
+    """
+
+    def __init__(self, settings: SidecarSettings) -> None:
+        cluster = settings.auth == "serviceaccount"
+        self._token = Token(settings.token_home / "token") if cluster else None
+        self._clock = SteadyClock()
+        self._text, self._seen = "", 0.0
+        self._life: Life | None = None
+
+    def now(self) -> float:
+        """Unix seconds: of this machine, unless this pod's own token says that they are wrong."""
+        guess, life = self._clock.now(), self._read()
+        if life is None:
+            return guess
+        least = life.issued + time.monotonic() - self._seen
+        return guess if least <= guess <= life.ends else least
+
+    def pod_began(self) -> float:
+        """When this pod's token was issued: after every token of a pod that it takes the place of.
+
+        Asked at the pod's first start; Unix seconds.
+        """
+        life = self._read()
+        return self._clock.now() if life is None else life.issued
+
+    def _read(self) -> Life | None:
+        text = self._given()
+        if text != self._text:
+            self._text, self._life, self._seen = text, life_of(text), time.monotonic()
+        return self._life
+
+    def _given(self) -> str:
+        try:
+            return self._token.read() if self._token else ""
+        except errors.ClusterUnavailable as error:
+            _log.warning("this machine's clock is believed: %s", error)
+            return ""
+
+
+def life_of(token: str) -> Life | None:
+    """When a token was issued and when it ends; None if it does not say so. Nothing is verified.
+
+    Args:
+        token: of this pod, as the kubelet has written it.
+    """
+    body = token.split(".")[1] if token.count(".") == 2 else ""  # noqa: PLR2004 - a JWT's parts
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        return Life(float(claims["iat"]), float(claims["exp"]))
+    except (binascii.Error, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,56 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where a sidecar's checkpoints go when they leave memory; one for all parts of a sidecar."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+from rover_kf.api import names
+from rover_kf.checkpoint.storage.rank_content import SlotWriter
+from rover_kf.checkpoint.storage.rate_limit import Cap
+from rover_kf.checkpoint.storage.storage_protocol import StoredCheckpoints
+from rover_kf.sidecar.persist.storage_proxy import SeparateStorage
+from rover_kf.sidecar.settings import SidecarSettings
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """A folder or a bucket."""
+
+    stored: StoredCheckpoints
+    writer: SlotWriter
+    cap: Cap
+    """On what is written."""
+    folder: SeparateStorage | None = None
+    """It, if it is one: that may hang."""
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long the storage has not answered; 0: it does, or it is a bucket."""
+        return self.folder.silent_seconds if self.folder else 0.0
+
+    def close(self) -> None:
+        """Wait for nothing that is asked of the storage any more."""
+        if self.folder is not None:
+            self.folder.close()
+
+
+def place_of(settings: SidecarSettings) -> Place | None:
+    """Of a sidecar's job; None: its checkpoints stay in memory.
+
+    Raises:
+        InputError: the path is a URL and the client for object stores is not installed.
+    """
+    path, cap = settings.checkpoint_path, Cap(settings.checkpoint_bandwidth)
+    if path is None:
+        return None
+    if not path.startswith(names.OBJECT_SCHEMES):
+        folder = SeparateStorage(pathlib.Path(path) / settings.job, cap)
+        return Place(folder, folder, cap, folder)
+    from rover_kf.checkpoint.storage.factory import open_storage  # noqa: PLC0415 - likewise
+    from rover_kf.checkpoint.storage.rate_limit import CappedWriter  # noqa: PLC0415 - buckets alone
+
+    bucket = open_storage(path, settings.job)
+    return Place(bucket, CappedWriter(bucket, cap), cap)

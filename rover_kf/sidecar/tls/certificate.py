@@ -1,0 +1,170 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A sidecar's certificate as it is mounted: read whole, and tried out before it is used.
+
+A certificate is good if another pod that has the same files would take it. That is not computed
+here, it is tried: one end of a handshake against the other, in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import ssl
+from collections.abc import Mapping
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.system import mounted_files, tls
+
+_FILES = (
+    names.TLS_CERTIFICATE,
+    names.TLS_KEY,
+    names.TLS_AUTHORITIES,
+    names.TLS_MORE_AUTHORITIES,
+)
+_ONE = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_LIFE = "notBefore", "notAfter"
+_FLIGHTS = 3
+"""Each end's turns in a handshake of TLS 1.3, and one to spare."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Certificate:
+    """What one sidecar shows, and what it asks others for."""
+
+    chain: bytes = dataclasses.field(repr=False)
+    """PEM: the certificate and what leads to its authority."""
+    key: bytes = dataclasses.field(repr=False)
+    authorities: tuple[str, ...] = dataclasses.field(repr=False)
+    """PEM of each."""
+    begins: float
+    """Unix seconds."""
+    ends: float
+
+    def ends_soon(self, now: float) -> bool:
+        """Whether little is left of its life; cert-manager renews when a third is left."""
+        return self.ends - now < (self.ends - self.begins) / 10
+
+    def serving(self) -> ssl.SSLContext:
+        """For who answers."""
+        return _serving(self.chain, self.key)
+
+
+def of(found: Mapping[str, bytes], folder: pathlib.PurePath, namespace: str) -> Certificate:
+    """What is in those files.
+
+    Args:
+        found: by files().
+        folder: where, for errors.
+        namespace: whose sidecars use it.
+
+    Raises:
+        InputError: a part is missing, or another pod would not take it.
+    """
+    for name in (names.TLS_CERTIFICATE, names.TLS_KEY):
+        if not found.get(name):
+            raise errors.InputError(
+                f"no {name} in {folder}: the Secret of {names.PREFIX}tls.secret has to be of type "
+                "kubernetes.io/tls"
+            )
+    authorities = [
+        part
+        for name in (names.TLS_AUTHORITIES, names.TLS_MORE_AUTHORITIES)
+        for part in _ONE.findall(found.get(name, b"").decode(errors="replace"))
+    ]
+    if not authorities:
+        raise errors.InputError(
+            f"no certificate of an authority in {folder}: the Secret of {names.PREFIX}tls.secret "
+            f"needs {names.TLS_AUTHORITIES}, or {names.PREFIX}tls.authorities a ConfigMap with it"
+        )
+    chain, key = found[names.TLS_CERTIFICATE], found[names.TLS_KEY]
+    authorities = list(dict.fromkeys(authorities))
+    try:
+        life = _met(chain, key, "\n".join(authorities), namespace)
+    except errors.InputError as refused:
+        raise errors.InputError(
+            f"other pods would refuse {folder / names.TLS_CERTIFICATE}: {refused}; it has to name "
+            f"{tls.server_name(namespace)}, to be valid now, to fit {names.TLS_KEY}, and to be of "
+            "an authority that is mounted there"
+        ) from refused
+    return Certificate(chain, key, tuple(authorities), *life)
+
+
+def files(folder: pathlib.Path) -> dict[str, bytes]:
+    """What is mounted now.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return mounted_files.read(folder, _FILES)
+    except OSError as cause:
+        raise errors.InputError(f"{folder} cannot be read: {cause}") from cause
+
+
+def refusal(certificate: Certificate, authorities: str, namespace: str) -> str:
+    """Why who trusts those authorities would not take it; empty if they would.
+
+    Args:
+        certificate: that a sidecar shows.
+        authorities: PEM of those that are trusted.
+        namespace: of the sidecar.
+    """
+    try:
+        _met(certificate.chain, certificate.key, authorities, namespace)
+    except errors.InputError as refused:
+        return str(refused)
+    return ""
+
+
+def _met(chain: bytes, key: bytes, authorities: str, namespace: str) -> tuple[float, float]:
+    """Begin and end of a certificate that was shown to who trusts those authorities.
+
+    Raises:
+        InputError: it was not taken; says why.
+    """
+    try:
+        server = _serving(chain, key)
+    except (ssl.SSLError, ValueError) as cause:
+        message = f"{names.TLS_CERTIFICATE} and {names.TLS_KEY} are no pair ({cause})"
+        raise errors.InputError(message) from cause
+    try:
+        shown = _shake_hands(tls.verifying(authorities), server, tls.server_name(namespace))
+    except ssl.SSLCertVerificationError as cause:
+        raise errors.InputError(cause.verify_message) from cause
+    except ssl.SSLError as cause:
+        raise errors.InputError(f"TLS cannot use it ({cause})") from cause
+    begins, ends = (ssl.cert_time_to_seconds(str(shown[name])) for name in _LIFE)
+    return begins, ends
+
+
+def _serving(chain: bytes, key: bytes) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # who comes again is verified again
+    # The library takes a file alone; this one is in memory, and nobody else's.
+    held = os.memfd_create("rover-tls")
+    try:
+        with open(held, "wb", closefd=False) as file:
+            file.write(chain + b"\n" + key)
+        # Without a password it would ask for one on the terminal.
+        context.load_cert_chain(f"/proc/self/fd/{held}", password="")
+    finally:
+        os.close(held)
+    return context
+
+
+def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> Mapping[str, object]:
+    """What the client is shown."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client.wrap_bio(back, there, server_hostname=name)
+    answering = server.wrap_bio(there, back, server_side=True)
+    for _ in range(_FLIGHTS):
+        for end in (asking, answering):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    return asking.getpeercert() or {}

@@ -1,0 +1,215 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A data loader that goes on where the checkpoint stands, in a world of any size.
+
+Steps are global batches of a fixed order (rover_kf.data_sharding): which samples a step trains on
+depends on seed and epoch alone, not on the number of ranks or on what has failed before. The place
+is a part of the checkpoint, so that of the steps that survive each sample is in exactly one.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset
+
+from rover_kf import errors
+from rover_kf.api.samples import DataPlace
+from rover_kf.data_sharding.batches import Part
+from rover_kf.trainer.data.epoch_plan import Cut, route
+from rover_kf.trainer.data.rank_batches import Drawn, drawn
+from rover_kf.trainer.data.worker_seeds import WorkerSeeds
+from rover_kf.trainer.timers import Waited
+
+
+class ElasticDataLoader(DataLoader[Any]):
+    """In the place of a DataLoader with a DistributedSampler.
+
+    Give it to the checkpointer with the rest of the state, and iterate: after a restore the first
+    iteration is the rest of the epoch. ``weight`` keeps the gradient exact where ranks take unequal
+    parts, ``accumulates`` says that more of the same step follows::
+
+        loader = ElasticDataLoader(dataset, batch_size=256)
+        state = {"model": model, "optimizer": optimizer, "loader": loader}
+        step = checkpointer.restore(state)
+        while loader.epoch < epochs:
+            for inputs, labels in loader:
+                (loss(model(inputs), labels) * loader.weight).backward()
+                ...
+
+    Args:
+        dataset: map-style; the same samples in every process and every time.
+        batch_size: samples a step over all ranks together, which stays when their number changes.
+        micro_batch_size: samples that a rank computes at once; 0: its whole part of the step. Then
+            a smaller world accumulates gradients over more of them.
+        seed: of the order.
+        shuffle: False: the data set's own order.
+        drop_last: leave out samples of an epoch that do not fill a batch.
+        lanes: blocks that a batch's samples come from, of a data set that has ``blocks`` (files):
+            about as many as ranks, so that each reads blocks of its own. 0: any sample may follow
+            any other, wherever it lies.
+        fingerprint: of the data set's contents: a checkpoint of others is refused. The data set's
+            own attribute of that name if not given.
+        rank: of this process and ...
+        world_size: ... their number; from the environment if not given.
+        options: of DataLoader, such as num_workers and collate_fn.
+
+    Raises:
+        InputError: the data set has no length, or the numbers make no batches.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        *,
+        micro_batch_size: int = 0,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        lanes: int = 8,
+        fingerprint: str = "",
+        rank: int | None = None,
+        world_size: int | None = None,
+        **options: Any,
+    ) -> None:
+        if options.get("in_order") is False:
+            raise errors.InputError("in_order=False: batches must come in order to be counted")
+        cut = Cut(
+            batch_size,
+            micro_batch_size,
+            drop_last=drop_last,
+            lanes=lanes,
+            workers=options.get("num_workers", 0),
+        )
+        self._route = route(
+            dataset,
+            cut,
+            seed=seed,
+            shuffle=shuffle,
+            fingerprint=fingerprint,
+            rank=rank,
+            world_size=world_size,
+        )
+        self._course, self._whole = self._route.course, self._route.whole
+        self._part: Part | None = None
+        self._ahead: collections.deque[Drawn] = collections.deque()
+        """Parts that were asked for and have not come yet."""
+        self._taken = self._fetched = 0
+        """Samples of the epoch that the loop was given here, and that were asked for."""
+        self._iteration, self._cuts = object(), _Cuts(self)
+        self._waited, self._seeds = Waited(), WorkerSeeds(options)
+        super().__init__(dataset, batch_sampler=self._cuts, **options)
+
+    @property
+    def weight(self) -> float:
+        """To multiply the mean loss of the last batch by, before ``backward``."""
+        return 1.0 if self._part is None else self._part.weight
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether more of the last batch's step follows: no optimizer step yet."""
+        return self._part is not None and not self._part.last
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that the next iteration goes on with."""
+        return self._course.epoch
+
+    @property
+    def done(self) -> int:
+        """Samples of the epoch that steps have used, over all ranks."""
+        return self._course.done
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # DataLoader's has a narrower type
+        """The rest of the epoch, then the next one is the next; this rank's part of it."""
+        self._iteration = mine = object()
+        self._turn_at_end()  # who has all of an epoch, and not its end, has begun the next one
+        self._ahead.clear()
+        self._fetched = self._taken
+        course, ahead = self._course, self._ahead
+        self._seeds.begin(self, course.epoch, course.done)
+        try:
+            for batch in self._waited.within(self._batches()):
+                self._part, done, indices = ahead.popleft()
+                if self._part.last:
+                    # Before the loop's body runs: a checkpoint at its end has this step.
+                    course.done = done
+                self._taken += len(indices)
+                yield batch
+        finally:  # also where the loop takes as many as there are and never asks for the end
+            if self._iteration is mine:
+                self._turn_at_end()
+
+    def _batches(self) -> Iterator[Any]:
+        self._cuts.asked = True
+        try:
+            return super().__iter__()
+        finally:
+            self._cuts.asked = False
+
+    def _turn_at_end(self) -> None:
+        if not self._route.rest().steps:
+            self._course.turn()
+            self._taken = self._fetched = 0
+
+    def __len__(self) -> int:
+        """Batches that this rank has in a whole epoch."""
+        whole = self._whole
+        full, rest = whole.full, whole.steps - whole.full
+        found = full * len(whole.parts_of(whole.batch))
+        return found + len(whole.parts_of(whole.samples % whole.batch)) if rest else found
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after the last whole step; the same on all ranks."""
+        return self._course.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on at a place; the next iteration begins there.
+
+        Raises:
+            CheckpointError: it is a place in another data set, or of a newer version.
+        """
+        # Earlier versions kept "costs" of each rank, too, on which no step's samples depend.
+        self._course.load_state_dict(state)
+        self._part, self._taken, self._fetched = None, 0, 0
+        self._turn_at_end()
+
+    def data_place(self, name: str) -> DataPlace:
+        """How far this rank is, for the coordinator's status; from any thread."""
+        course, ahead = self._course, max(self._fetched - self._taken, 0)
+        return DataPlace(name, course.epoch, course.samples, course.done, self._taken, ahead)
+
+    def take_waited(self) -> float:
+        """Seconds that the loop has waited for batches since it was asked last."""
+        return self._waited.take()
+
+    def ordered(self) -> Iterator[list[int]]:
+        """Indices into the data set, a part after the other, from the place on."""
+        for found in drawn(self._route.rest(), self._course.order()):
+            self._ahead.append(found)
+            self._fetched += len(found.indices)
+            yield found.indices
+
+
+class _Cuts:
+    """The loader's batches, as DataLoader asks for them."""
+
+    def __init__(self, loader: ElasticDataLoader) -> None:
+        self._loader = loader
+        self.asked = False
+        """Whether it is that loader that asks, which counts what it gives."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if not self.asked:
+            raise errors.InputError(
+                "another DataLoader was made of an ElasticDataLoader (accelerate's prepare does "
+                "so), and what it gives is in no checkpoint; iterate the ElasticDataLoader itself, "
+                "without prepare, and move its batches to the device in the loop"
+            )
+        return self._loader.ordered()
+
+    def __len__(self) -> int:
+        return len(self._loader)

@@ -1,0 +1,171 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""For who keeps their own DataLoader: a sampler in the place of DistributedSampler.
+
+It gives each rank its part of the same steps that ElasticDataLoader has, in a world of any size.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import Sampler
+
+from rover_kf import errors
+from rover_kf.api.samples import DataPlace
+from rover_kf.trainer.data.epoch_plan import Cut, Route, route
+from rover_kf.trainer.data.rank_batches import Drawn, drawn
+
+
+class ElasticSampler(Sampler[int]):
+    """In the place of DistributedSampler; the size of a step stays when the world's changes.
+
+    A sampler knows what was drawn, not what was trained on: say that by ``advance`` after each
+    step, and give the sampler to the checkpointer::
+
+        sampler = ElasticSampler(dataset, batch_size=256)
+        loader = DataLoader(dataset, sampler.own, sampler=sampler, num_workers=4)
+        step = checkpointer.restore({**state, "sampler": sampler})
+        for epoch in range(sampler.epoch, epochs):
+            for inputs, labels in loader:
+                ...
+                sampler.advance()
+                checkpointer.step(step, {**state, "sampler": sampler})
+
+    torchdata's StatefulDataLoader counts by itself: give the checkpointer that one in its place.
+
+    Args:
+        dataset: map-style; the same samples in every process and every time.
+        batch_size: samples a step over all ranks together; the number of ranks must divide it.
+        seed: of the order.
+        shuffle: False: the data set's own order.
+        drop_last: leave out samples of an epoch that do not fill a batch. Otherwise ranks may have
+            unequal parts of the last one, and with fewer samples than ranks some repeat its first.
+        lanes: as ElasticDataLoader's.
+        fingerprint: as ElasticDataLoader's.
+        rank: of this process and ...
+        world_size: ... their number; from the environment if not given.
+
+    Raises:
+        InputError: the data set has no length, or the numbers make no equal parts.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        lanes: int = 8,
+        fingerprint: str = "",
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self._route = route(
+            dataset,
+            Cut(batch_size, drop_last=drop_last, lanes=lanes),
+            seed=seed,
+            shuffle=shuffle,
+            fingerprint=fingerprint,
+            rank=rank,
+            world_size=world_size,
+        )
+        self._course, self._whole = self._route.course, self._route.whole
+        if batch_size % self._whole.world_size:
+            raise errors.InputError(
+                f"a batch of {batch_size} samples for {self._whole.world_size} processes has no "
+                "equal parts, which a DataLoader with a sampler needs; choose one that every "
+                "number of processes divides, or use ElasticDataLoader, which weighs unequal parts"
+            )
+        self.own = batch_size // self._whole.world_size
+        """Samples of a step that this rank takes: the DataLoader's batch_size."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that the next iteration goes on with."""
+        return self._course.epoch
+
+    @property
+    def done(self) -> int:
+        """Samples of the epoch that are trained on, over all ranks, as ``advance`` tells."""
+        return self._course.done
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch; nothing, if it is the one that goes on."""
+        if epoch != self._course.epoch:
+            self._course.epoch, self._course.done = epoch, 0
+
+    def advance(self, steps: int = 1) -> None:
+        """Steps were trained on; after the last of an epoch the next one is the next."""
+        rest = self._route.rest()
+        if steps >= rest.steps:
+            self._course.turn()
+        else:
+            self._course.done = rest.end_of(steps - 1)
+
+    def __iter__(self) -> Iterator[int]:
+        """This rank's samples of the rest of the epoch."""
+        return _Indices(Route(copy.copy(self._course), self._whole))
+
+    def __len__(self) -> int:
+        """Samples of this rank in the rest of the epoch."""
+        rest = self._route.rest()
+        found = rest.full * self.own
+        if rest.steps > rest.full:
+            last = self._course.samples - rest.begin_of(rest.full)
+            found += sum(part.samples for part in rest.parts_of(last))
+        return found
+
+    def data_place(self, name: str) -> DataPlace:
+        """How far this rank is, for the coordinator's status; from any thread."""
+        course = self._course
+        taken = course.done // self._whole.world_size
+        return DataPlace(name, course.epoch, course.samples, course.done, taken)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after the last step that ``advance`` told of; the same on all ranks."""
+        return self._course.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on at a place.
+
+        Raises:
+            CheckpointError: it is a place in another data set, or of a newer version.
+        """
+        self._course.load_state_dict(state)
+
+
+class _Indices(Iterator[int]):
+    """One after the other; its state is what was drawn, which StatefulDataLoader asks for."""
+
+    def __init__(self, own: Route) -> None:
+        self._route, self._course = own, own.course
+        self._begin()
+
+    def _begin(self) -> None:
+        rest = self._route.rest()
+        self._parts = drawn(rest, self._course.order())
+        self._now = Drawn(rest.parts_of(rest.batch)[0], self._course.done, [])
+        self._at = 0
+
+    def __next__(self) -> int:
+        if self._at == len(self._now.indices):
+            self._now, self._at = next(self._parts), 0
+        found = self._now.indices[self._at]
+        self._at += 1
+        if self._at == len(self._now.indices):
+            self._course.done = self._now.done
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after the last whole part."""
+        return self._course.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on after what was drawn."""
+        self._course.load_state_dict(state)
+        self._begin()

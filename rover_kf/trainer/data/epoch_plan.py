@@ -1,0 +1,88 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A course and the batches that it is cut into: what loader and sampler go along."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rover_kf.data_sharding.batches import Batches
+from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer.data.epoch_position import Course
+from rover_kf.trainer.data.shuffle import Lanes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cut:
+    """How a script wants epochs to be cut."""
+
+    batch: int
+    """Samples a step, over all ranks."""
+    most: int = 0
+    """Samples that a rank computes at once; 0: its whole part of the step."""
+    drop_last: bool = False
+    lanes: int = 0
+    """Of data sets with blocks, for each worker; 0: none."""
+    workers: int = 1
+    """Batches go to them in turn: each then reads lanes of its own."""
+
+    def over(self) -> Lanes | None:
+        """How an epoch goes over blocks.
+
+        Raises:
+            InputError: no lanes can be of these numbers.
+        """
+        if not self.lanes:
+            return None
+        return Lanes(self.lanes * max(self.workers, 1), max(self.batch // self.lanes, 1))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Route:
+    """Of one rank."""
+
+    course: Course
+    whole: Batches
+    """Of an epoch."""
+
+    def rest(self) -> Batches:
+        """What the epoch has left."""
+        return self.whole.rest(self.course.done)
+
+
+def route(
+    dataset: object,
+    cut: Cut,
+    *,
+    seed: int,
+    shuffle: bool,
+    fingerprint: str,
+    rank: int | None,
+    world_size: int | None,
+) -> Route:
+    """Lay it.
+
+    Args:
+        dataset: map-style.
+        cut: what steps are.
+        seed: as Course's, and ...
+        shuffle: as Course's, and ...
+        fingerprint: as Course's.
+        rank: of this process and ...
+        world_size: ... their number; from the environment if not given.
+
+    Raises:
+        InputError: the data set has no length, or the numbers make no batches.
+    """
+    given = trainer_settings.read()
+    course = Course(dataset, seed=seed, shuffle=shuffle, fingerprint=fingerprint, lanes=cut.over())
+    whole = Batches(
+        samples=course.samples,
+        done=0,
+        batch=cut.batch,
+        rank=given.rank if rank is None else rank,
+        world_size=given.world_size if world_size is None else world_size,
+        most=cut.most or cut.batch,
+        drop_last=cut.drop_last,
+    )
+    return Route(course, whole)

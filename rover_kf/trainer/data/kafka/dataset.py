@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Topics of Kafka as a data set that never ends: each record once in the model that survives.
+
+::
+
+    data = rover_kf.KafkaDataset("kafka:9092", "clicks", group="click-model", decode=parse)
+    loader = data.loader(batch_size=32)
+    state = {"model": model, "optimizer": optimizer, "data": data}
+    step = checkpointer.restore(state)
+    for inputs, labels in loader:
+        (loss(model(inputs), labels) * loader.weight).backward()
+        ...
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer.data.kafka.broker_connection import KafkaConnection
+from rover_kf.trainer.data.kafka.group_offsets import GroupOffsets
+from rover_kf.trainer.data.kafka.record import Decode
+from rover_kf.trainer.data.kafka.source import (
+    EARLIEST,
+    ERROR,
+    KafkaSource,
+    place_of,
+    value_of,
+)
+from rover_kf.trainer.data.kafka.start_offsets import committed
+from rover_kf.trainer.data.sharded_dataset import ShardedDataset
+from rover_kf.trainer.settings import TrainerSettings
+
+
+class KafkaDataset(ShardedDataset):
+    """Put it into the state that is checkpointed, and iterate over its loader.
+
+    Ranges of offsets are leased to ranks; the consumer group owns nothing, and its offsets are
+    committed, for other tools to see the lag, once a durable checkpoint has them.
+
+    Args:
+        brokers: ``host:port``, several separated by commas.
+        topics: one or several.
+        group: consumer group of the job.
+        decode: makes a sample of a KafkaRecord; its value if not given. Runs where data are read.
+        start: where a job without a checkpoint begins: ``earliest``, ``latest`` or milliseconds
+            since 1970.
+        on_lost: ``error`` or ``report``: of records that were not used and are no longer there.
+        on_poison: ``error`` or ``report``: of records that decode raises for.
+        options: of librdkafka, such as ``{"security.protocol": "SASL_SSL"}``.
+        secrets: options by the place of their value, ``env:NAME`` or ``file:/path``.
+        name: tells a job's data sets apart.
+        shard_size: offsets of a lease.
+        patience_seconds: how long the brokers' first answer may take when the job begins; one that
+            goes on waits for them.
+        settings: of the process; read from the environment if not given.
+
+    Raises:
+        InputError: a topic is missing, the client is not installed, or an option cannot be.
+        StreamBroken: no broker answers, or they refuse.
+    """
+
+    def __init__(
+        self,
+        brokers: str,
+        topics: str | Sequence[str],
+        *,
+        group: str,
+        decode: Decode = value_of,
+        start: str | int = EARLIEST,
+        on_lost: str = ERROR,
+        on_poison: str = ERROR,
+        options: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        name: str = "kafka",
+        shard_size: int = 1024,
+        patience_seconds: float = 60.0,
+        settings: TrainerSettings | None = None,
+    ) -> None:
+        given = settings or trainer_settings.read()
+        source = KafkaSource(
+            KafkaConnection(brokers, group, options or {}, secrets or {}),
+            topics,
+            decode=decode,
+            start=start,
+            on_lost=on_lost,
+            on_poison=on_poison,
+            patience_seconds=patience_seconds if given.round <= 1 else math.inf,
+        )
+        super().__init__(source, name=name, shard_size=shard_size, settings=given)
+        self._kafka = source
+        self._group: GroupOffsets | None = None
+
+    def state_saved(self, is_durable: Callable[[], bool]) -> None:
+        """See rover_kf.trainer.durability_listeners: rank 0 commits the group's offsets for all."""
+        if self._settings.rank:
+            return
+        if self._group is None:
+            self._group = GroupOffsets(self._kafka.connection)
+        offsets = committed(self.union.progress())
+        self._group.saved({place_of(name): at for name, at in offsets.items()}, is_durable)
+
+    def is_waiting(self) -> bool:
+        """Whether no rank has anything to read, as nothing comes or brokers are away."""
+        return super().is_waiting() or self._kafka.is_away()
+
+    def close(self) -> None:
+        """Lease no more, and commit the group's offsets as far as a durable checkpoint has them."""
+        super().close()
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Threads and connections stay with the process that has them."""
+        return {**super().__getstate__(), "_group": None}

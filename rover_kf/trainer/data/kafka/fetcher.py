@@ -1,0 +1,148 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads ranges of offsets, one after the other, in one process: waits for brokers that are away."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+from rover_kf import errors
+from rover_kf.trainer.data.kafka.client import KafkaClient
+from rover_kf.trainer.data.kafka.record import Event, KafkaRecord, Reached
+
+if TYPE_CHECKING:
+    import confluent_kafka
+
+_AT_ONCE, _POLL_SECONDS = 500, 0.5
+_SHORT_SECONDS = 20.0
+"""How long a partition may seem to end before it did."""
+
+Lost = Callable[[str, int, int], int]
+"""Told of a partition and an offset that it has not; gives where to go on, or raises.
+
+The same offset: nothing is lost, but the partition does not reach it any more."""
+
+
+class Fetcher:
+    """Of one process.
+
+    Args:
+        client: of the same process.
+        lost: decides what becomes of offsets that are gone.
+    """
+
+    def __init__(self, client: KafkaClient, lost: Lost) -> None:
+        self._client, self._lost = client, lost
+        self._consumer: confluent_kafka.Consumer | None = None
+        self._place: tuple[str, int, int] | None = None
+        """Topic, partition and offset at which the next event is due."""
+        self._came: collections.deque[Any] = collections.deque()
+        self._short_since: float | None = None
+
+    def events(self, topic: str, partition: int, begin: int, end: int) -> Iterator[Event]:
+        """What a range of offsets has, in their order, up to what shows that nothing more comes.
+
+        A range that begins where the last one ended costs no request.
+
+        Args:
+            topic: and ...
+            partition: that had all of the range when it was asked for its end.
+            begin: first offset.
+            end: the one after the last.
+
+        Raises:
+            StreamBroken: the brokers refuse, or records are gone and that is an error.
+        """
+        if self._place != (topic, partition, begin):
+            self._go(topic, partition, begin)
+        while True:
+            message = self._next(topic, partition, end)
+            if message.error() is None:
+                self._short_since = None
+                self._place = (topic, partition, message.offset() + 1)
+                yield _record(message)
+                continue
+            offset = self._told(message, topic, partition, end)
+            if offset is not None:
+                yield Reached(offset)
+
+    def _told(self, message: Any, topic: str, partition: int, end: int) -> int | None:
+        """Take what is no record; the offset up to which there is none, if it says that."""
+        error, kafka = message.error(), self._client.library.KafkaError
+        offset: int = message.offset()
+        if error.code() == kafka._PARTITION_EOF:  # noqa: SLF001 - a public name of the client
+            if offset >= end:
+                return offset
+            self._short_since = self._short_since or time.monotonic()
+            return None
+        if error.code() == kafka._AUTO_OFFSET_RESET:  # noqa: SLF001 - the same
+            assert self._place is not None  # noqa: S101 - a record was due
+            gone, self._place = self._place[2], None
+            again = self._lost(topic, partition, gone)
+            since = self._short_since or time.monotonic()
+            self._go(topic, partition, again)
+            if again == gone:
+                self._short_since = since
+                self._check_short(topic, partition)
+                time.sleep(_POLL_SECONDS)
+            return again
+        self._client.outage.reason = error.str()
+        self._client.check(error, f"reading {topic}/{partition}")
+        return None
+
+    def _next(self, topic: str, partition: int, end: int) -> Any:
+        assert self._consumer is not None  # noqa: S101 - made when a place was gone to
+        while not self._came:
+            # It waits until it has so many, although they are not there yet.
+            left = end - self._place[2] if self._place else 1
+            most = min(max(left, 1), _AT_ONCE)
+            self._came.extend(self._consumer.consume(most, _POLL_SECONDS))
+            if not self._came:
+                self._wait(topic, partition)
+        message = self._came.popleft()
+        if message.error() is None:
+            self._client.outage.over()
+        return message
+
+    def _wait(self, topic: str, partition: int) -> None:
+        self._client.outage.waiting(f"reading {topic}/{partition}")
+        self._check_short(topic, partition)
+
+    def _check_short(self, topic: str, partition: int) -> None:
+        # A broker that has just started may tell an older end for a moment.
+        if self._short_since and time.monotonic() - self._short_since > _SHORT_SECONDS:
+            raise errors.StreamBroken(
+                f"{topic}/{partition} ends before offset {self._place and self._place[2]}, and "
+                "went further before: its brokers have lost records (unclean leader election?), or "
+                "the topic was made anew; begin a new job, or leave the data out of the state"
+            )
+
+    def _go(self, topic: str, partition: int, begin: int) -> None:
+        if self._consumer is None:
+            self._consumer = self._client.consumer({"fetch.error.backoff.ms": 200})
+        # Ownership is the ledger's: the group has no part in it.
+        self._consumer.assign([self._client.library.TopicPartition(topic, partition, begin)])
+        self._came.clear()
+        self._short_since = None
+        self._place = (topic, partition, begin)
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer, self._place = None, None
+
+
+def _record(message: confluent_kafka.Message) -> KafkaRecord:
+    return KafkaRecord(
+        topic=message.topic() or "",
+        partition=message.partition() or 0,
+        offset=message.offset() or 0,
+        value=message.value(),
+        key=message.key(),
+        timestamp=message.timestamp()[1],
+        headers=tuple(cast("list[tuple[str, bytes]]", message.headers() or [])),
+    )

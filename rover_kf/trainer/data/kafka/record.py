@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A record of a topic, and how the records of a range fill its offsets; pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Union
+
+from rover_kf.api.data import Span
+from rover_kf.data_sharding.ledger_source import Slot
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """As a topic has it."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: bytes | None
+    """None: a tombstone."""
+    key: bytes | None = None
+    timestamp: int = 0
+    """Milliseconds since 1970."""
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Where it is to be found: ``clicks/3@1207``."""
+        return f"{self.topic}/{self.partition}@{self.offset}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reached:
+    """No record stands before this offset but those that were given."""
+
+    offset: int
+
+
+Event = Union[KafkaRecord, Reached]  # noqa: UP007 - evaluated when it is imported, also by 3.10
+Decode = Callable[[KafkaRecord], Any]
+
+
+def fill(span: Span, events: Iterable[Event], decode: Decode) -> Iterator[Any]:
+    """One thing for each offset of a span: what decode makes of its record, or ``Slot.EMPTY``.
+
+    Compaction, aborted transactions and the markers of transactions leave offsets without a record.
+
+    Args:
+        span: of offsets.
+        events: of the partition from the span's begin on, their offsets growing; taken up to the
+            one that ends the span.
+        decode: makes a sample of a record.
+    """
+    at = span.begin
+    for event in events:
+        upto = min(event.offset, span.end)
+        while at < upto:
+            yield Slot.EMPTY
+            at += 1
+        if isinstance(event, KafkaRecord) and at < span.end:
+            yield decode(event)
+            at += 1
+        if at >= span.end:
+            return

@@ -1,0 +1,263 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Topics as partitions without an end, whose slots are offsets: what is lent out of Kafka."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api.data import Partition, Progress, Span
+from rover_kf.data_sharding.ledger_source import Spoilt
+from rover_kf.trainer.data.kafka.broker_connection import KafkaConnection
+from rover_kf.trainer.data.kafka.client import KafkaClient, load
+from rover_kf.trainer.data.kafka.fetcher import Fetcher
+from rover_kf.trainer.data.kafka.record import Decode, KafkaRecord, fill
+from rover_kf.trainer.data.kafka.start_offsets import begin
+
+_log = logging.getLogger("rover_kf")
+
+_LOOK_SECONDS = 0.25
+"""Between two looks at where partitions end."""
+EARLIEST, LATEST = "earliest", "latest"
+ERROR, REPORT = "error", "report"
+
+
+def value_of(record: KafkaRecord) -> bytes | None:
+    """What a sample is where no other decoding is given."""
+    return record.value
+
+
+class KafkaSource:
+    """Topics that are read from their history into the present, and on.
+
+    Args:
+        connection: to the brokers.
+        topics: one or several.
+        decode: makes a sample of a record; its value if not given. Runs where data are read, in
+            workers of a DataLoader if there are any.
+        start: where a job without a checkpoint begins: ``earliest``, ``latest``, or milliseconds
+            since 1970, for the first record of that time or later.
+        on_lost: what to do if records that were not used are no longer there (retention):
+            ``error``, or ``report`` to warn with their offsets and go on behind them.
+        on_poison: what to do with a record that decode raises for: ``error``, or ``report`` to warn
+            with its topic, partition and offset and go on without it.
+        patience_seconds: how long the first answer may take. Later on, brokers are waited for.
+
+    Raises:
+        InputError: what is given cannot be; the message says what to do.
+    """
+
+    order = "offsets"
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        topics: str | Sequence[str],
+        *,
+        decode: Decode = value_of,
+        start: str | int = EARLIEST,
+        on_lost: str = ERROR,
+        on_poison: str = ERROR,
+        patience_seconds: float = 60.0,
+    ) -> None:
+        self.connection = connection
+        self.topics = (topics,) if isinstance(topics, str) else tuple(topics)
+        self._decode, self._start = decode, start
+        self._on_lost, self._on_poison = on_lost, on_poison
+        self._patience = patience_seconds
+        self._process = 0
+        self._clients: tuple[KafkaClient, Fetcher] | None = None
+        self._inherited: list[object] = []
+        self._begins: Mapping[str, int] = {}
+        self._ends: Mapping[str, int] = {}
+        self._looked_at = float("-inf")
+        self._fingerprint = ""
+        if not self.topics or (isinstance(start, str) and start not in {EARLIEST, LATEST}):
+            raise errors.InputError(
+                f"topics {self.topics} from {start!r}: name a topic, and 'earliest', 'latest' or "
+                "milliseconds since 1970"
+            )
+        if not {on_lost, on_poison} <= {ERROR, REPORT}:
+            raise errors.InputError(
+                f"on_lost={on_lost!r}, on_poison={on_poison!r}: each is 'error' or 'report'"
+            )
+        load()  # a missing package is told before anything is waited for
+
+    # -- rover_kf.data_sharding.ledger_source.Source, in the training process
+    # ----------------------------------
+
+    @property
+    def fingerprint(self) -> str:
+        """The topics' own numbers: one that was made anew under its old name has other records."""
+        if not self._fingerprint:
+            for topic in self.topics:
+                self._partitions(topic)  # a missing one is told as that
+            client = self._client()
+            ask = functools.partial(client.ids, self.topics)
+            found = client.patient(f"the topics {self.topics}", ask, self._patience)
+            self._fingerprint = " ".join(f"{name}={number}" for name, number in found.items())
+        return self._fingerprint
+
+    def resume(self, progress: Progress) -> Progress:
+        """Find where partitions are read on.
+
+        Raises:
+            InputError: a topic is missing, or no broker answers.
+            StreamBroken: records that were not used are gone, and ``on_lost`` is ``error``.
+        """
+        places = [(topic, number) for topic in self.topics for number in self._partitions(topic)]
+        oldest = self._offsets(dict.fromkeys(places, EARLIEST), self._patience)
+        start = self._offsets(dict.fromkeys(places, self._start), self._patience)
+        found = begin(progress, oldest, {name: max(start[name], oldest[name]) for name in start})
+        for span in found.lost:
+            self._lost(span)
+        self._begins = found.offsets
+        return found.progress
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Each from the first offset that is still to be read to the end as of now.
+
+        Raises:
+            InputError: a topic is missing, or no broker answers.
+        """
+        if not self._begins:
+            self.resume(Progress())
+        ends = self._asked_ends(self._patience)
+        return tuple(
+            Partition(name, first, max(first, ends[name]), bounded=False)
+            for name, first in self._begins.items()
+        )
+
+    def ends(self) -> Mapping[str, int]:
+        """Behind the last committed record of each partition; nothing while brokers are away.
+
+        Raises:
+            StreamBroken: the brokers refuse.
+        """
+        now = time.monotonic()
+        if now - self._looked_at >= _LOOK_SECONDS:
+            self._ends = self._asked_ends(None) or self._ends
+            self._looked_at = now
+        return self._ends
+
+    def _partitions(self, topic: str) -> list[int]:
+        client = self._client()
+        found = client.patient(
+            f"the topic {topic!r}", lambda: client.partitions(topic), self._patience
+        )
+        if not found:
+            raise errors.InputError(
+                f"Kafka at {self.connection.brokers} has no topic {topic!r}; create it, or correct "
+                "its name"
+            )
+        return found
+
+    def _asked_ends(self, patience: float | None) -> dict[str, int]:
+        return self._offsets({place_of(name): LATEST for name in self._begins}, patience)
+
+    def _offsets(
+        self, asked: Mapping[tuple[str, int], str | int], patience: float | None
+    ) -> dict[str, int]:
+        """Offsets by partition; without patience one try, which may bring none."""
+        client, found = self._client(), dict[tuple[str, int], int]()
+        specs = {place: self._spec(at) for place, at in asked.items()}
+        while specs:
+            ask = functools.partial(client.offsets, specs)
+            told = client.patient("offsets", ask, patience) if patience else client.glance(ask)
+            if told is None:
+                return {}
+            found |= told
+            # Behind the last record there is none of a later time.
+            specs = {place: self._spec(LATEST) for place, offset in told.items() if offset < 0}
+        return {_name(*place): offset for place, offset in found.items()}
+
+    def _spec(self, at: str | int) -> Any:
+        spec = load("confluent_kafka.admin").OffsetSpec
+        if isinstance(at, int):
+            return spec.for_timestamp(at)
+        return spec.earliest() if at == EARLIEST else spec.latest()
+
+    def is_away(self) -> bool:
+        """Whether brokers do not answer this process; from any thread."""
+        clients = self._clients
+        return clients is not None and clients[0].outage.is_on
+
+    # -- where data are read -----------------------------------------------------------------------
+
+    def read(self, span: Span, epoch: int) -> Iterator[Any]:  # noqa: ARG002 - a stream has one
+        """For each offset a sample, ``Slot.EMPTY`` or ``Spoilt``; waits for brokers that are away.
+
+        Raises:
+            StreamBroken: records are gone or cannot be decoded, and that is an error, or the
+                brokers refuse.
+        """
+        topic, number = place_of(span.partition)
+        events = self._here()[1].events(topic, number, span.begin, span.end)
+        return fill(span, events, self._decoded)
+
+    def _decoded(self, record: KafkaRecord) -> Any:
+        try:
+            return self._decode(record)
+        except Exception as cause:  # the user's code may raise anything
+            text = f"the record {record.name} cannot be decoded: {type(cause).__name__}: {cause}"
+            if self._on_poison == ERROR:
+                raise errors.StreamBroken(
+                    f"{text}; mend decode, or set on_poison='report' to go on without such records"
+                ) from cause
+            _log.warning("rover-kf: %s; the job goes on without it", text)
+            return Spoilt(text)
+
+    def _gone(self, topic: str, number: int, offset: int) -> int:
+        """Records from an offset on are no longer there while they are read."""
+        name, asked = _name(topic, number), {(topic, number): EARLIEST}
+        oldest = self._offsets(asked, math.inf)[name]
+        if oldest <= offset:
+            return offset  # none is lost: the partition does not reach it any more
+        self._lost(Span(name, offset, oldest))
+        return oldest
+
+    def _lost(self, span: Span) -> None:
+        text = (
+            f"{span.size} records of {span.partition} (offsets {span.begin} to {span.end - 1}) "
+            "that were not trained on are no longer there"
+        )
+        if self._on_lost == ERROR:
+            raise errors.StreamBroken(
+                f"{text}: the topic's retention is shorter than the job's lag; keep records "
+                "longer, or set on_lost='report' to go on without them"
+            )
+        _log.warning("rover-kf: %s; the job goes on without them", text)
+
+    # -- processes ---------------------------------------------------------------------------------
+
+    def _client(self) -> KafkaClient:
+        return self._here()[0]
+
+    def _here(self) -> tuple[KafkaClient, Fetcher]:
+        """This process's own: connections do not survive a fork."""
+        if self._process != os.getpid() or self._clients is None:
+            # What was inherited is kept: to end it would wait for threads that are not here.
+            self._inherited.append(self._clients)
+            client = KafkaClient(self.connection)
+            self._process, self._clients = os.getpid(), (client, Fetcher(client, self._gone))
+        return self._clients
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_clients": None, "_inherited": []}
+
+
+def place_of(name: str) -> tuple[str, int]:
+    """Topic and number of a partition, by the name that the ledger knows it by."""
+    topic, _, number = name.rpartition("/")
+    return topic, int(number)
+
+
+def _name(topic: str, number: int) -> str:
+    return f"{topic}/{number}"

@@ -1,0 +1,160 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A random order of samples that lie in blocks (row groups, parts of a text) and are read by them.
+
+The blocks, shuffled, make one line; neighbours whose samples are shuffled together make a window.
+The line is cut into lanes of equal length, and an epoch takes some samples of each lane in turn. So
+whoever takes a part of every batch reads a few windows from begin to end, and which samples a batch
+has is the same whoever takes them. Any place is found by two searches in numbers of the blocks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from rover_kf import errors
+from rover_kf.data_sharding.permutation import Permutation
+
+
+class Order(Protocol):
+    """Of one epoch."""
+
+    def at(self, places: torch.Tensor) -> torch.Tensor:
+        """The samples' numbers.
+
+        Args:
+            places: in the epoch, int64.
+        """
+
+
+class Unshuffled:
+    """The data set's own order."""
+
+    def at(self, places: torch.Tensor) -> torch.Tensor:
+        """The samples' numbers."""
+        return places
+
+
+class Shuffled:
+    """Any sample may follow any other.
+
+    Args:
+        size: samples of the epoch.
+        seed: of the job.
+        epoch: number of the epoch.
+    """
+
+    def __init__(self, size: int, seed: int, epoch: int) -> None:
+        self._order = Permutation(size, seed, epoch)
+
+    def at(self, places: torch.Tensor) -> torch.Tensor:
+        """The samples' numbers."""
+        return shuffled(self._order, places)
+
+
+def shuffled(order: Permutation, places: torch.Tensor) -> torch.Tensor:
+    """``order.at`` of every place."""
+    found = order.once(places)
+    while bool((outside := found >= order.size).any()):
+        found[outside] = order.once(found[outside])
+    return found
+
+
+_MIXED = 4096
+
+
+"""Samples of a window, at least, where the line has as many: its blocks are few or large."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lanes:
+    """How an epoch goes over the line.
+
+    Raises:
+        InputError: a number below 1.
+    """
+
+    count: int
+    turn: int
+    """Samples that are taken of a lane before it is the next one's turn."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is none."""
+        if self.count < 1 or self.turn < 1:
+            raise errors.InputError(
+                f"{self.count} lanes of which {self.turn} samples are taken in turn: both must be "
+                "1 or more"
+            )
+
+    def at(self, places: torch.Tensor, samples: int) -> torch.Tensor:
+        """Where in the line the epoch's places are.
+
+        Args:
+            places: below ``samples``.
+            samples: of the line.
+        """
+        count = min(self.count, samples)
+        each, more = divmod(samples, count)
+        whole = each // self.turn * self.turn
+        # Three stretches: whole turns, one shorter turn, a last sample of the first few lanes.
+        turn = torch.where(places < whole * count, self.turn, max(each - whole, 1))
+        turn = torch.where(places < each * count, turn, 1)
+        begin = torch.where(places < whole * count, 0, whole)
+        begin = torch.where(places < each * count, begin, each)
+        within = places - begin * count
+        rounds, rest = within // (turn * count), within % (turn * count)
+        lane = rest // turn
+        return lane * each + lane.clamp(max=more) + begin + rounds * turn + rest % turn
+
+
+class InBlocks:
+    """An ``Order`` of one epoch.
+
+    Args:
+        sizes: samples of each block, in the data set's order.
+        lanes: the same on all ranks and in all lives of the job.
+        seed: of the job.
+        epoch: number of the epoch.
+    """
+
+    def __init__(self, sizes: Sequence[int], lanes: Lanes, seed: int, epoch: int) -> None:
+        self._key, self._lanes = (seed, epoch), lanes
+        own = torch.tensor(sizes)
+        line = _shuffled(Permutation(len(own), *self._key, -1))
+        self._ends = own[line].cumsum(0)
+        self._moved = (own.cumsum(0) - own)[line] - (self._ends - own[line])
+        """What to add to a place in the line, by block, for the sample's number."""
+        groups = (self._ends - 1) // _MIXED
+        last = torch.cat([groups[1:] != groups[:-1], torch.ones(1, dtype=torch.bool)])
+        self._windows = self._ends[last]
+
+    def at(self, places: torch.Tensor) -> torch.Tensor:
+        """The samples' numbers."""
+        found = self._lanes.at(places, int(self._ends[-1]))
+        windows = torch.searchsorted(self._windows, found, right=True)
+        for window in windows.unique().tolist():  # type: ignore[no-untyped-call] # torch's own
+            inside = windows == window
+            begin = int(self._windows[window - 1]) if window else 0
+            size = int(self._windows[window]) - begin
+            order = Permutation(size, *self._key, window)
+            found[inside] = shuffled(order, found[inside] - begin) + begin
+        return found + self._moved[torch.searchsorted(self._ends, found, right=True)]
+
+
+def _shuffled(order: Permutation) -> torch.Tensor:
+    """All of it; by parts that stay in the processor's cache."""
+    parts = torch.arange(order.size).split(_MIXED)  # type: ignore[no-untyped-call] # torch's own
+    return torch.cat([shuffled(order, part) for part in parts])
+
+
+def digest(sizes: Sequence[int]) -> str:
+    """Stands for the blocks: an order of others is another order."""
+    whole = hashlib.blake2b(digest_size=8)
+    for size in sizes:
+        whole.update(size.to_bytes(8, "little"))
+    return whole.hexdigest()

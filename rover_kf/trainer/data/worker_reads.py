@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of leased slots, read where data are read: in a DataLoader's workers if it has any."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import Dataset
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from rover_kf import errors
+from rover_kf.api.data import Span
+from rover_kf.api.leases import Unread
+from rover_kf.data_sharding.ledger_source import Slot, Source, Spoilt
+
+Order = tuple[int, tuple[Span, ...]]
+"""Epoch and slots of a batch."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Read:
+    """A batch that was read, or was not."""
+
+    spans: tuple[Span, ...]
+    batch: Any = None
+    samples: int = 0
+    """Of the batch: slots may be empty."""
+    broken: int | None = None
+    """Index of the span that could not be read."""
+    reason: str = ""
+    spoilt: tuple[Unread, ...] = ()
+    """Slots whose records nothing could be made of."""
+
+    def pin_memory(self, device: Any = None) -> Read:
+        """As DataLoader asks for it."""
+        return dataclasses.replace(self, batch=pin_memory(self.batch, device))  # type: ignore[no-untyped-call] # torch's
+
+
+class Reads(Dataset[Read]):
+    """Batches by their slots.
+
+    Args:
+        source: of the slots.
+        collate: makes a batch of samples.
+    """
+
+    def __init__(self, source: Source, collate: Callable[[list[Any]], Any]) -> None:
+        self._source, self._collate = source, collate
+
+    def __getitem__(self, order: Order) -> Read:
+        """Read a batch; what cannot be read is told in it.
+
+        Raises:
+            RoverError: said on purpose: the source would be asked again in vain.
+        """
+        epoch, spans = order
+        samples: list[Any] = []
+        spoilt: list[Unread] = []
+        for number, span in enumerate(spans):
+            try:
+                found = list(self._source.read(span, epoch))
+            except errors.DataUnreadable:
+                return self._narrowed(epoch, spans, number)
+            except errors.RoverError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is told and tried again
+                return Read(spans, broken=number, reason=_text(error))
+            if len(found) != span.size:
+                reason = f"{len(found)} samples came for {span.size} slots"
+                return Read(spans, broken=number, reason=reason)
+            for slot, sample in enumerate(found, start=span.begin):
+                if isinstance(sample, Spoilt):
+                    place = Span(span.partition, slot, slot + 1)
+                    spoilt.append(Unread(place, sample.reason))
+                elif sample is not Slot.EMPTY:
+                    samples.append(sample)
+        batch = self._collate(samples) if samples else None
+        return Read(spans, batch, len(samples), spoilt=tuple(spoilt))
+
+    def _narrowed(self, epoch: int, spans: tuple[Span, ...], number: int) -> Read:
+        """A file is damaged somewhere in a span: the rows before it are cut off, and those after.
+
+        A shuffled order puts rows of all files into each span: only what is damaged is set aside.
+        """
+        span, reason = spans[number], "could be read the second time"
+        for slot in range(span.begin, span.end):
+            one = Span(span.partition, slot, slot + 1)
+            try:
+                list(self._source.read(one, epoch))
+            except errors.DataUnreadable as error:
+                reason = _text(error)
+                before = Span(span.partition, span.begin, slot)
+                after = Span(span.partition, slot + 1, span.end)
+                cut = tuple(part for part in (before, one, after) if part.size)
+                whole = (*spans[:number], *cut, *spans[number + 1 :])
+                return Read(whole, broken=number + cut.index(one), reason=reason)
+        return Read(spans, broken=number, reason=reason)
+
+
+def _text(error: Exception) -> str:
+    return "".join(traceback.format_exception_only(type(error), error)).strip()

@@ -1,0 +1,273 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Folders that any framework has written, kept in memory and on storage: no torch needed.
+
+::
+
+    checkpointer = rover_kf.DirectoryCheckpointer()
+    shutil.rmtree("/dev/shm/begin", ignore_errors=True)  # of a process before this one in the pod
+    start = checkpointer.restore("/dev/shm/begin")    # 0: nothing was saved, and no folder is made
+    ...
+    engine.save_checkpoint("/dev/shm/state")          # DeepSpeed, TensorFlow, JAX
+    checkpointer.save(step, "/dev/shm/state")
+
+A save reads the files once, at memory speed where they are in memory, and needs the folder no more.
+Outside rover-kf (no ROVER_HOME) the same lines do nothing but say so once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import mmap
+import os
+import pathlib
+import time
+from collections.abc import Mapping
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, Refused
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.checkpoint.arena.slot_record import Seal
+from rover_kf.checkpoint.format import (
+    metrics as format_metrics,
+)
+from rover_kf.checkpoint.format import (
+    plain_data,
+    snapshot,
+    tensor_layout,
+)
+from rover_kf.checkpoint.format.snapshot import STATE_KEY, Entry, Snapshot
+from rover_kf.checkpoint.format.tensor_layout import Kinds
+from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer.directory import atomic_replace
+from rover_kf.trainer.directory import folder_scan as folders
+from rover_kf.trainer.directory.folder_scan import Folder
+from rover_kf.trainer.inactive import Outside
+from rover_kf.trainer.restore_client import PATIENCE_SECONDS, Recovery, opened
+from rover_kf.trainer.settings import TrainerSettings
+from rover_kf.trainer.sidecar_client import Link
+from rover_kf.trainer.staging.reentrancy import Turn
+from rover_kf.trainer.step_counter import count_of, counted
+from rover_kf.trainer.step_reporter import Reporter
+
+_ARENA_SECONDS = 300.0
+_BEFORE = "folder/"
+"""In front of a file's path, in the snapshot's names."""
+
+
+class DirectoryCheckpointer:
+    """Saves folders of files to memory and puts them back after whatever happened.
+
+    Args:
+        replicated: whether every rank saves the same files: then they restore in a world of any
+            size, and on storage they are written once. Else each rank's folder is its own, and the
+            world keeps its size.
+        settings: of the process; read from the environment if not given.
+
+    Raises:
+        InputError: a variable of the environment is wrong.
+    """
+
+    def __init__(
+        self, *, replicated: bool = False, settings: TrainerSettings | None = None
+    ) -> None:
+        self._settings, self._replicated = settings or trainer_settings.read(), replicated
+        home = self._settings.home
+        self._link = Link(home) if home else None
+        self._reporter = Reporter(self._settings, self._link) if self._link else None
+        self._outside, self._count = Outside(), count_of(self._settings)
+        self._own, self._turn = object(), Turn()
+        self.restored_from = "none"
+        """Where restore found its files: ``memory``, ``peer``, ``storage`` or ``none``."""
+        if self._reporter is not None:
+            atexit.register(self.close)
+
+    def save(
+        self,
+        step: int,
+        folder: str | os.PathLike[str],
+        *,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Take a folder's files into memory as one step; every rank must save the step.
+
+        Args:
+            step: its number, from 1 on; never below one that was saved or restored.
+            folder: nobody writes to it meanwhile.
+            metrics: what was measured of this state, such as ``{"accuracy": 0.9}``; rank 0's go to
+                the checkpoint on storage, where ``checkpoint.keep-best`` reads them. One that is
+                not finite counts as not measured.
+
+        Raises:
+            InputError: there is no such folder, or no file in it, a metric is no number, or the
+                step is below 1 or goes back.
+            UnsupportedState: it has links that lead out of it, or what is neither file nor folder.
+            CheckpointError: a file changed while it was read, another process saves as this rank,
+                or a signal handler calls it in the middle of a save: set a flag there, and save
+                after the step.
+            ArenaTooSmall: the files do not fit; the message has the size to set.
+            SidecarUnavailable: the arena has to grow and the sidecar does not answer.
+        """
+        told, root = format_metrics.to_metadata(metrics), folders.named(folder)
+        if self._link is None or self._reporter is None:
+            self._outside.say()
+            return
+        begun = time.perf_counter()
+        step = counted(step, self._count.last)
+        self._count.alone.check()
+        try:
+            with self._turn.taken():
+                seal = self._taken(step, root, folders.look(root), told)
+        except OSError as cause:
+            raise errors.CheckpointError(
+                f"step {step} is not saved: {root} cannot be read to its end ({cause}); nobody may "
+                "write or remove files meanwhile"
+            ) from cause
+        self._count.alone.sealed(seal)
+        self._count.saved(step)
+        self._reporter.seal(seal, time.perf_counter() - begun)
+
+    def restore(self, folder: str | os.PathLike[str], *, refused: tuple[Refused, ...] = ()) -> int:
+        """Put back the newest files that all ranks have in common; every rank must call it.
+
+        Args:
+            folder: to be made; there whole or not at all. What a process before this one was given
+                there has to be removed before.
+            refused: steps that this program has had back and cannot go on from: an older one is
+                wanted. Only in a world of one process.
+
+        Returns:
+            The step that was saved; 0, and no folder, if there is nothing to restore.
+
+        Raises:
+            InputError: something is there already, a volume is mounted there, or no path is given.
+            SidecarUnavailable: the process runs under rover-kf and its sidecar does not answer.
+            CheckpointError: there is a state that this world cannot take, or no folder's; it cannot
+                be written; steps were saved since the process asked first, or by another process;
+                or another checkpointer of this one has restored.
+        """
+        named = folders.named(folder)
+        if self._link is None:
+            self._outside.say()
+            return 0
+        root = folders.to_make(named)
+        self._count.restore_by(self._own)
+        self._count.begin()
+        self._count.alone.check()
+        reply = Recovery(self._settings, self._link).bring(refused=refused)
+        self._count.restored(reply.step)
+        if reply.step is None:
+            return 0
+        with opened(reply) as (found, buffer):
+            state = plain_data.decode(json.loads(found.metadata[STATE_KEY]), lambda _: None)
+            try:
+                _made(root, folders.from_plain(state), found, buffer)
+            except OSError as cause:
+                raise errors.CheckpointError(
+                    f"step {reply.step} cannot be put into {root}: {cause}; name a folder that can "
+                    f"be made, where {reply.snapshot_bytes} bytes are free"
+                ) from cause
+        self.restored_from = reply.source
+        return reply.step
+
+    def wait(self, step: int, level: str = "durable", timeout: float = 600.0) -> bool:
+        """Wait until a step (or a newer one) is safe.
+
+        Args:
+            step: that was saved.
+            level: ``memory``, ``replica`` (in another pod's memory) or ``durable`` (on storage).
+            timeout: seconds.
+
+        Returns:
+            Whether it is; the reason why not is logged.
+
+        Raises:
+            InputError: an unknown level.
+            SidecarUnavailable: the sidecar does not answer.
+        """
+        if self._link is None:
+            self._outside.say()
+            return False
+        return self._link.wait(step, level, timeout=timeout, patience=PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        """Report what is left; safe to call twice."""
+        atexit.unregister(self.close)
+        if self._reporter is not None:
+            self._reporter.close()
+
+    def _taken(self, step: int, root: pathlib.Path, found: Folder, told: Mapping[str, str]) -> Seal:
+        """Copy the files into a slot and seal it."""
+        files = {_BEFORE + file.path: file for file in found.files}
+        metadata = {
+            STATE_KEY: json.dumps(plain_data.encode({"folder": found.to_plain()})),
+            tensor_layout.KEY: Kinds(frozenset(() if self._replicated else files)).to_text(),
+            **told,
+        }
+        entries = (Entry(name, "U8", (file.size,), 1) for name, file in files.items())
+        layout = snapshot.plan(entries, metadata)
+        head = snapshot.header(layout, metadata)
+        assert head is not None  # noqa: S101 - a new layout has room for its own header
+        with self._arena(layout.length).fill() as filling:
+            os.pwrite(filling.descriptor, head, 0)
+            for place in layout.placed:
+                os.lseek(filling.descriptor, place.begin, os.SEEK_SET)
+                folders.take(root, files[place.entry.name], filling.descriptor)
+            return filling.seal(
+                step=step,
+                length=layout.length,
+                rank=self._settings.rank,
+                world_size=self._settings.world_size,
+                round_=self._settings.round,
+                replicated=self._replicated,
+            )
+
+    def _arena(self, length: int) -> Arena:
+        """Slots that can hold so many bytes."""
+        assert self._link is not None  # noqa: S101 - no save gets here without one
+        reply = self._link.ask(
+            names.PATH_ARENA,
+            ArenaRequest(self._settings.local_rank, length),
+            ArenaReply,
+            timeout=_ARENA_SECONDS,
+            patience=PATIENCE_SECONDS,
+        )
+        return Arena(pathlib.Path(reply.directory))
+
+
+def _made(root: pathlib.Path, listed: Folder, found: Snapshot, buffer: mmap.mmap) -> None:
+    with atomic_replace.aside(root) as beside:
+        made = beside / root.name
+        made.mkdir()
+        put(listed, found, buffer, made)
+        made.rename(root)
+
+
+def put(listed: Folder, found: Snapshot, buffer: mmap.mmap, root: pathlib.Path) -> None:
+    """Write a snapshot's files into an empty folder.
+
+    Args:
+        listed: what the snapshot's state says of them.
+        found: the snapshot's header.
+        buffer: its bytes.
+        root: the folder.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    for path in listed.folders:
+        (root / path).mkdir()
+    with memoryview(buffer) as view:
+        for file in listed.files:
+            place = found.tensors[_BEFORE + file.path]
+            with (root / file.path).open("xb") as target:
+                target.write(view[place.begin : place.end])
+            (root / file.path).chmod(file.mode)
+    # Last, so that nothing is written through one.
+    for path, target_path in listed.links:
+        (root / path).symlink_to(target_path)
+    # What is in them is there: they may be shut, the inner ones first.
+    for path, mode in reversed(list(zip(listed.folders, listed.modes, strict=False))):
+        (root / path).chmod(mode)

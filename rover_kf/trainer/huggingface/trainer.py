@@ -1,0 +1,266 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The Trainer of Hugging Face transformers, with checkpoints in memory: one line of a script.
+
+::
+
+    from rover_kf.trainer.huggingface import Trainer  # in place of transformers'
+
+``train()`` goes on where the job was: model, optimizer, learning rates, random generators, logs,
+and the data's next batch. Trainers that derive from transformers' (TRL) take it as a base::
+
+    class MyTrainer(rover_kf.trainer.huggingface.Trainer, trl.SFTTrainer): ...
+
+The data's place is found by Trainer's own resume, which reads it from a folder: one with nothing
+but ``trainer_state.json``. Outside rover-kf it is transformers' Trainer. The one module of the
+training process that imports more than the standard library and torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import sys
+import tempfile
+from typing import Any
+
+import torch
+import transformers
+from transformers.trainer_callback import ExportableState, TrainerControl, TrainerState
+from transformers.training_args import TrainingArguments
+
+from rover_kf import errors
+from rover_kf.checkpoint.format import metrics as format_metrics
+from rover_kf.trainer.checkpointer import Checkpointer
+from rover_kf.trainer.huggingface import trainer_state
+from rover_kf.trainer.rng_state import EpochGenerators
+
+_log = logging.getLogger("rover_kf")
+
+_STATE_FILE = "trainer_state.json"
+
+
+class Trainer(transformers.Trainer):
+    """transformers' Trainer that saves to memory and goes on from there; same arguments."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.flash = FlashCallback(self)
+        """Saves and restores; its ``checkpointer`` can be waited for."""
+        self.add_callback(self.flash)
+        self._position: str | None = None
+        self._stream_place = 0, 0
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,  # noqa: FBT001 - transformers' own
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """As transformers' own; a state that rover-kf has goes before ``resume_from_checkpoint``.
+
+        Raises:
+            UnsupportedState: DeepSpeed or the first FSDP holds parameters and optimizer.
+            CheckpointError: there is a state that this training cannot take.
+        """
+        _check(self)
+        position = self.flash.position()
+        self._position = None
+        if position is None:
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+        with tempfile.TemporaryDirectory(prefix="rover-position-") as folder:
+            (pathlib.Path(folder) / _STATE_FILE).write_text(position)
+            self._position = folder
+            accumulated = self.args.gradient_accumulation_steps
+            self._stream_place = trainer_state.stream_place(position, accumulated)
+            return super().train(folder, *args, **kwargs)
+
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
+    ) -> None:
+        if resume_from_checkpoint != self._position:  # else FlashCallback loads it
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _init_training_state(
+        self, max_steps: int, steps_an_epoch: int, epochs: int, *rest: Any
+    ) -> tuple[int, int]:
+        found = super()._init_training_state(max_steps, steps_an_epoch, epochs, *rest)
+        if self._position is None:
+            return found
+        if self.state.global_step >= max_steps:
+            return epochs, 0  # Trainer's own resume would train a step more
+        if epochs == sys.maxsize and not self.args.ignore_data_skip:
+            return self._stream_place  # it would look for it in the first pass
+        return found
+
+    def _load_callback_state(self) -> None:
+        super()._load_callback_state()
+        if self._position is not None and not self.args.restore_callback_states_from_checkpoint:
+            kept: Any = self.state.stateful_callbacks
+            trainer_state.give_back(kept, self.callback_handler.callbacks)
+
+    def _load_best_model(self) -> None:
+        self.flash.end(self.args, self.state)
+        super()._load_best_model()
+
+
+class FlashCallback(transformers.TrainerCallback):
+    """Restores before the first step and saves after each one that is due.
+
+    A step is saved when the next one begins: then logging and evaluation, which use random numbers
+    and change the logs, are behind it.
+
+    Args:
+        trainer: whose training it is.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self.checkpointer = Checkpointer()
+        self._generators = EpochGenerators()
+        self._done, self._ahead = 0, 0
+        self._measured: tuple[int, dict[str, float]] = (0, {})
+        self._resumes = self._over = False
+
+    def position(self) -> str | None:
+        """Where the training goes on, as trainer_state.json has it; None: it begins.
+
+        Raises:
+            CheckpointError: the state was saved by another kind of script.
+        """
+        self._over = self._over or self.checkpointer.is_late  # of another Trainer
+        if self._over:
+            _log.warning("rover-kf: a second train() in one process begins anew and is not saved")
+            return None
+        found = self.checkpointer.peek()
+        if found is None:
+            return None
+        text = found.get("trainer")
+        if not isinstance(text, str):
+            raise errors.DoesNotFit(
+                f"the job's state has {sorted(map(str, found))} and no Trainer's; it was saved by "
+                "another script. Start this one as another job"
+            )
+        self._resumes = True
+        return text
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Load what ``position`` has announced."""
+        del args, control
+        if self._resumes:
+            self._resumes = False
+            found: dict[str, Any] = self._state()
+            self._done = self.checkpointer.restore(found)
+            trainer_state.go_on_adding(self._trainer, found.get("unlogged", []))
+            self._ahead = self._done - state.global_step
+        else:  # anew, perhaps with smaller batches (auto_find_batch_size); numbers never go back
+            self._ahead = max(self._done - state.global_step, 0)
+            self._done = self._ahead + state.global_step
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Save the step before, if it is due; after a restore, set the random generators."""
+        del control
+        self._generators.apply()
+        self._finished(args, state)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Keep what was measured of this step; several data sets are told one after the other."""
+        del args, control
+        step, before = self._measured
+        known = before if step == state.global_step else {}
+        self._measured = (state.global_step, {**known, **format_metrics.numbers(metrics)})
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Have the order of an epoch that the job was in drawn as it was."""
+        del args, state, control
+        self._generators.begin()
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Save the last step, unless its evaluation follows."""
+        self._generators.end()
+        stops = control.should_training_stop or state.global_step >= state.max_steps
+        if stops and not control.should_evaluate:
+            self.end(args, state)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Save the last step, if nothing before has, and report what is left."""
+        del control
+        self._generators.apply()  # if no step has followed the restore
+        self.end(args, state)
+        self._over = True
+        self.checkpointer.close()
+
+    def end(self, args: TrainingArguments, state: TrainerState) -> None:
+        """Save the step that was the last one, whether or not the training was to go on."""
+        self._finished(args, state, last=state.global_step)
+
+    def _finished(
+        self, args: TrainingArguments, state: TrainerState, last: int | None = None
+    ) -> None:
+        step = state.global_step + self._ahead
+        last = (state.max_steps if last is None else last) + self._ahead
+        if self._over or step <= self._done:
+            return
+        self._done = step
+        of, told = self._measured
+        found, metrics = self._state(), dict(told if of == state.global_step else {})
+        if metrics and step % self.checkpointer.every and step < last:
+            self.checkpointer.save(step, found, metrics=metrics)  # it would not be due
+        self.checkpointer.step(
+            step,
+            found,
+            samples=args.train_batch_size * args.gradient_accumulation_steps,
+            total_steps=last,
+            metrics=metrics,
+        )
+
+    def _state(self) -> dict[str, object]:
+        trainer = self._trainer
+        found = {
+            "trainer": trainer_state.of(trainer.state, _exportable(trainer)),
+            "unlogged": trainer_state.unlogged(trainer),
+            "model": trainer.model,
+            # Accelerate's wrapper has a state of its own class; the optimizer inside has all of it.
+            "optimizer": getattr(trainer.optimizer, "optimizer", trainer.optimizer),
+            "schedule": trainer.lr_scheduler,
+            "generators": self._generators,
+        }
+        scaler = getattr(trainer.accelerator, "scaler", None)
+        return found if scaler is None else {**found, "scaler": scaler}
+
+
+def _check(trainer: Trainer) -> None:
+    """Refuse what has no names for its parts."""
+    if trainer.is_deepspeed_enabled:
+        raise errors.UnsupportedState(
+            "DeepSpeed keeps optimizer state that Trainer cannot name; use transformers' Trainer, "
+            "and rover_kf.DirectoryCheckpointer on the folders that it saves"
+        )
+    if trainer.is_fsdp_enabled and not trainer.accelerator.is_fsdp2:
+        raise errors.UnsupportedState(
+            "FSDP of version 1 keeps flat parts that belong to no parameter; set version 2 in "
+            "fsdp_config"
+        )
+
+
+def _exportable(trainer: Trainer) -> list[Any]:
+    """What Trainer's own checkpoints keep besides its state."""
+    found = (*trainer.callback_handler.callbacks, trainer.control)
+    return [one for one in found if isinstance(one, ExportableState)]

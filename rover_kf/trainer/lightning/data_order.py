@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The place in the data of Lightning's loop over batches, found again in another process.
+
+Data loaders that keep their own place (``state_dict``) are given it by Lightning. Of others the
+order of an epoch is drawn again from the same random numbers, and the batches that were used are
+taken out and dropped: shuffling, and random numbers that a data set draws, are what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from rover_kf import errors
+from rover_kf.trainer.rng_state import Generators
+from rover_kf.trainer.state.flatten import is_stateful
+
+
+class DataOrder:
+    """Where the random generators were when orders were drawn."""
+
+    def __init__(self) -> None:
+        self._begin: dict[str, Any] = {}
+        """Before fit() asked for data loaders: they, and the first epoch's order, come from it."""
+        self._epoch: dict[str, Any] | None = None
+        """Before this epoch's order was drawn; None: it is the first one of a process."""
+        self._drawn = False
+
+    def begin(self, saved: dict[str, Any] | None) -> None:
+        """Before the data loaders are made.
+
+        Args:
+            saved: what ``state`` gave; None: nothing was saved.
+        """
+        if saved is None:
+            self._begin = _taken()
+            return
+        self._begin, self._epoch = saved["begin"], saved["epoch"]
+        _set(self._begin)
+
+    def state(self) -> dict[str, Any]:
+        """Plain data, an entry of a Checkpointer's state."""
+        return {"begin": self._begin, "epoch": self._epoch}
+
+    def check(self, trainer: Any) -> None:
+        """Make sure that used batches can be counted.
+
+        Raises:
+            UnsupportedState: they cannot; the message says why.
+        """
+        loaders = trainer.fit_loop._combined_loader.flattened  # noqa: SLF001 - the loop's own
+        if hasattr(trainer.fit_loop._data_fetcher, "iterator_wrapper"):  # noqa: SLF001
+            raise errors.UnsupportedState(
+                "training_step takes dataloader_iter, and nobody counts what it takes from it; let "
+                "it take batch and batch_idx"
+            )
+        if len({is_stateful(loader) for loader in loaders}) > 1:
+            raise errors.UnsupportedState(
+                "some data loaders have state_dict and some have not; give it to all or to none"
+            )
+
+    def draw(self, trainer: Any, start: Callable[[], None]) -> None:
+        """An epoch begins.
+
+        Args:
+            trainer: Lightning's.
+            start: makes the iterator over its batches, but for the first epoch of a process, whose
+                iterator is there.
+        """
+        before = _taken(_own(trainer)) if self._drawn else None
+        start()
+        self._epoch, self._drawn = before, True
+
+    def go_on(self, trainer: Any, fetcher: Any) -> None:
+        """Have the next batch come that the job was about to use; the epoch has been started."""
+        loop, self._drawn = trainer.fit_loop, True
+        used = loop.epoch_loop.batch_progress.current.ready
+        if all(map(is_stateful, loop._combined_loader.flattened)):  # noqa: SLF001 - the loop's own
+            if loop._combined_loader_states_to_load:  # noqa: SLF001 - made before states were there
+                loop._load_combined_loader_states()  # noqa: SLF001
+                iter(fetcher)
+                fetcher.fetched += used
+            return
+        fetcher.fetched -= used
+        if self._epoch is not None:
+            _set(self._epoch, _own(trainer))
+            iter(fetcher)
+        for _ in range(used):
+            next(fetcher, None)  # with more ranks than before, an epoch may have fewer batches
+
+    def end(self, trainer: Any) -> None:
+        """The last epoch is over; who trains on begins another one."""
+        self._epoch = _taken(_own(trainer))
+
+    def samples(self, trainer: Any) -> int:
+        """That a rank uses in an optimizer step; 0 if its data loader does not tell."""
+        loader = trainer.fit_loop._combined_loader.flattened[0]  # noqa: SLF001 - the loop's own
+        size = getattr(loader, "batch_size", None)
+        return size * trainer.accumulate_grad_batches if isinstance(size, int) else 0
+
+
+def _own(trainer: Any) -> list[torch.Generator]:
+    """The generators that data loaders were given, in their order."""
+    found = []
+    for loader in trainer.fit_loop._combined_loader.flattened:  # noqa: SLF001 - the loop's own
+        sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+        found += [getattr(holder, "generator", None) for holder in (loader, sampler)]
+    return [generator for generator in found if isinstance(generator, torch.Generator)]
+
+
+def _taken(own: Sequence[torch.Generator] = ()) -> dict[str, Any]:
+    """The random generators as plain data, without a device's: no data loader uses those."""
+    found = Generators().state_dict()
+    found.pop("cuda", None)
+    loaders = [bytes(generator.get_state().tolist()) for generator in own]
+    return {**found, "torch": bytes(found["torch"].tolist()), "loaders": loaders}
+
+
+def _set(taken: dict[str, Any], own: Sequence[torch.Generator] = ()) -> None:
+    Generators().load_state_dict({**taken, "torch": _tensor(taken["torch"])})
+    for generator, kept in zip(own, taken.get("loaders", ()), strict=False):
+        generator.set_state(_tensor(kept))
+
+
+def _tensor(kept: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(kept), dtype=torch.uint8)

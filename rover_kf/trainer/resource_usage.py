@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What this process takes of the container's cores, and all processes of its memory.
+
+Training processes are forked from one that has loaded the libraries, so most of their pages are
+the same pages: a sum over processes would count them once for each. One rank of a container looks
+at all of it: at the kernel's own account where the container is ours alone, else at the share that
+each process has in its pages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import time
+
+from rover_kf.system import procfs
+
+# Pages of files are not in it: before it kills for memory, the kernel drops those.
+V2 = pathlib.Path("/sys/fs/cgroup")
+
+
+V1 = V2 / "memory"
+
+
+"""Where a container finds its own control group."""
+
+
+_HELD = (
+    ("anon", "shmem", "kernel_stack", "pagetables", "percpu", "sock", "slab_unreclaimable"),
+    ("total_rss", "total_shmem"),
+)
+
+
+"""What of memory.stat stays until it is given up: of the second version, of the first."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Container:
+    """One that holds nothing but a launcher, what it has started, and what has started it."""
+
+    group: pathlib.Path
+    """Its control group."""
+
+    def held(self) -> int:
+        """Bytes that it cannot be made to drop; 0 if they cannot be read."""
+        counts = _counts(self.group)
+        return max(sum(counts.get(name, 0) for name in version) for version in _HELD)
+
+
+def of(launcher: int, places: tuple[pathlib.Path, ...] = (V2, V1)) -> Container | None:
+    """The container; None where others use the control group, too, or there is none to read.
+
+    Args:
+        launcher: process number of what trains here.
+        places: where a control group may be.
+    """
+    for place in places:
+        inside = _members(place)
+        if os.getpid() in inside and _counts(place):
+            return Container(place) if _alone(launcher, inside) else None
+    return None
+
+
+def family(launcher: int) -> list[int]:
+    """The launcher and all processes below it, at this moment."""
+    return [launcher, *procfs.descendants(launcher)]
+
+
+def _alone(launcher: int, inside: set[int]) -> bool:
+    strangers = inside - {*family(launcher), *procfs.ancestors(launcher)}
+    # A process of another namespace is told as 0; one that has ended meanwhile is no stranger.
+    return not any(pid == 0 or procfs.parent(pid) is not None for pid in strangers)
+
+
+def _members(group: pathlib.Path) -> set[int]:
+    try:
+        return {int(word) for word in (group / "cgroup.procs").read_text().split()}
+    except OSError:
+        return set()
+
+
+def _counts(group: pathlib.Path) -> dict[str, int]:
+    try:
+        words = (line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return {name: int(count) for name, count in words}
+    except OSError:
+        return {}
+
+
+_EVERY_SECONDS = 2.0
+
+
+_LEAST_SECONDS = 1.0
+
+
+"""Over which CPU time says something."""
+
+
+_MOST_OF_TIME = 0.01
+
+
+"""That looks may take: to count the pages of a large process takes long."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """At one moment."""
+
+    memory: int = 0
+    """Bytes of no file that the container's processes hold, each page once; 0 if another rank of
+    the container tells them."""
+    files: int = 0
+    """Bytes of mapped files, by the process that has most of them: the others map the same."""
+    cores: float = 0.0
+    """Kept busy since the last look, by this process and its children."""
+
+
+class UsageMeter:
+    """Looks at most every two seconds; not shared between threads.
+
+    Args:
+        launcher: process number of what all training processes of the container descend from; 0,
+            or one that this process does not descend from: it trains alone.
+        whole: whether this process tells what the container holds.
+    """
+
+    def __init__(self, launcher: int = 0, *, whole: bool = True) -> None:
+        own = os.getpid()
+        self._launcher = launcher if launcher in procfs.ancestors(own) else own
+        self._whole = whole
+        # Known once: a shell that somebody opens in the container counts against its limit.
+        self._container = of(self._launcher) if whole else None
+        self._look_at = 0.0
+        self._used = self._cpu_seconds()
+        self._used_at = time.monotonic()
+        self._last = Usage()
+
+    def look(self) -> Usage:
+        """What is taken now, or was a moment ago."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            memory, files = self._memory() if self._whole else (0, 0)
+            self._last = Usage(memory, files, self._cores(now))
+            spent = time.monotonic() - now
+            self._look_at = now + max(_EVERY_SECONDS, spent / _MOST_OF_TIME)
+        return self._last
+
+    def _memory(self) -> tuple[int, int]:
+        members = family(self._launcher)
+        files = max((procfs.sizes(pid).get("RssFile", 0) for pid in members), default=0)
+        if self._container is not None:
+            return self._container.held(), files
+        return sum(procfs.shares(pid).get("Pss_Anon", 0) for pid in members), files
+
+    def _cores(self, now: float) -> float:
+        spent = now - self._used_at
+        if spent < _LEAST_SECONDS:
+            return self._last.cores
+        used = self._cpu_seconds()
+        cores = max(0.0, used - self._used) / spent
+        self._used, self._used_at = used, now
+        return cores
+
+    def _cpu_seconds(self) -> float:
+        members = [os.getpid(), *procfs.children(os.getpid())]
+        return sum(procfs.cpu_seconds(pid) for pid in members)

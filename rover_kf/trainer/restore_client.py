@@ -1,0 +1,207 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the sidecar has for this process to start from: asked for, and opened.
+
+All ranks of a round get the same step; whoever asks again gets the same again. Standard library
+only: frameworks without torch use it, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import mmap
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.checkpoints import Refused, RestoreReply, RestoreRequest, Wanted
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.checkpoint.arena.slot_record import Seal
+from rover_kf.checkpoint.format import plain_data, snapshot
+from rover_kf.checkpoint.format.snapshot import Snapshot
+from rover_kf.trainer.settings import TrainerSettings
+from rover_kf.trainer.sidecar_client import Link, Meanwhile
+
+_log = logging.getLogger("rover_kf")
+
+PATIENCE_SECONDS = 30.0
+"""How long a sidecar that is away may take to come back."""
+_RESTORE_SECONDS = 1800.0
+
+
+class Recovery:
+    """One a training process.
+
+    Args:
+        settings: of the process.
+        link: to the sidecar.
+    """
+
+    def __init__(self, settings: TrainerSettings, link: Link) -> None:
+        self._settings, self._link = settings, link
+
+    def bring(
+        self,
+        wanted: tuple[Wanted, ...] = (),
+        meanwhile: Meanwhile | None = None,
+        refused: tuple[Refused, ...] = (),
+        *,
+        ranks: int = 1,
+    ) -> RestoreReply:
+        """Have a slot filled with the step that all ranks have in common.
+
+        Args:
+            wanted: boxes of tensors that this process holds; what is not named comes whole.
+            meanwhile: what to do while the sidecar looks for it.
+            refused: steps that were brought in this round and could not be taken, the newest
+                refusal last; only in a world of one process.
+            ranks: of the pod that start from the slot (rover_kf.checkpoint.format.tensor_layout);
+            0: it has what
+                is this rank's own, and ``lead`` of the reply names that which has the rest.
+
+        Raises:
+            SidecarUnavailable: it does not answer.
+            CheckpointError: a rank does not ask, or nothing fits this world.
+        """
+        return self._ask(wanted, meanwhile, refused, ranks)
+
+    def look(self, ranks: int = 1) -> Any:
+        """The plain values of what ``bring`` brings, its tensors as None; None: there is nothing.
+
+        Args:
+            ranks: as ``bring`` will be given.
+
+        Raises:
+            SidecarUnavailable: it does not answer.
+            CheckpointError: a rank does not ask, or nothing fits this world.
+        """
+        reply = self._ask((), ranks=ranks, look=True)
+        if reply.step is None:
+            return None
+        return plain_data.decode(json.loads(reply.plain), lambda _: None)
+
+    def _ask(
+        self,
+        wanted: tuple[Wanted, ...],
+        meanwhile: Meanwhile | None = None,
+        refused: tuple[Refused, ...] = (),
+        ranks: int = 1,
+        *,
+        look: bool = False,
+    ) -> RestoreReply:
+        settings = self._settings
+        return self._link.ask(
+            names.PATH_RESTORE,
+            RestoreRequest(
+                settings.local_rank,
+                settings.rank,
+                settings.world_size,
+                settings.round,
+                wanted,
+                refused,
+                ranks,
+                look,
+            ),
+            RestoreReply,
+            timeout=_RESTORE_SECONDS,
+            patience=PATIENCE_SECONDS,
+            meanwhile=meanwhile,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Glimpse:
+    """What a slot of this rank's holds, as far as can be told without holding it."""
+
+    path: pathlib.Path
+    seal: Seal
+    found: Snapshot
+    buffer: mmap.mmap
+    """Its bytes; they are the snapshot's as long as the seal stands."""
+    lead: Glimpse | None = None
+    """Of the pod's first rank, where that has what all ranks hold alike."""
+
+
+def glimpse(settings: TrainerSettings) -> Glimpse | None:
+    """The newest step in this rank's own memory, which most often is the one to go on from."""
+    if settings.home is None:
+        return None
+    arenas = settings.home / names.ARENA_DIR
+    arena = Arena(arenas / str(settings.local_rank))
+    try:
+        for seal in arena.sealed():
+            seen = _glimpse(arena, seal)
+            if seal.ranks:
+                return seen
+            first = Arena(arenas / "0")
+            for other in first.of_state(seal.step, seal.round):
+                if other.ranks:
+                    return dataclasses.replace(seen, lead=_glimpse(first, other))
+            return None
+    except (OSError, ValueError, errors.TornSnapshot) as reason:
+        _log.debug("nothing to see in %s: %s", arena.directory, reason)
+    return None
+
+
+def _glimpse(arena: Arena, seal: Seal) -> Glimpse:
+    path = arena.slot_path(seal.slot)
+    with path.open("rb") as file:
+        return Glimpse(path, seal, *_read(file.fileno(), seal.length))
+
+
+@contextlib.contextmanager
+def opened_lead(
+    reply: RestoreReply, seen: Glimpse | None = None
+) -> Iterator[tuple[Snapshot, mmap.mmap] | None]:
+    """The slot of the pod's first rank, where that has the rest; pinned meanwhile.
+
+    Args:
+        reply: the sidecar's.
+        seen: as for ``opened``.
+
+    Raises:
+        TornSnapshot: the slot no longer holds that step.
+    """
+    if not reply.lead:
+        yield None
+        return
+    first = dataclasses.replace(reply, path=reply.lead, snapshot_bytes=reply.lead_bytes)
+    with opened(first, seen.lead if seen else None) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def opened(
+    reply: RestoreReply, seen: Glimpse | None = None
+) -> Iterator[tuple[Snapshot, mmap.mmap]]:
+    """The slot that the sidecar has filled: what it holds, and its bytes; pinned meanwhile.
+
+    Args:
+        reply: the sidecar's.
+        seen: what it may be; if it is, the same objects are given again.
+
+    Raises:
+        TornSnapshot: the slot no longer holds that step.
+    """
+    path = pathlib.Path(reply.path)
+    arena = Arena(path.parent)
+    seals = [seal for seal in arena.sealed() if arena.slot_path(seal.slot).name == path.name]
+    if not seals or seals[0].step != reply.step:
+        raise errors.TornSnapshot(f"{path} no longer holds step {reply.step}")
+    with arena.pin(seals[0]) as pin:
+        if seen is not None and (seen.path, seen.seal) == (path, seals[0]):
+            yield seen.found, seen.buffer
+        else:
+            yield _read(pin.descriptor, reply.snapshot_bytes)
+
+
+def _read(descriptor: int, length: int) -> tuple[Snapshot, mmap.mmap]:
+    # A private mapping: reads see the slot, a stray write would see a page of its own.
+    buffer = mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY)
+    with memoryview(buffer) as view:
+        return snapshot.read(view), buffer

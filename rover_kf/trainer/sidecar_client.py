@@ -1,0 +1,130 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A training process's line to its sidecar: HTTP over the Unix socket, one request a connection.
+
+Checkpointer and reporter use it. Standard library only.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import logging
+import pathlib
+import select
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from rover_kf import errors
+from rover_kf.api import codec, error_wire, names
+from rover_kf.api.checkpoints import WaitRequest
+from rover_kf.api.status import Acknowledged
+from rover_kf.system.unix_http import UnixConnection
+
+_log = logging.getLogger("rover_kf")
+
+T = TypeVar("T")
+
+Meanwhile = Callable[[Callable[[], bool]], None]
+"""Does something else while an answer is on its way, and is told whether it is there."""
+
+_PAUSE_SECONDS = 0.1
+_OK = 200
+
+
+class Link:
+    """The way to the sidecar.
+
+    Args:
+        home: mount path of the shared volume.
+    """
+
+    def __init__(self, home: pathlib.Path) -> None:
+        self._socket = home / names.SOCKET
+
+    def ask(
+        self,
+        path: str,
+        message: object,
+        reply: type[T],
+        *,
+        timeout: float,
+        patience: float = 0.0,
+        meanwhile: Meanwhile | None = None,
+    ) -> T:
+        """POST a message and wait for the answer.
+
+        Args:
+            path: one of ``names.PATH_…``.
+            message: any dataclass of ``rover_kf.api``.
+            reply: what the answer is.
+            timeout: seconds for one attempt.
+            patience: seconds during which a sidecar that is away is asked again (it restarts).
+            meanwhile: called once the question is out, in this thread: another one would take
+                the interpreter from this one, and this one from it, at every turn.
+
+        Raises:
+            SidecarUnavailable: it did not answer.
+            RoverError: of the class that the sidecar answered with.
+            MessageError: the answer cannot be read.
+        """
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                now, meanwhile = meanwhile, None
+                status, body = self._post(path, codec.dumps(message), timeout, now)
+                break
+            except (OSError, http.client.HTTPException) as cause:
+                if time.monotonic() >= deadline:
+                    raise errors.SidecarUnavailable(
+                        f"the sidecar at {self._socket} does not answer to {path}: {cause!r}; see "
+                        f"the log of container {names.SIDECAR_CONTAINER}"
+                    ) from cause
+                time.sleep(_PAUSE_SECONDS)
+        if status != _OK:
+            raise error_wire.from_bytes(status, body, unreadable=errors.SidecarUnavailable)
+        return codec.loads(reply, body)
+
+    def wait(self, step: int, level: str, *, timeout: float, patience: float) -> bool:
+        """Wait until a step (or a newer one) is safe; the reason why it is not is logged.
+
+        Args:
+            step: that was saved.
+            level: ``memory``, ``replica`` or ``durable``.
+            timeout: seconds.
+            patience: seconds during which a sidecar that is away is asked again.
+
+        Raises:
+            InputError: an unknown level.
+            SidecarUnavailable: it did not answer.
+        """
+        reply = self.ask(
+            names.PATH_WAIT,
+            WaitRequest(step, level, timeout),
+            Acknowledged,
+            timeout=timeout + patience,
+            patience=patience,
+        )
+        if not reply.done:
+            _log.warning("rover-kf: step %d is not %s: %s", step, level, reply.reason)
+        return reply.done
+
+    def _post(
+        self, path: str, body: bytes, timeout: float, meanwhile: Meanwhile | None
+    ) -> tuple[int, bytes]:
+        connection = UnixConnection(self._socket, timeout)
+        try:
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            if meanwhile is not None:
+                meanwhile(functools.partial(_is_readable, connection))
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+
+def _is_readable(connection: http.client.HTTPConnection) -> bool:
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,155 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Running statistics of normalisation, the one part of a replicated state that ranks differ in.
+
+Each rank's are of its own part of the batch, and DistributedDataParallel gives all of them rank 0's
+when the next forward pass begins. A checkpoint of which any rank's copy stands for all would bring
+back another rank's. So all ranks take rank 0's before they save: what the next step would do first.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import datetime as dt
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+import torch.distributed as dist
+from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
+
+from rover_kf import errors
+from rover_kf.trainer.state.dtensor import part_of
+from rover_kf.trainer.state.traverse import within
+
+_log = logging.getLogger("rover_kf")
+
+SOURCE = 0
+"""The rank that DistributedDataParallel takes buffers from."""
+_SOON = dt.timedelta(seconds=10)
+"""Ranks that take part in the same steps come to one at about the same time."""
+_MOST_NAMED = 8
+
+
+class RunningStatistics:
+    """Of one training process.
+
+    Args:
+        round_: that runs.
+    """
+
+    def __init__(self, round_: int = 0) -> None:
+        self._round, self._compared = round_, False
+        self._seen: list[torch.nn.Module] = []
+        """All modules of the state that was looked at last."""
+        self._known: tuple[_NormBase, ...] = ()
+
+    def agree(self, state: Mapping[str, object]) -> None:
+        """Take rank 0's; all ranks call it after the same step.
+
+        Args:
+            state: that is about to be saved.
+
+        Raises:
+            UnsupportedState: rank 0's state has other modules, or not all ranks call it.
+        """
+        if not dist.is_initialized() or dist.get_world_size() < 2:  # noqa: PLR2004 - nobody differs
+            return
+        tops = list(within(state, torch.nn.Module))
+        seen = _all(tops)
+        if seen != self._seen:
+            self._seen, self._known = seen, tuple(_differing(tops))
+        if not self._compared:
+            self._compared = True
+            self._compare()
+        for same in _alike(self._known):
+            flat = torch.cat([each.reshape(-1) for each in same])
+            dist.broadcast(flat, SOURCE)
+            sizes = [each.numel() for each in same]
+            for each, taken in zip(same, torch.split(flat, sizes), strict=True):
+                each.copy_(taken.view_as(each))
+
+    def _compare(self) -> None:
+        """See that all ranks are here and have the same, each of them once.
+
+        What differs in size ends a process in the middle of the broadcast, without a word of
+        Python's; so does another rank's next collective, where that one does not call this.
+        """
+        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public way
+        place, rank, mine = (
+            f"rover-kf/statistics/{self._round}",
+            dist.get_rank(),
+            _told(self._known),
+        )
+        # One process may train one model after another.
+        number = store.add(f"{place}/{rank}", 1)
+        store.set(f"{place}/{number}/{rank}", mine)
+        if not self._known:
+            return
+        others = range(1, dist.get_world_size()) if rank == SOURCE else (SOURCE,)
+        keys = {other: f"{place}/{number}/{other}" for other in others}
+        _wait(store, keys)
+        for other, key in keys.items():
+            if (theirs := store.get(key).decode()) != mine:
+                raise errors.UnsupportedState(
+                    f"the state of rank {rank} has {mine}, rank {other}'s has {theirs}; give all "
+                    "ranks the same modules (averaged weights, say, on every rank), or say "
+                    "Checkpointer(replicated=False) where each has a model of its own"
+                )
+
+
+def _wait(store: dist.distributed_c10d.Store, keys: Mapping[int, str]) -> None:
+    """Until these ranks have told theirs, as long as their store waits for anything."""
+    with contextlib.suppress(RuntimeError):
+        store.wait([*keys.values()], _SOON)
+        return
+    _log.warning("waiting for ranks %s to call step, as every rank has to", _away(store, keys))
+    try:
+        store.wait([*keys.values()])
+    except RuntimeError as late:
+        raise errors.UnsupportedState(
+            f"ranks {_away(store, keys)} do not come to the step that is to be saved: every rank "
+            "calls step, with a state that has the same modules, not rank 0 alone"
+        ) from late
+
+
+def _away(store: dist.distributed_c10d.Store, keys: Mapping[int, str]) -> list[int]:
+    return [rank for rank, key in keys.items() if not store.check([key])][:_MOST_NAMED]
+
+
+def _told(modules: tuple[_NormBase, ...]) -> str:
+    return (
+        f"{len(modules)} normalisations of {[module.num_features for module in modules]} features"
+    )
+
+
+def _all(tops: list[torch.nn.Module]) -> list[torch.nn.Module]:
+    # At each save: modules() would take six times as long, and of large models as long as the save.
+    found, last = [*tops], tops
+    while last:
+        last = [child for module in last for child in module.children()]
+        found += last
+    return found
+
+
+def _differing(tops: Iterable[torch.nn.Module]) -> Iterator[_NormBase]:
+    for top in tops:
+        if any(part_of(each) is not each for each in top.parameters()):
+            continue  # FSDP2 leaves each rank its own
+        for module in top.modules():
+            # Ranks of SyncBatchNorm have the same ones by themselves.
+            if isinstance(module, _NormBase) and not isinstance(module, SyncBatchNorm):
+                yield module
+
+
+def _alike(modules: tuple[_NormBase, ...]) -> list[list[torch.Tensor]]:
+    """Their statistics by type and device, as far as the process group can send them."""
+    found: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]]
+    found = collections.defaultdict(list)
+    on_devices_alone = dist.get_backend() == "nccl"
+    for module in modules:
+        for each in (module.running_mean, module.running_var):
+            if each is not None and (each.is_cuda or not on_devices_alone):
+                found[each.dtype, each.device].append(each)
+    return list(found.values())

@@ -1,0 +1,235 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""DTensors (FSDP2, tensor parallel): the part that this rank holds, and a part made one again.
+
+Whatever needs torch.distributed.tensor looks whether the script has loaded it: a script that has
+not has no DTensor, and need not wait for the import.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from rover_kf import errors
+from rover_kf.api.checkpoints import Wanted
+from rover_kf.checkpoint.format.tensor_layout import Piece
+from rover_kf.checkpoint.resharding.prefix_index import Begins, by_begin
+from rover_kf.checkpoint.resharding.wanted_boxes import Place, together
+
+_MODULES = ("torch.distributed.tensor", "torch.distributed._tensor")
+"""The public one, and where it was before torch 2.5."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shard:
+    """A live DTensor's layout and the part of it that is here."""
+
+    mesh: Any
+    placements: tuple[Any, ...]
+    stride: tuple[int, ...]
+    piece: Piece
+    sizes: tuple[int, ...]
+    """Of the part that is here."""
+
+    def lies_as(self, other: Shard) -> bool:
+        """Whether the other one's layout is known with this one's."""
+        mine, others = (
+            (shard.mesh, shard.placements, shard.piece.shape) for shard in (self, other)
+        )
+        return mine == others
+
+    def join(self, name: str, part: torch.Tensor, kept: Piece | None) -> torch.Tensor:
+        """The part as a DTensor of this layout.
+
+        Args:
+            name: in the snapshot.
+            part: of the tensor.
+            kept: what the snapshot says of it; None: it is a whole tensor.
+
+        Raises:
+            DoesNotFit: it is another part.
+        """
+        whole, begins = _placed(part, kept)
+        here = (self.piece.shape, self.piece.offsets, self.sizes)
+        if (whole, begins if part.numel() else here[1], tuple(part.shape)) != here:
+            raise errors.DoesNotFit(
+                f"{name} came as a part of shape {tuple(part.shape)} of {whole}, which begins at "
+                f"{begins}; this rank holds {self.sizes} of {self.piece.shape}, from "
+                f"{self.piece.offsets}. Was the mesh changed at the same number of ranks? Restore "
+                "it with the mesh that saved it, or with another number of ranks"
+            )
+        return torch_module().DTensor.from_local(  # type: ignore[no-any-return] # found at run time
+            part.to(self.mesh.device_type),
+            self.mesh,
+            self.placements,
+            run_check=False,
+            shape=torch.Size(self.piece.shape),
+            stride=self.stride,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shards:
+    """All DTensors of a live state, by their names in a snapshot."""
+
+    exact: Mapping[str, Shard]
+    parameters: Begins[Shard]
+    """By the begin of the names of what an optimizer keeps of a parameter."""
+
+    def wanted(self) -> tuple[Wanted, ...]:
+        """What to ask for at restore."""
+        return together(_places(self.exact), _places(self.parameters.known))
+
+    def are_on_host(self) -> bool:
+        """Whether no part is on a device."""
+        found = (*self.exact.values(), *self.parameters.known.values())
+        return all(shard.mesh.device_type == "cpu" for shard in found)
+
+    def of(self, name: str, part: torch.Tensor, kept: Piece | None) -> Shard | None:
+        """The layout that a restored tensor has to take; None: it is a plain tensor.
+
+        Args:
+            name: in the snapshot.
+            part: of the tensor.
+            kept: what the snapshot says of it; None: it is a whole tensor.
+        """
+        if self is NONE:
+            return None
+        found = self.exact.get(name)
+        if found is not None:
+            return found
+        whole, _ = _placed(part, kept)
+        fitting = (shard for shard in self.parameters.of(name) if shard.piece.shape == whole)
+        return next(fitting, None) if part.ndim else None
+
+
+def _placed(part: torch.Tensor, kept: Piece | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape of the whole tensor, and where the part begins in it."""
+    return (kept.shape, kept.offsets) if kept else (tuple(part.shape), (0,) * part.ndim)
+
+
+NONE = Shards({}, by_begin({}))
+"""Of a state without DTensors."""
+
+
+def shard_of(value: torch.Tensor, path: str, known: dict[object, Shard]) -> Shard | None:
+    """The layout of a DTensor; None for any other tensor.
+
+    Args:
+        value: of a state.
+        path: where it is in the state.
+        known: layouts by what tells them apart; most tensors of a large model lie as others do.
+
+    Raises:
+        UnsupportedState: it holds partial sums, which are no part of a tensor, or what it holds is
+            not where its layout says.
+    """
+    module = torch_module()
+    if module is None or not isinstance(value, module.DTensor):
+        return None
+    layout = (layout_of(value), value.stride())
+    shard = known.get(layout)
+    if shard is None:
+        shard = known[layout] = _shard(value, path)
+    held = tuple(part_of(value).shape)
+    if held != shard.sizes:
+        raise errors.UnsupportedState(
+            f"state{path} is a DTensor of shape {shard.piece.shape} whose part on this rank has "
+            f"shape {held}; by its layout {shard.placements} it is {shard.sizes}. Such a layout "
+            "cannot be stored: choose a mesh that divides the tensor evenly"
+        )
+    return shard
+
+
+def _shard(value: Any, path: str) -> Shard:
+    placements = tuple(value.placements)
+    if any(placement.is_partial() for placement in placements):
+        raise errors.UnsupportedState(f"state{path} is a DTensor of partial sums; reduce it first")
+    shape, mesh = tuple(value.shape), value.device_mesh
+    sizes, offsets = box_here(shape, mesh, placements)
+    here = mesh.get_coordinate()
+    copies = [
+        place
+        for place, placement in zip(here or (1,), placements, strict=False)
+        if placement.is_replicate() or here is None
+    ]
+    piece = Piece(shape, offsets, copy=sum(copies))
+    return Shard(mesh, placements, tuple(value.stride()), piece, sizes)
+
+
+def part_of(value: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a DTensor; any other tensor itself."""
+    module = torch_module()
+    if module is not None and isinstance(value, module.DTensor):
+        local: torch.Tensor = value.to_local()
+        return local
+    return value
+
+
+def kind() -> type[torch.Tensor] | None:
+    """DTensor, if the script has loaded it."""
+    module = torch_module()
+    return None if module is None else module.DTensor
+
+
+def layout_of(value: Any) -> object:
+    """What a DTensor's part says of the whole; equal where the part is the same one."""
+    return value.shape, value.placements, value.device_mesh
+
+
+def _places(found: Mapping[str, Shard]) -> dict[str, Place]:
+    return {n: Place(s.piece.shape, s.piece.offsets, s.sizes) for n, s in found.items()}
+
+
+def torch_module() -> Any:
+    """Of torch, with DTensor, if the script has loaded it."""
+    return next((sys.modules[name] for name in _MODULES if name in sys.modules), None)
+
+
+def box_here(
+    shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes and offsets of the part that is here; what torch's own checkpoints compute it with."""
+    here = mesh.get_coordinate()
+    if here is not None and any(map(_is_strided, placements)):
+        return _cut(shape, mesh.shape, here, placements)
+    found = importlib.import_module(f"{torch_module().__name__}._utils")
+    sizes, offsets = found.compute_local_shape_and_global_offset(shape, mesh, placements)
+    # torch puts the offset of an empty part where it likes.
+    inside = (min(begin, whole) for begin, whole in zip(offsets, shape, strict=True))
+    return tuple(sizes), tuple(inside)
+
+
+def _is_strided(placement: Any) -> bool:
+    return type(placement).__name__ == "_StridedShard"
+
+
+def _cut(
+    shape: tuple[int, ...],
+    counts: Sequence[int],
+    here: Sequence[int],
+    placements: tuple[Any, ...],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes and offsets where FSDP2 has cut what tensor parallel had cut before.
+
+    Torch 2.15 itself gets it wrong where a dimension is not divided evenly: one rank is said to
+    hold a row that another one has.
+    """
+    sizes, offsets = list(shape), [0] * len(shape)
+    axes = range(len(placements))
+    plain = [axis for axis in axes if not _is_strided(placements[axis])]
+    strided = [axis for axis in reversed(axes) if _is_strided(placements[axis])]
+    for axis in (*plain, *strided):
+        dimension = getattr(placements[axis], "dim", None)
+        if dimension is not None:
+            width = -(-sizes[dimension] // counts[axis])
+            begin = min(width * here[axis], sizes[dimension])
+            offsets[dimension] += begin
+            sizes[dimension] = min(width, sizes[dimension] - begin)
+    return tuple(sizes), tuple(offsets)

@@ -1,0 +1,126 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""How DTensors lay that a new process has none of, so that they come back as DTensors.
+
+Such are best weights that a loop keeps, and the state of an optimizer that stands as a dict or in
+an object of the script's own. A module's DTensors, and an optimizer's that lie as its parameters
+do, are known by the live state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from rover_kf import errors
+from rover_kf.checkpoint.format.snapshot import reading
+from rover_kf.checkpoint.format.tensor_layout import Piece
+from rover_kf.trainer.state import strides
+from rover_kf.trainer.state.dtensor import Shard, Shards, box_here, torch_module
+
+KEY = "rover.layouts"
+"""Metadata: JSON of [[names of the mesh's dimensions or null, a text for each dimension, names of
+tensors], …]: ``R`` replicated, ``S0`` cut along dimension 0, ``X0`` cut so before a later dimension
+of the mesh cuts it again."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """Of a DTensor that was saved."""
+
+    dimensions: tuple[str, ...] | None
+    """Names of the mesh's; None: it has none."""
+    placements: tuple[str, ...]
+    """As ``KEY`` has them."""
+
+
+def to_text(found: Mapping[str, Shard]) -> str:
+    """As it stands in the metadata; what lies otherwise than by cuts and copies is left out."""
+    names: dict[Layout, list[str]] = {}
+    for name, shard in found.items():
+        placements = tuple(map(_text, shard.placements))
+        if all(placements):
+            names.setdefault(Layout(_dimensions(shard.mesh), placements), []).append(name)
+    tree = [[layout.dimensions, layout.placements, some] for layout, some in names.items()]
+    return json.dumps(tree, separators=(",", ":"))
+
+
+def read(metadata: Mapping[str, str]) -> Mapping[str, Layout]:
+    """Layouts by the tensors' names; none in a snapshot of before they were kept.
+
+    Raises:
+        TornSnapshot: they cannot be read.
+    """
+    with reading("layouts"):
+        return {
+            name: Layout(None if dimensions is None else tuple(dimensions), tuple(placements))
+            for dimensions, placements, names in json.loads(metadata.get(KEY, "[]"))
+            for name in names
+        }
+
+
+def laid(
+    name: str, layout: Layout, part: torch.Tensor, kept: Piece | None, live: Shards
+) -> tuple[Shard, torch.Tensor]:
+    """The layout on a mesh of the live state, and the part that is here.
+
+    Args:
+        name: in the snapshot.
+        layout: that it had.
+        part: of the tensor.
+        kept: what the snapshot says of it; None: it is a whole tensor, which is cut.
+        live: layouts of the live state.
+
+    Raises:
+        DoesNotFit: the live state has no such mesh.
+    """
+    fitting = (
+        shard.mesh
+        for shard in (*live.exact.values(), *live.parameters.known.values())
+        if len(shard.placements) == len(layout.placements)
+        and _dimensions(shard.mesh) == layout.dimensions
+    )
+    mesh = next(fitting, None)
+    if mesh is None:
+        raise errors.DoesNotFit(
+            f"{name} was saved as a DTensor over a mesh of {len(layout.placements)} dimensions, "
+            f"named {layout.dimensions}; this script's state has no DTensor over such a mesh. Give "
+            "the state the optimizer or module itself, or restore it with the mesh that saved it"
+        )
+    shape = kept.shape if kept else tuple(part.shape)
+    placements = tuple(_placement(axis, layout, mesh) for axis in range(len(layout.placements)))
+    sizes, offsets = box_here(shape, mesh, placements)
+    if kept is None:
+        for axis, (begin, size) in enumerate(zip(offsets, sizes, strict=True)):
+            part = part.narrow(axis, begin, size)
+    stride = strides.by_rows(shape)
+    return Shard(mesh, placements, stride, Piece(shape, offsets), sizes), part.contiguous()
+
+
+def _text(placement: Any) -> str:
+    letters = {"Replicate": "R", "Shard": "S", "_StridedShard": "X"}
+    letter = letters.get(type(placement).__name__, "")
+    return f"{letter}{placement.dim}" if letter in ("S", "X") else letter
+
+
+def _placement(axis: int, layout: Layout, mesh: Any) -> Any:
+    kinds = importlib.import_module(f"{torch_module().__name__}.placement_types")
+    letter, dimension = layout.placements[axis][0], layout.placements[axis][1:]
+    if letter == "R":
+        return kinds.Replicate()
+    if letter == "S":
+        return kinds.Shard(int(dimension))
+    again = range(axis + 1, len(layout.placements))
+    later = (mesh.shape[i] for i in again if layout.placements[i][1:] == dimension)
+    return kinds._StridedShard(int(dimension), split_factor=math.prod(later))  # noqa: SLF001
+
+
+def _dimensions(mesh: Any) -> tuple[str, ...] | None:
+    names = mesh.mesh_dim_names
+    return None if names is None else tuple(names)

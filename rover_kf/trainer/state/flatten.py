@@ -1,0 +1,319 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A user's state taken apart into named tensors and plain data, and put together again.
+
+The state is what a training loop has: modules, optimizers, schedulers, anything with
+``state_dict`` and ``load_state_dict``, tensors, plain data, nested as one likes. Whatever cannot be
+stored exactly is refused by its path before a byte is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from rover_kf import errors
+from rover_kf.checkpoint.format import plain_data, snapshot, tensor_layout
+from rover_kf.checkpoint.format.snapshot import STATE_KEY, Entry
+from rover_kf.checkpoint.resharding.prefix_index import by_begin
+from rover_kf.checkpoint.resharding.write_shares import common_of
+from rover_kf.trainer.state import (
+    compiled_modules,
+    dtensor,
+    dtensor_layouts,
+    module_versions,
+    sharded_optimizers,
+    strides,
+)
+from rover_kf.trainer.state.dtensor import Shard, Shards
+from rover_kf.trainer.state.module_versions import Versions
+
+DTYPES: Mapping[torch.dtype, str] = {
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8",
+    torch.float8_e5m2: "F8_E5M2", torch.float8_e4m3fn: "F8_E4M3",
+    torch.int16: "I16", torch.uint16: "U16", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int32: "I32", torch.uint32: "U32", torch.float32: "F32",
+    torch.int64: "I64", torch.uint64: "U64", torch.float64: "F64", torch.complex64: "C64",
+}  # fmt: skip
+"""Those that the file format knows; others are stored as bytes under torch's own name."""
+
+PLAIN = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor))
+"""Classes whose values are their bytes and nothing else; Buffer is new in torch 2.5."""
+
+SUB_BYTE = frozenset(
+    getattr(torch, f"{kind}{bits}")
+    for kind in ("int", "uint")
+    for bits in range(1, 8)
+    if hasattr(torch, f"{kind}{bits}")
+)
+"""Integers of 1 to 7 bits in a byte each: torch has their names, but no copy of them."""
+
+_Shared = Callable[[str, torch.Tensor], bool]
+"""Whether a tensor, by its path, is the same on all ranks where the state is replicated."""
+
+_BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Modules, optimizers, schedulers, samplers and the user's own."""
+
+    def state_dict(self) -> Any:
+        """What is to be saved."""
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """Take it back."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parts:
+    """A state, taken apart; nothing is copied yet."""
+
+    tensors: Mapping[str, torch.Tensor]
+    metadata: Mapping[str, str]
+    shards: Shards = dtensor.NONE
+    boxes: bool = False
+    """The metadata names boxes of tensors, though none of these is a DTensor."""
+    written: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Texts of the metadata as JSON, of those that are known from the last time."""
+    assumed: bool = False
+    """Shapes and types were not looked at: the tensors are where they were the last time."""
+    ranks: int = 1
+    """Of the pod that start from them (rover_kf.checkpoint.format.tensor_layout)."""
+    left: frozenset[str] = frozenset()
+    """Names of those that the pod's first rank saves."""
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether ranks hold parts of larger tensors."""
+        return self.boxes or bool(self.shards.exact)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """What a layout is planned from, in the tensors' order."""
+        return tuple(_entries(self.tensors, self.tensors.keys() - self.left))
+
+
+def _entries(tensors: Mapping[str, torch.Tensor], names: Container[str]) -> Iterator[Entry]:
+    for name, tensor in tensors.items():
+        if name in names:
+            shape, width = tuple(tensor.shape), tensor.element_size()
+            yield Entry(name, dtype_name(tensor.dtype), shape, width)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As it is written in a file."""
+    return DTYPES.get(dtype) or str(dtype).removeprefix("torch.")
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The type of a name in a file.
+
+    Raises:
+        CheckpointError: this torch does not have it.
+    """
+    found = _BY_NAME.get(name) or getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise errors.CheckpointError(
+            f"a tensor of type {name} was saved; torch {torch.__version__} does not know it"
+        )
+    return found
+
+
+def copyable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or its bytes where torch cannot copy its type."""
+    return tensor.view(torch.uint8) if tensor.dtype in SUB_BYTE else tensor
+
+
+def unwrap(value: object) -> object:
+    """The module inside DistributedDataParallel, DataParallel, torch.compile; else the value."""
+    wrappers = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+    while isinstance(value, wrappers) or compiled_modules.is_compiled(value):
+        value = value.module if isinstance(value, wrappers) else compiled_modules.inside(value)
+    return value
+
+
+def take_apart(state: Mapping[str, object], *, replicated: bool = True, ranks: int = 1) -> Parts:
+    """Name every tensor and encode the rest.
+
+    Args:
+        state: of one rank.
+        replicated: whether parameters and optimizer state are the same on every rank (DDP).
+        ranks: of the pod that start from it, where they are
+        (rover_kf.checkpoint.format.tensor_layout).
+
+    Raises:
+        UnsupportedState: a value cannot be stored; the message has its path.
+    """
+    return _Apart(replicated, ranks).take(state)
+
+
+class _Apart:
+    """One state on its way apart."""
+
+    def __init__(self, replicated: bool, ranks: int) -> None:  # noqa: FBT001 - of one caller
+        self._replicated, self._ranks = replicated, ranks
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._own: set[str] = set()
+        self._layouts: dict[object, Shard] = {}
+        self._exact: dict[str, Shard] = {}
+        self._parameters: dict[str, Shard] = {}
+        self._laid: dict[str, Shard] = {}
+        """DTensors that a new process has none of."""
+        self._versions: dict[str, Versions] = {}
+        self._strides: dict[str, strides.Strides] = {}
+
+    def take(self, state: Mapping[str, object]) -> Parts:
+        """All of it."""
+        tree = plain_data.encode(dict(state), self._leaf)
+        pieces = {name: shard.piece for name, shard in self._exact.items()}
+        ranks = self._ranks if self._replicated and not pieces else 1
+        left = frozenset[str]() if ranks else frozenset(self._tensors.keys() - self._own)
+        common = common_of(snapshot.in_order(_entries(self._tensors, left))) if not ranks else 0
+        told = tensor_layout.Kinds(
+            frozenset(self._own), pieces, ranks=ranks, common=common, complete=bool(pieces)
+        )
+        metadata = {
+            STATE_KEY: json.dumps(tree, separators=(",", ":")),
+            tensor_layout.KEY: told.to_text(),
+        }
+        if self._laid:
+            metadata[dtensor_layouts.KEY] = dtensor_layouts.to_text(self._laid)
+        if self._versions:
+            metadata[module_versions.KEY] = module_versions.to_text(self._versions)
+        if self._strides:
+            metadata[strides.KEY] = strides.to_text(self._strides)
+        found = Shards(self._exact, by_begin(self._parameters))
+        return Parts(self._tensors, metadata, found, ranks=ranks, left=left)
+
+    def _leaf(self, path: str, value: object) -> Any:
+        value = unwrap(value)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(path, value, shared=False)
+        if not is_stateful(value):
+            return plain_data.refuse(path, value)
+        shared: _Shared = lambda *_: False  # noqa: E731 - one of three
+        found = sharded_optimizers.state_dict_of(value)
+        if isinstance(value, torch.nn.Module):
+            shared = _parameters_in(found, value, path)
+        elif isinstance(value, torch.optim.Optimizer):
+            self._know_parameters(path, value)
+            shared = lambda *_: True  # noqa: E731 - one of three
+
+        def inner(below: str, item: object) -> Any:
+            if isinstance(item, torch.Tensor):
+                return self._tensor(below, item, shared=shared(below, item))
+            return self._leaf(below, item)
+
+        versions = module_versions.versions_of(found)
+        if versions is not None:
+            self._versions[path] = versions
+        if isinstance(value, torch.nn.Module):
+            found = compiled_modules.plain_names(found)
+        return plain_data.encode(found, inner, path)
+
+    def _tensor(self, path: str, value: torch.Tensor, *, shared: bool) -> Any:
+        shard = dtensor.shard_of(value, path, self._layouts)
+        name = _name(checked(dtensor.part_of(value), path), path, self._tensors)
+        parameter = self._parameter_of(name)
+        if shard is not None:
+            self._exact[name] = shard
+            if not shared or (parameter is not None and not shard.lies_as(parameter)):
+                self._laid[name] = shard
+        elif not (shared and self._replicated) or (parameter is not None and value.ndim):
+            self._own.add(name)  # of a parameter in pieces it is about the piece that is here
+        lies = strides.of(value) if shard is None else None
+        if lies is not None:
+            self._strides[name] = lies
+        return {"T": name}
+
+    def _parameter_of(self, name: str) -> Shard | None:
+        """The layout of the parameter that an optimizer keeps a tensor of."""
+        begin = name.rpartition(".")[0] if self._parameters else ""
+        while begin and begin + "." not in self._parameters:
+            begin = begin.rpartition(".")[0]
+        return self._parameters.get(begin + ".")
+
+    def _know_parameters(self, path: str, optimizer: torch.optim.Optimizer) -> None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if self._replicated:
+            sharded_optimizers.check_parameters(path, parameters)
+        for index, parameter in enumerate(parameters):
+            shard = dtensor.shard_of(parameter, path, self._layouts)
+            if shard is not None:
+                self._parameters[_text(f"{path}['state'][{index}]") + "."] = shard
+
+
+def _parameters_in(found: Any, module: torch.nn.Module, path: str) -> _Shared:
+    """Which tensors of its state dict are its parameters.
+
+    By their names; those that hooks give other names (``checkpoint_wrapper``, Lightning's Fabric)
+    by where they are.
+    """
+    named = [*module.named_parameters(remove_duplicate=False)]
+    told = found if isinstance(found, Mapping) else {}
+    names = {f"{path}[{compiled_modules.plain_name(name)!r}]" for name, _ in named}
+    renamed = {_place(one) for name, one in named if name not in told}
+    renamed.discard(0)
+    return lambda below, item: below in names or (bool(renamed) and _place(item) in renamed)
+
+
+def _place(tensor: torch.Tensor) -> int:
+    return 0 if torch.nn.parameter.is_lazy(tensor) else dtensor.part_of(tensor).data_ptr()
+
+
+def checked(tensor: torch.Tensor, path: str) -> torch.Tensor:
+    """A tensor that is its bytes and nothing else, without its history.
+
+    Raises:
+        UnsupportedState: it is more than that, or has no bytes; the message has its path.
+    """
+    reason = ""
+    if type(tensor) not in PLAIN:
+        reason = f"of class {type(tensor).__name__}; {_instead_of(tensor)}"
+    elif tensor.layout is not torch.strided or tensor.is_quantized:
+        reason = f"of layout {tensor.layout}; pass it dense and not quantized"
+    elif tensor.is_meta:
+        reason = "on the meta device: it has no data"
+    if reason:
+        raise errors.UnsupportedState(f"state{path} is a tensor {reason}")
+    return tensor.detach()
+
+
+def _instead_of(tensor: Any) -> str:
+    """What to do about a tensor that is more than its bytes."""
+    if torch.nn.parameter.is_lazy(tensor):
+        return "pass a batch through its lazy module"
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return "pass its local or full tensor"
+    inner = ", ".join(tensor.__tensor_flatten__()[0])
+    return (
+        f"its values are in {inner}; put an object in its owner's place whose state_dict gives "
+        "these and whose load_state_dict makes it anew of them, or leave out what the script loads "
+        "anyway (frozen weights beside adapters). bitsandbytes' optimizers keep plain tensors"
+    )
+
+
+def _name(tensor: torch.Tensor, path: str, tensors: dict[str, torch.Tensor]) -> str:
+    text = _text(path)
+    name, count = text, 1
+    while name in tensors or name == "__metadata__":
+        count += 1
+        name = f"{text}#{count}"
+    tensors[name] = tensor
+    return name
+
+
+def _text(path: str) -> str:
+    # "['model']['fc.weight']" reads as model.fc.weight in the file.
+    text = path.replace("']['", ".").replace("][", ".").strip("[]'").replace("'", "")
+    text = text.replace("]", "").replace("[", ".")
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def is_stateful(value: object) -> bool:
+    """Whether it gives and takes a state dict; its class does not count."""
+    return isinstance(value, Stateful) and not isinstance(value, type)

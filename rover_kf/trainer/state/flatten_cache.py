@@ -1,0 +1,267 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""The same state taken apart again and again, at the cost of what changed since the last time.
+
+Naming and encoding thousands of tensors takes longer than copying them. Between two saves only
+plain values change (a learning rate, a counter), so the state is seen as sections, the values of
+its dicts and of its objects' state dicts. A section that is what it was keeps its text; one with
+other scalars alone has these put in; one of another outline is encoded anew; a tensor of another
+shape or type anywhere means a new start.
+
+Shapes and types cost as much as all the rest. Tensors that have their bytes where they had them the
+last time are taken to have the same where the caller makes sure of it later, beside training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from rover_kf.checkpoint.format import plain_data
+from rover_kf.checkpoint.format.snapshot import STATE_KEY
+from rover_kf.trainer.state import flatten as states
+from rover_kf.trainer.state.addresses import Addresses, Named, Unlocated, joined, locate
+from rover_kf.trainer.state.dtensor import NONE, Shards
+from rover_kf.trainer.state.flatten import Parts
+from rover_kf.trainer.state.json_template import (
+    Template,
+    compact,
+    inside,
+    template_of,
+    woven,
+)
+from rover_kf.trainer.state.outline import Section, Unplain, marks, sections
+
+_ALIKE = frozenset((str, tuple))
+"""Types of what an outline has over and over again: keys, and each parameter's keys together."""
+
+
+class Recall:
+    """One a saver.
+
+    Args:
+        replicated: as for take_apart.
+        ranks: likewise.
+    """
+
+    def __init__(self, *, replicated: bool = True, ranks: int = 1) -> None:
+        self._replicated, self._ranks = replicated, ranks
+        self._known: list[Section] = []
+        self._metadata: Mapping[str, str] = {}
+        self._written: Mapping[str, str] = {}
+        self._between: Sequence[str] = ()
+        self._between_escaped: Sequence[str] = ()
+        self._located: list[Addresses | None] = []
+        self._shards = NONE
+        self._kept = (ranks, frozenset[str]())
+        self.era = 0
+        """Grows with every start; in one era names, shapes and types stay."""
+
+    def take_apart(self, state: Mapping[str, object], *, trusting: bool = False) -> Parts:
+        """What ``rover_kf.trainer.state.flatten.take_apart`` gives, sooner.
+
+        Args:
+            state: of one rank.
+            trusting: whether the caller makes sure of shapes and types where ``assumed`` is set.
+
+        Raises:
+            UnsupportedState: a value cannot be stored; the message has its path.
+        """
+        try:
+            seen = list(sections(state))
+            located = [locate(section.tensors) if trusting else None for section in seen]
+        except (Unplain, Unlocated):
+            self.era += 1
+            return self._apart(state)
+        then, self._located = self._located, []
+        pairs = itertools.zip_longest(located, then)
+        assumed = [now is not None and now == before for now, before in pairs]
+        renewed = self._renew(seen, assumed)
+        if renewed is None:
+            parts = self._start(state, seen)
+            self._located = located
+            return parts
+        self._located = located
+        if any(new is not old for new, old in zip(renewed, self._known, strict=True)):
+            self._known = renewed
+            text = woven(self._between, [section.text for section in renewed])
+            escaped = woven(self._between_escaped, [section.escaped for section in renewed])
+            self._metadata = {**self._metadata, STATE_KEY: text}
+            self._written = {**self._written, STATE_KEY: f'"{escaped}"'}
+        tensors = [*itertools.chain.from_iterable(section.tensors for section in seen)]
+        at = joined(located) if trusting else None
+        named = Named([known.names for known in renewed], tensors, at)
+        ranks, left = self._kept
+        return Parts(
+            named,
+            self._metadata,
+            self._shards,
+            written=self._written,
+            assumed=any(assumed),
+            ranks=ranks,
+            left=left,
+        )
+
+    def forget(self) -> None:
+        """Start anew at the next state."""
+        self._known, self._located = [], []
+        self.era += 1
+
+    def _renew(self, seen: list[Section], assumed: list[bool]) -> list[Section] | None:
+        """The sections with their texts; None: another state than last time.
+
+        Args:
+            seen: the state.
+            assumed: of each section, whether shapes and types are taken to be what they were.
+        """
+        if len(seen) != len(self._known):
+            return None
+        renewed: list[Section] = []
+        for section, known, trusted in zip(seen, self._known, assumed, strict=True):
+            if section.path == known.path and section.outline == known.outline:
+                if len(section.tensors) != len(known.names) or section.layouts != known.layouts:
+                    return None
+                if not (trusted or known.marks == marks(section.tensors)):
+                    return None
+                renewed.append(known if section.scalars == known.scalars else _told(section, known))
+                continue
+            again = _encoded(section)
+            if again.shape() != known.shape() or len(section.tensors) != len(again.names):
+                return None
+            if not again.template.holds(again.scalars):
+                return None
+            renewed.append(again)
+        return renewed
+
+    def _apart(self, state: Mapping[str, object]) -> Parts:
+        return states.take_apart(state, replicated=self._replicated, ranks=self._ranks)
+
+    def _start(self, state: Mapping[str, object], seen: list[Section]) -> Parts:
+        parts = self._apart(state)
+        tree = json.loads(parts.metadata[STATE_KEY])
+        known = [_found(section, tree) for section in seen]
+        between = _between(known)
+        told = [
+            (name, tensor)
+            for section in known
+            for name, tensor in zip(section.names, section.tensors, strict=False)
+        ]
+        fits = (
+            woven(between, [section.text for section in known]) == parts.metadata[STATE_KEY]
+            and all(section.template.holds(section.scalars) for section in known)
+            and all(len(section.names) == len(section.tensors) for section in known)
+            and [name for name, _ in told] == list(parts.tensors)
+            and all(_is(parts.tensors[name], tensor) for name, tensor in told)
+        )
+        self._known = [_without_values(section) for section in known] if fits else []
+        self._between = between
+        self._between_escaped = [inside(text) for text in between]
+        self._metadata, self._shards = parts.metadata, parts.shards
+        self._kept = parts.ranks, parts.left
+        self._written = {key: compact(text) for key, text in parts.metadata.items()}
+        self.era += 1
+        return parts
+
+
+def live_shards(state: Mapping[str, object], *, replicated: bool) -> Shards:
+    """Layouts of a state's DTensors; a state that has none is only looked over.
+
+    Raises:
+        UnsupportedState: a value cannot be stored; the message has its path.
+    """
+    try:
+        sharded = any(section.layouts for section in sections(state))
+    except Unplain:
+        sharded = True
+    return states.take_apart(state, replicated=replicated).shards if sharded else NONE
+
+
+def _is(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two looks have found the same; some objects make their tensors anew at each look."""
+    if tensor.data_ptr() == other.data_ptr():
+        return True
+    try:
+        return marks([tensor]) == marks([other]) and torch.equal(tensor, other)
+    except RuntimeError:  # of a type that torch cannot compare
+        return False
+
+
+def _without_values(section: Section) -> Section:
+    # What was given up must be freed: neither tensors nor values are kept. Marks and texts that are
+    # alike become one object: the next save then compares with a few, which stay in the cache.
+    alike: dict[object, object] = {}
+    outline = [
+        alike.setdefault(mark, mark) if type(mark) in _ALIKE else mark for mark in section.outline
+    ]
+    seen = [alike.setdefault(mark, mark) for mark in marks(section.tensors)]
+    return dataclasses.replace(section, outline=outline, marks=seen, tensors=[], value=None)
+
+
+def _told(section: Section, known: Section) -> Section:
+    """The known section with another one's scalars."""
+    template = known.template.told_anew(known.scalars, section.scalars)
+    return _worded(known, template, known.names, section.scalars)
+
+
+def _worded(
+    section: Section, template: Template, names: tuple[str, ...], scalars: list[object]
+) -> Section:
+    text = template.text()
+    return dataclasses.replace(
+        section, scalars=scalars, template=template, text=text, escaped=inside(text), names=names
+    )
+
+
+def _encoded(section: Section) -> Section:
+    """The section with its text, made anew."""
+    value = section.value
+    for key in reversed(section.path):
+        value = {key: value}
+    assert isinstance(value, dict)  # noqa: S101 - a path has a key
+    parts = states.take_apart(value)
+    return _without_values(_found(section, json.loads(parts.metadata[STATE_KEY])))
+
+
+def _found(section: Section, tree: Any) -> Section:
+    """The section with the text that it has in the whole state's."""
+    node = tree
+    for key in section.path:
+        wanted = plain_data.encode(key)
+        node = next(item for name, item in node["d"] if name == wanted)
+    return _worded(section, template_of(node), tuple(_names(node)), section.scalars)
+
+
+def _names(node: Any) -> Iterator[str]:
+    if not isinstance(node, dict):
+        return
+    ((tag, content),) = node.items()
+    if tag == "T":
+        yield content
+    elif tag in ("l", "t"):
+        for item in content:
+            yield from _names(item)
+    elif tag in ("d", "n"):
+        for _, item in content:
+            yield from _names(item)
+
+
+def _between(sections: list[Section]) -> tuple[str, ...]:
+    """What stands before, between and after the sections' texts in the whole state's."""
+    texts, before = [], '{"d":['
+    for key, group in itertools.groupby(sections, key=lambda section: section.path[0]):
+        before += f"[{compact(plain_data.encode(key))},"
+        members = list(group)
+        nested = len(members[0].path) > 1
+        for index, member in enumerate(members):
+            if nested:
+                begin = "]," if index else '{"d":['
+                before += f"{begin}[{compact(plain_data.encode(member.path[1]))},"
+            texts.append(before)
+            before = ""
+        before = "]]}]," if nested else "],"
+    return (*texts, before.removesuffix(",") + "]}")

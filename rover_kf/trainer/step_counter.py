@@ -1,0 +1,165 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of steps, which go up: of what is saved, a restore takes the highest."""
+
+from __future__ import annotations
+
+import operator
+import os
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.checkpoint.arena.slot_record import Seal
+from rover_kf.trainer.settings import TrainerSettings
+
+
+class Alone:
+    """Whether nobody but this process has saved as its rank in its round.
+
+    Args:
+        settings: of the process.
+    """
+
+    def __init__(self, settings: TrainerSettings) -> None:
+        self._rank, self._round = settings.rank, settings.round
+        self._arena: Arena | None = None
+        if settings.home is not None:
+            self._arena = Arena(settings.home / names.ARENA_DIR / str(settings.local_rank))
+        self._newest = 0
+        """Sequence of this process's newest seal."""
+
+    def sealed(self, seal: Seal) -> None:
+        """This process has."""
+        self._newest = max(self._newest, seal.sequence)
+
+    def check(self) -> None:
+        """Look at the slots; no copy of this process's is under way.
+
+        Raises:
+            CheckpointError: another process has.
+        """
+        # Without a launcher there are no rounds, and a process may have had one before it.
+        if self._arena is None or not self._round:
+            return
+        found = self._arena.sealed()
+        if any(seal.round == self._round and seal.sequence > self._newest for seal in found):
+            raise errors.CheckpointError(
+                f"another process has saved as rank {self._rank} since the launcher started it, "
+                "and each would be restored with what the other one saved. Have the launcher start "
+                "each rank (nproc-per-node), not the script (mp.spawn); and have one process save "
+                "for those that it starts, or make trainings that follow each other (folds) jobs "
+                "of their own"
+            )
+
+
+class Count:
+    """What a process has saved and restored, as far as it may save and restore again.
+
+    Args:
+        settings: of the process.
+    """
+
+    def __init__(self, settings: TrainerSettings) -> None:
+        self.alone = Alone(settings)
+        """Whether other processes have saved as this one."""
+        self.last = 0
+        """Step that was saved or restored; 0: none."""
+        self.told = 0
+        """Step that the script told last, or that was restored; 0: none."""
+        self._asked = self._saved_since = False
+        self._restored_by: object = None
+        self.over = False
+        """A training that has asked what there is to restore is closed."""
+
+    def restore_by(self, who: object) -> None:
+        """The process is about to go on from what it restores.
+
+        Args:
+            who: restores; nobody else may in this process.
+
+        Raises:
+            CheckpointError: another one has.
+        """
+        if self._restored_by not in (None, who):
+            raise errors.CheckpointError(
+                "another Checkpointer of this process has restored already: a process goes on with "
+                "one state, and a second training would take the first one's. Use one Checkpointer "
+                "for all, with what they need in one state (as the number of a fold) and steps "
+                "that count on; or make each training a job of its own"
+            )
+        self._restored_by = who
+
+    def begin(self) -> None:
+        """A restore is asked for.
+
+        Raises:
+            CheckpointError: steps were saved since the process asked first; its round's answer is
+                older than they are.
+        """
+        if self._saved_since:
+            raise errors.CheckpointError(
+                "steps were saved since this process restored; what they hold is restored by a new "
+                "process: end this one, or keep a copy of your own to go back to"
+            )
+        self._asked = True
+
+    def restored(self, step: int | None) -> None:
+        """The step is what the process goes on from; None: there was nothing."""
+        self.last = self.told = step or 0
+
+    def closed(self) -> None:
+        """A Checkpointer of this process is."""
+        self.over = self.over or self._asked
+
+    def saved(self, number: int) -> None:
+        """The step was saved."""
+        self.last, self._saved_since = number, self._asked
+
+    def is_due(self, step: int, every: int) -> bool:
+        """Whether the step is a multiple of ``every``, or the first that was told past one."""
+        return step % every == 0 or step // every > self.told // every
+
+
+_OF_THIS_PROCESS: dict[object, Count] = {}
+
+
+"""Global since it is the process's: objects of a script that know nothing of each other ask it."""
+
+
+def count_of(settings: TrainerSettings) -> Count:
+    """What the process has saved and restored, whichever object asks."""
+    if settings.home is None:
+        return Count(settings)
+    place = (os.getpid(), settings.home, settings.local_rank, settings.round)
+    return _OF_THIS_PROCESS.setdefault(place, Count(settings))
+
+
+def counted(step: Any, last: int) -> int:
+    """The number of a step that may be saved.
+
+    Args:
+        step: as the script tells it; scalars of NumPy and torch count if they are whole.
+        last: that this process has saved or restored; 0: none.
+
+    Raises:
+        InputError: it is no whole number, below 1 or below the last one; the same again is another
+            try.
+    """
+    try:
+        number = operator.index(step)
+    except (TypeError, RuntimeError, ValueError) as cause:
+        raise errors.InputError(f"step is {step!r}; a whole number is needed") from cause
+    if number < 1:
+        raise errors.InputError(
+            f"step is {number}; count steps from 1: 0 is what restore returns where nothing was "
+            "saved"
+        )
+    if number < last:
+        raise errors.InputError(
+            f"step {number} after step {last}, which this process has saved or restored: a restore "
+            "takes the highest number, so what is saved below it would be lost; count on from "
+            f"{last + 1}, also where the script goes back to earlier weights"
+        )
+    return number

@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Steps and seals told to the sidecar from a thread of its own; training never waits for it.
+
+What cannot be delivered is kept and tried again; beyond a bound the oldest samples are dropped and
+counted. Seals need no delivery to be safe: the sidecar also finds them in the arena.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from rover_kf import errors
+from rover_kf.api import names
+from rover_kf.api.checkpoints import Sealed
+from rover_kf.api.samples import DataPlace, StepReport, StepSample
+from rover_kf.api.status import Acknowledged
+from rover_kf.checkpoint.arena.slot_record import Seal
+from rover_kf.system.steady_clock import SteadyClock
+from rover_kf.trainer.resource_usage import UsageMeter
+from rover_kf.trainer.settings import TrainerSettings
+from rover_kf.trainer.sidecar_client import Link
+
+_log = logging.getLogger("rover_kf")
+
+_EVERY_SECONDS = 0.25
+_TIMEOUT_SECONDS = 5.0
+_MOST_SAMPLES = 10_000
+_MOST_A_REPORT = 1_000
+_PULSE_SECONDS = 5.0
+"""Between two reports that say nothing new but that the process lives."""
+
+
+class Reporter:
+    """One a training process.
+
+    Args:
+        settings: of the process.
+        link: to the sidecar.
+        phase: says what the process is at; told with the steps, and when it changes.
+        places: say how far loaders are; told with the steps.
+    """
+
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        link: Link,
+        phase: Callable[[], str] = str,
+        places: Callable[[], tuple[DataPlace, ...]] = tuple,
+    ) -> None:
+        self._settings, self._link, self._phase, self._places = settings, link, phase, places
+        self._told_phase, self._told_at = "", 0.0
+        self._clock = SteadyClock()
+        self._usage = UsageMeter(settings.launcher, whole=settings.local_rank == 0)
+        self._samples: collections.deque[StepSample] = collections.deque(maxlen=_MOST_SAMPLES)
+        self._seals: collections.deque[Sealed] = collections.deque(maxlen=_MOST_SAMPLES)
+        self._total_steps: int | None = None
+        self._wake, self._ended = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()  # seals come from the copy's thread
+        self._warned = False
+        self.dropped = 0
+        """Samples that were given up for new ones."""
+
+    def step(self, sample: StepSample, total_steps: int | None) -> None:
+        """Take a step's figures; returns at once."""
+        if len(self._samples) == _MOST_SAMPLES:
+            self.dropped += 1
+        self._samples.append(sample)
+        self._total_steps = total_steps
+        self._start()
+
+    def seal(self, seal: Seal, copy_seconds: float) -> None:
+        """Take the news of a seal; returns at once."""
+        settings = self._settings
+        message = Sealed(
+            local_rank=settings.local_rank,
+            rank=settings.rank,
+            world_size=settings.world_size,
+            round=settings.round,
+            step=seal.step,
+            slot=seal.slot,
+            snapshot_bytes=seal.length,
+            replicated=seal.replicated,
+            pieces=seal.pieces,
+            ranks=seal.ranks,
+            copy_seconds=copy_seconds,
+        )
+        self._seals.append(message)
+        self._start()
+        self._wake.set()
+
+    def watch(self) -> None:
+        """Begin to tell the phase, before there is a step to tell."""
+        self._start()
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Deliver what is left, as far as that goes in ``timeout`` seconds."""
+        self._ended.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+            self._thread = None
+        if self.dropped:
+            _log.warning("rover-kf: %d step samples were dropped unreported", self.dropped)
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None and not self._ended.is_set():
+                # A daemon: an interpreter that ends must not wait for a sidecar.
+                self._thread = threading.Thread(target=self._run, name="rover-report", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._wake.wait(_EVERY_SECONDS)
+            self._wake.clear()
+            self._deliver()
+        self._deliver()
+
+    def _deliver(self) -> None:
+        try:
+            while self._seals:
+                self._link.ask(
+                    names.PATH_SEALED, self._seals[0], Acknowledged, timeout=_TIMEOUT_SECONDS
+                )
+                self._seals.popleft()
+            while self._samples or self._is_pulse_due():
+                self._report([self._samples.popleft() for _ in range(self._batch())])
+        except errors.RoverError as error:
+            # Once: the next tick tries again, and the log is the user's.
+            (_log.debug if self._warned else _log.warning)("rover-kf: not reported: %s", error)
+            self._warned = True
+
+    def _is_pulse_due(self) -> bool:
+        phase = self._phase()
+        late = time.monotonic() - self._told_at >= _PULSE_SECONDS
+        return bool(phase) and (phase != self._told_phase or late)
+
+    def _batch(self) -> int:
+        return min(len(self._samples), _MOST_A_REPORT)
+
+    def _report(self, samples: list[StepSample]) -> None:
+        settings = self._settings
+        usage = self._usage.look()
+        message = StepReport(
+            rank=settings.rank,
+            world_size=settings.world_size,
+            round=settings.round,
+            samples=tuple(samples),
+            sent_at=self._clock.now(),
+            total_steps=self._total_steps,
+            phase=self._phase(),
+            memory=usage.memory,
+            file_memory=usage.files,
+            cores=usage.cores,
+            data=self._places(),
+        )
+        try:
+            self._link.ask(names.PATH_SAMPLES, message, Acknowledged, timeout=_TIMEOUT_SECONDS)
+        except errors.RoverError:
+            self._samples.extendleft(reversed(samples))
+            raise
+        self._told_phase, self._told_at = message.phase, time.monotonic()

@@ -1,0 +1,147 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""TensorFlow's files of a state, in the folder that is saved: one process writes all of them.
+
+It is the chief beside parameter servers, else each process for itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import pathlib
+from typing import Any
+
+from rover_kf import errors
+from rover_kf.api import names
+
+# It is one of tf.keras.optimizers.legacy, for variables that a partitioner has spread over several
+# parameter servers. No error tells it: the slots have their initial values after a restore.
+_log = logging.getLogger("rover_kf")
+
+
+_SLOT = "/.OPTIMIZER_SLOT/"
+
+
+"""In the names of such slots alone."""
+
+
+class SlotAdvice:
+    """Looks once in a process, at the first save."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    def look(self, checkpoint: Any, written: str) -> None:
+        """Warn, if there is one.
+
+        Args:
+            checkpoint: that was written.
+            written: in front of its files' names.
+        """
+        if self._is_told:
+            return
+        self._is_told = True
+        tensorflow: Any = importlib.import_module("tensorflow")
+        if not isinstance(checkpoint, tensorflow.train.Checkpoint):
+            return
+        parts = tensorflow.train.TrackableView(checkpoint).descendants()
+        spread = any(type(part).__name__ == "ShardedVariable" for part in parts)
+        if spread and any(_SLOT in name for name, _ in tensorflow.train.list_variables(written)):
+            _log.warning(
+                "rover-kf: after a restore this optimizer begins with initial slots for variables "
+                "that lie on several parameter servers: TensorFlow does not bring them back. Take "
+                "one of tf.keras.optimizers, not of its legacy, and call build(variables) before "
+                "restore()"
+            )
+
+
+NAME = "state"
+
+
+"""What TensorFlow's files are called, in front of ``.index`` and ``.data-…``."""
+
+
+PARTS = "shards"
+
+
+"""The text that stands in their place where the parameter servers have written (ServerFiles)."""
+
+
+class ChiefFiles:
+    """Of one tf.train.Checkpoint.
+
+    Args:
+        checkpoint: what is saved.
+        device: whose process writes and reads; None: the one that each variable is in.
+    """
+
+    def __init__(self, checkpoint: Any, device: str | None) -> None:
+        self.checkpoint, self._device = checkpoint, device
+        self.advice = SlotAdvice()
+
+    def write(self, folder: pathlib.Path, step: int) -> None:
+        """Write the variables as they are now.
+
+        Args:
+            folder: to put the files into.
+            step: of the state.
+        """
+        del step
+        self.checkpoint.write(str(folder / NAME), options=self._options())
+        self.advice.look(self.checkpoint, str(folder / NAME))
+
+    def read(self, folder: pathlib.Path, step: int) -> None:
+        """Set the variables; those that are made later take their values then.
+
+        Args:
+            folder: as it was saved.
+            step: of the state.
+
+        Raises:
+            CheckpointError: the files are another model's, or elsewhere.
+        """
+        if (folder / PARTS).exists():
+            raise errors.CheckpointError(
+                f"step {step} was written by the parameter servers, in a folder of a volume that "
+                f"they share; set {names.PREFIX}checkpoint.shards to that again"
+            )
+        with matched(step):
+            found = self.checkpoint.read(str(folder / NAME), options=self._options())
+            found.assert_existing_objects_matched()
+
+    def saved(self) -> None:
+        """Nothing is elsewhere that could go."""
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+    def _options(self) -> Any:
+        tensorflow = importlib.import_module("tensorflow")
+        return tensorflow.train.CheckpointOptions(experimental_io_device=self._device)
+
+
+class matched:  # noqa: N801 - a context manager, used as a statement
+    """Around what reads a state: TensorFlow's own words for another model's become ours.
+
+    Args:
+        step: of the state.
+    """
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: object, cause: BaseException | None, trace: object) -> None:
+        """End.
+
+        Raises:
+            CheckpointError: the state does not fit.
+        """
+        if isinstance(cause, (AssertionError, ValueError)):
+            raise errors.DoesNotFit(
+                f"step {self._step} of the job is another model's or optimizer's: {cause}. Start "
+                "this one as another job"
+            ) from cause

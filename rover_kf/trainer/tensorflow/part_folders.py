@@ -1,0 +1,227 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Folders that parameter servers write to, one for each save; the chief makes and removes them.
+
+A folder counts only where a saved state names it, with its files and their sizes. Whatever a killed
+save has left is named by none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import threading
+import zlib
+from collections.abc import Callable, Collection, Mapping
+
+from rover_kf import errors
+
+# After a save, beside training. A folder goes when two looks in a row, a save apart, find its step
+# in no memory, no copy and no checkpoint on storage; where one of these does not answer, nothing
+# goes.
+_log = logging.getLogger("rover_kf")
+
+
+_END_SECONDS = 5.0
+
+
+class PartSweep:
+    """One a chief.
+
+    Args:
+        parts: the folders of the job.
+        held: asks which steps could still be restored.
+    """
+
+    def __init__(self, parts: Parts, held: Callable[[], Collection[int]]) -> None:
+        self._parts, self._held = parts, held
+        self._before: set[str] = set()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Look, in a thread of its own; does nothing while one looks. Call it after a save."""
+        if self._thread is None or not self._thread.is_alive():
+            # A daemon: an interpreter that ends must not wait for a slow volume.
+            self._thread = threading.Thread(target=self.look, name="rover-sweep", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """Wait for it, for a while."""
+        if self._thread is not None:
+            self._thread.join(_END_SECONDS)
+
+    def look(self) -> None:
+        """Look once, and remove what was found by the look before, too."""
+        try:
+            folders = self._parts.folders()
+            found = self._parts.unnamed(folders, self._held())
+        except (errors.RoverError, OSError) as error:
+            self._before = set()
+            _log.debug("rover-kf: what servers wrote of older steps stays: %s", error)
+            return
+        for folder in folders:
+            if folder.name in found & self._before:
+                self._parts.remove(folder)
+        self._before = found
+
+
+_FOLDER = re.compile(r"step-([0-9]{12,18})-([0-9]{1,18})\.[0-9a-f]{8}")
+
+
+_INDEX = ".index"
+
+
+"""At the end of the name of the file that lists the others' tensors, and has their checksums."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """What servers have written of one state."""
+
+    folder: str
+    """Its name."""
+    files: Mapping[str, int]
+    """Sizes, by name."""
+    index: int
+    """CRC-32 of the files that list tensors; they have the checksums of the others."""
+
+    def to_text(self) -> str:
+        """As it stands in a saved state."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_text(cls, text: str) -> Part:
+        """Read it.
+
+        Raises:
+            TornSnapshot: it is something else.
+        """
+        try:
+            told = json.loads(text)
+            files = {str(name): int(size) for name, size in told["files"].items()}
+            found = cls(str(told["folder"]), files, int(told["index"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as cause:
+            raise errors.TornSnapshot(f"{text[:200]!r} names no servers' files") from cause
+        for name in (found.folder, *files):
+            if "/" in name or name in ("", ".", ".."):
+                raise errors.TornSnapshot(f"{name!r} leads out of the folder of servers' files")
+        return found
+
+
+class Parts:
+    """Those of one job.
+
+    Args:
+        root: the job's folder on the shared volume.
+        round_: that runs.
+    """
+
+    def __init__(self, root: pathlib.Path, round_: int) -> None:
+        self._root, self._round = root, round_
+
+    def make(self, step: int) -> pathlib.Path:
+        """A folder of a name that no other save ever has.
+
+        Raises:
+            CheckpointError: it cannot be made.
+        """
+        made = self._root / f"step-{step:012d}-{self._round}.{secrets.token_hex(4)}"
+        try:
+            made.mkdir(parents=True)
+        except OSError as cause:
+            raise errors.CheckpointError(f"{made} cannot be made: {cause}") from cause
+        return made
+
+    def settle(self, folder: pathlib.Path) -> Part:
+        """Wait until what is in it is on the storage; what that is.
+
+        TensorFlow does not. Where servers write by other machines the file system has to hand on
+        what they have closed, as NFS does.
+
+        Raises:
+            CheckpointError: the storage refused.
+        """
+        try:
+            files = sorted(path for path in folder.iterdir() if path.is_file())
+            for path in (*files, folder, folder.parent):
+                _sync(path)
+            sizes = {path.name: path.stat().st_size for path in files}
+            return Part(folder.name, sizes, _index(folder, sizes))
+        except OSError as cause:
+            raise errors.CheckpointError(f"{folder} is not safe: {cause}") from cause
+
+    def find(self, part: Part) -> pathlib.Path:
+        """Where it is; its sizes and its index are checked, and servers check what they read.
+
+        Raises:
+            TornSnapshot: it is not all there.
+        """
+        folder = self._root / part.folder
+        try:
+            for name, size in part.files.items():
+                there = (folder / name).stat().st_size
+                if there != size:
+                    raise errors.TornSnapshot(
+                        f"{folder / name} has {there} bytes where {size} were written"
+                    )
+            if _index(folder, part.files) != part.index:
+                raise errors.TornSnapshot(f"the index in {folder} differs from its checksum")
+        except OSError as cause:
+            raise errors.TornSnapshot(f"{folder} is not whole: {cause}") from cause
+        return folder
+
+    def remove(self, folder: pathlib.Path) -> None:
+        """Remove a folder; what cannot be removed now is tried again with the others."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def unnamed(self, folders: Collection[pathlib.Path], held: Collection[int]) -> set[str]:
+        """Names of those that no saved state can name.
+
+        Args:
+            folders: that there were before ``held`` was asked for.
+            held: steps that could still be restored. A save that is under way is in none of them.
+
+        Returns:
+            None of a newer round: this chief's program would be one that is given up. Of a step
+            that is held, what a killed save has left unfinished.
+        """
+        found = {(path, match) for path in folders if (match := _FOLDER.fullmatch(path.name))}
+        return {
+            path.name
+            for path, match in found
+            if int(match[2]) <= self._round
+            and (int(match[1]) not in held or self._is_left(path, int(match[2])))
+        }
+
+    def folders(self) -> list[pathlib.Path]:
+        """All of the job's.
+
+        Raises:
+            OSError: they cannot be listed.
+        """
+        return sorted(self._root.iterdir()) if self._root.is_dir() else []
+
+    def _is_left(self, folder: pathlib.Path, number: int) -> bool:
+        return number < self._round and not any(folder.glob(f"*{_INDEX}"))
+
+
+def _index(folder: pathlib.Path, files: Mapping[str, int]) -> int:
+    found = 0
+    for name in sorted(files):
+        if name.endswith(_INDEX):
+            found = zlib.crc32((folder / name).read_bytes(), found)
+    return found
+
+
+def _sync(path: pathlib.Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

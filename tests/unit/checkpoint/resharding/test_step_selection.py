@@ -1,0 +1,124 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whether storage has to be asked at a restart, and what of it is taken."""
+
+from __future__ import annotations
+
+import pathlib
+
+import crc32c
+import pytest
+
+from rover_kf import errors
+from rover_kf.api.checkpoints import Holding, ResolveRequest
+from rover_kf.checkpoint.format.manifest import Folder, Manifest
+from rover_kf.checkpoint.resharding import step_selection
+from rover_kf.checkpoint.storage.directory import DirectoryStorage
+
+
+def _holds(step: int) -> list[ResolveRequest]:
+    slot = Holding("pod-0", "10.0.0.1:7411", 0, 0, 1, step, True, 9, step, 1, False)  # noqa: FBT003 - a record
+    return [ResolveRequest(5, 0, 1, (slot,) if step else ())]
+
+
+@pytest.mark.parametrize(
+    ("in_memory", "known", "asks"),
+    [
+        (20, 20, False),
+        (20, 10, False),
+        (20, 0, False),
+        (20, 30, True),  # another pod has lost what was newer
+        (20, None, True),  # storage did not answer when this coordinator began
+        (0, 0, True),  # what is there was not seen by the ledger: nobody begins anew unasked
+    ],
+)
+def test_storage_is_asked_where_it_may_be_newer(tmp_path, in_memory, known, asks):
+    """The job's folder cannot be listed: who asks it is told, who need not ask restores."""
+    (tmp_path / "job").write_text("no folder")
+    told: list[str] = []
+    storage, requests = DirectoryStorage(tmp_path / "job"), _holds(in_memory)
+    if in_memory:
+        found = step_selection.choose(storage, requests, (), told.append, known)
+        assert (found[0].step, found[0].source) == (in_memory, "memory")
+    else:
+        with pytest.raises(errors.StorageFailed):
+            step_selection.choose(storage, requests, (), told.append, known)
+    assert bool(told) == asks
+
+
+class Failing(DirectoryStorage):
+    """Steps 10 and 20 are there; so often a read of the newer one fails, as with EIO."""
+
+    def __init__(self, root: pathlib.Path, failures: int) -> None:
+        super().__init__(root)
+        self.failures = failures
+        for step in (10, 20):
+            self.write_manifest(Manifest(step, 1, 1, True, (self._written(step),)))  # noqa: FBT003 - a record
+
+    def _written(self, step: int):
+        return self.write_rank(self.folder(step, 1), 0, iter([memoryview(b"state")]), 5)
+
+    def verify(self, folder: Folder) -> Manifest:
+        if folder.step == 20 and self.failures:
+            self.failures -= 1
+            raise errors.StorageFailed("rank-00000.safetensors cannot be read: EIO")
+        return super().verify(folder)
+
+
+def test_a_read_that_fails_is_no_damage(tmp_path):
+    """It is tried again, and the newest checkpoint is taken; each failure is told."""
+    told, pauses = [], []
+    storage = Failing(tmp_path / "job", len(step_selection.PAUSES))
+    found = step_selection.choose(storage, _holds(0), (), told.append, pause=pauses.append)
+    assert (found[0].step, found[0].source) == (20, "storage")
+    assert tuple(pauses) == step_selection.PAUSES
+    assert len(told) == len(pauses)
+    assert "step-000000000020-1 cannot be read, trying again" in told[0]
+
+
+@pytest.mark.parametrize("in_memory", [0, 10])
+def test_what_cannot_be_read_is_not_left_behind(tmp_path, in_memory):
+    """Nothing older is taken, of which retention would in the end remove the newer one; the error
+    says how to do without it. That done, the older one is."""
+    storage = Failing(tmp_path / "job", 99)
+    with pytest.raises(errors.StorageFailed, match="cannot be read: EIO") as refused:
+        step_selection.choose(storage, _holds(in_memory), (), print, pause=lambda _: None)
+    way_out = f"rover-kf checkpoint rm {tmp_path / 'job'} step-000000000020-1 --force"
+    assert way_out in str(refused.value)
+    storage.remove(storage.folder(20, 1))
+    assert step_selection.choose(storage, _holds(in_memory), (), print)[0].step == 10
+
+
+def test_memory_that_is_as_new_goes_before_what_cannot_be_read(tmp_path):
+    """It is not even asked for."""
+    storage = Failing(tmp_path / "job", 99)
+    found = step_selection.choose(storage, _holds(20), (), print)
+    assert (found[0].step, found[0].source) == (20, "memory")
+
+
+def test_a_round_that_is_over_does_not_try_again(tmp_path):
+    """Nobody waits for it any more."""
+    storage = Failing(tmp_path / "job", 99)
+    with pytest.raises(errors.StorageFailed):
+        step_selection.choose(storage, _holds(0), (), print, pause=lambda _: True)
+    assert storage.failures == 98
+
+
+def test_a_step_0_that_is_there_is_restored(tmp_path):
+    """As who counts from there has saved it by other means than a Checkpointer."""
+    storage = DirectoryStorage(tmp_path / "job")
+    file = storage.write_rank(storage.folder(0, 1), 0, iter([memoryview(b"state")]), 5)
+    storage.write_manifest(Manifest(0, 1, 1, replicated=True, files=(file,)))
+    found = step_selection.choose(storage, _holds(0), (), print, 0)
+    assert (found[0].step, found[0].source) == (0, "storage")
+
+
+def test_damage_costs_a_step_at_once(tmp_path):
+    """Other bytes than the manifest says: the older one is taken, without a pause."""
+    told: list[str] = []
+    storage = Failing(tmp_path / "job", 0)
+    path = pathlib.Path(storage.folder(20, 1).location) / "rank-00000.safetensors"
+    path.write_bytes(b"stAte")
+    found = step_selection.choose(storage, _holds(0), (), told.append, pause=pytest.fail)
+    assert found[0].step == 10
+    assert f"CRC-32C {crc32c.crc32c(b'stAte'):08x}" in told[0]

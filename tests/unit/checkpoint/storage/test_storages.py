@@ -1,0 +1,319 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What every Storage promises, asked of a folder and of a real S3 server."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterator
+
+import crc32c
+import pytest
+from object_server import object_server, offer
+
+from rover_kf import errors
+from rover_kf.checkpoint.format import manifest
+from rover_kf.checkpoint.format.manifest import Folder, Manifest, RankFile
+from rover_kf.checkpoint.storage.factory import open_storage
+from rover_kf.checkpoint.storage.retention import Best, Spare
+from rover_kf.checkpoint.storage.storage_protocol import Storage
+
+# The first fixture may compile the server: that has a limit of its own.
+pytestmark = pytest.mark.timeout(300, func_only=True)
+
+SIZES = [0, 1, 4096, (8 << 20) - 1, (8 << 20) + 1, (20 << 20) + 7]
+
+
+@dataclasses.dataclass
+class Place:
+    """A storage and the files that it comes down to."""
+
+    storage: Storage
+    files: pathlib.Path
+
+    def file(self, folder: Folder, name: str) -> pathlib.Path:
+        return self.files / folder.name / name
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with object_server(tmp_path_factory.mktemp("s3") / "server") as running:
+        yield running
+
+
+@pytest.fixture(params=["directory", "s3"])
+def place(request, tmp_path, monkeypatch):
+    if request.param == "directory":
+        return Place(open_storage(str(tmp_path), "demo"), tmp_path / "demo")
+    server = request.getfixturevalue("server")
+    offer(server, monkeypatch)
+    storage = open_storage(f"s3://checkpoints/{tmp_path.name}/", "demo")
+    return Place(storage, server.bucket / tmp_path.name / "demo")
+
+
+def _bytes(length: int, seed: int = 0) -> bytes:
+    block = bytes((value * 31 + seed) % 251 for value in range(9973))
+    return (block * (length // len(block) + 1))[:length]
+
+
+def _pieces(content: bytes, size: int = 1 << 20) -> Iterator[memoryview]:
+    """As they come from a slot: one buffer, filled anew for each."""
+    buffer = bytearray(size)
+    for begin in range(0, len(content), size):
+        piece = content[begin : begin + size]
+        buffer[: len(piece)] = piece
+        yield memoryview(buffer)[: len(piece)]
+
+
+def _read(pieces: Iterator[memoryview]) -> bytes:
+    """Each before the next is asked for."""
+    found = bytearray()
+    for piece in pieces:
+        found += piece
+    return bytes(found)
+
+
+def _write(storage: Storage, step: int, generation: int = 1, *, world: int = 2) -> Manifest:
+    folder = storage.folder(step, generation)
+    files = []
+    for rank in range(world):
+        content = _bytes(3000, step * 7 + rank)
+        files.append(storage.write_rank(folder, rank, _pieces(content, 700), len(content)))
+    return Manifest(step, generation, world, replicated=False, files=tuple(files))
+
+
+def _save(storage: Storage, step: int, generation: int = 1) -> Folder:
+    return storage.write_manifest(_write(storage, step, generation))
+
+
+def test_nothing_is_there_at_first(place):
+    """No folder or prefix yet: empty answers, not errors."""
+    assert place.storage.folders() == place.storage.whole() == ()
+    assert place.storage.collect(1, generation=5) == ()
+
+
+def test_a_file_that_is_named_like_a_checkpoint_is_none(place):
+    """Somebody's own, in the way of nothing: listings and retention go on."""
+    for step in (1, 2):
+        _save(place.storage, step)
+    stray = place.file(place.storage.folder(9, 1), "")
+    stray.write_text("somebody's own")
+    assert [folder.step for folder in place.storage.folders()] == [1, 2]
+    assert [folder.step for folder in place.storage.whole()] == [1, 2]
+    assert place.storage.sizes(place.storage.folder(9, 1)) == {}
+    assert [folder.step for folder in place.storage.collect(1, generation=1)] == [1]
+    assert stray.exists()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_file_is_read_as_it_was_written(place, size):
+    """Any size, parts of uploads included; the checksum is that of the bytes."""
+    content = _bytes(size)
+    folder = place.storage.folder(7, 3)
+    file = place.storage.write_rank(folder, 4, _pieces(content), size)
+    name = "rank-00004.safetensors"
+    assert file == RankFile(4, name, size, crc32c.crc32c(content))
+    assert place.file(folder, name).read_bytes() == content
+    assert _read(place.storage.read_range(folder, file, 0, size)) == content
+
+
+def test_ranges_are_what_was_asked_for(place):
+    """Within a part, over its edges, to the end; past the end is torn."""
+    content = _bytes((20 << 20) + 7)
+    folder = place.storage.folder(1, 1)
+    file = place.storage.write_rank(folder, 0, _pieces(content), len(content))
+    edge = 8 << 20
+    for offset, length in [
+        (0, 1), (5, 0), (edge - 1, 2), (edge, edge), (edge - 3, edge + 6), (len(content) - 9, 9),
+    ]:  # fmt: skip
+        found = _read(place.storage.read_range(folder, file, offset, length))
+        assert found == content[offset : offset + length]
+    for offset, length in [(len(content) - 1, 2), (len(content) + 10, 5), (edge, 2 * edge)]:
+        with pytest.raises(errors.TornSnapshot):
+            list(place.storage.read_range(folder, file, offset, length))
+
+
+def test_only_a_manifest_makes_a_checkpoint(place):
+    """Files alone are nothing; with the manifest it is whole, and written twice it is the same."""
+    content = _write(place.storage, 2)
+    (folder,) = place.storage.folders()
+    assert (folder.step, folder.generation, place.storage.whole()) == (2, 1, ())
+    for _ in range(2):
+        assert place.storage.write_manifest(content) == folder
+        assert place.storage.whole() == (folder,)
+        assert place.storage.load(folder) == place.storage.verify(folder) == content
+
+
+def test_a_manifest_needs_its_files_whole(place):
+    """One is missing or has another size: refused, named, and there is no checkpoint."""
+    content = _write(place.storage, 2)
+    last = content.files[-1]
+    for wrong in (
+        dataclasses.replace(last, name="rank-00009.safetensors"),
+        dataclasses.replace(last, length=last.length + 1),
+    ):
+        files = (content.files[0], wrong)
+        with pytest.raises(errors.StorageFailed, match=f"{wrong.name} has "):
+            place.storage.write_manifest(dataclasses.replace(content, files=files))
+        assert place.storage.whole() == ()
+
+
+@pytest.mark.parametrize("size", [5000, 20 << 20])
+def test_a_source_that_fails_leaves_no_file(place, size):
+    """An error half-way, too few bytes, too many: no file of that name; the next write is whole."""
+    content, folder = _bytes(size), place.storage.folder(3, 1)
+
+    def broken() -> Iterator[memoryview]:
+        yield from list(_pieces(content, size // 10))[:6]
+        raise errors.TornSnapshot("the slot was overwritten")
+
+    path = place.file(folder, "rank-00000.safetensors")
+    sources = [broken(), _pieces(content[:-1]), _pieces(content + b"x")]
+    for source in sources:
+        with pytest.raises(errors.TornSnapshot):
+            place.storage.write_rank(folder, 0, source, size)
+        assert not path.parent.exists() or not list(path.parent.iterdir())
+    place.storage.write_rank(folder, 0, _pieces(content), size)
+    assert path.read_bytes() == content
+
+
+def test_a_checkpoints_files_are_never_replaced(place):
+    """A rank that writes a step again once it is committed is refused, and changes nothing."""
+    folder = _save(place.storage, 1)
+    content = _bytes(3000, seed=9)
+    with pytest.raises(errors.AlreadyStored, match=r"step-000000000001-1 is a checkpoint already"):
+        place.storage.write_rank(folder, 0, _pieces(content), len(content))
+    place.storage.verify(folder)
+
+
+def test_a_file_that_was_reported_is_never_replaced(place):
+    """Written again before the commit, as after a restart: whichever was reported last is there,
+    and the others go once there is a manifest, which names that one."""
+    first = _write(place.storage, 1)
+    folder = place.storage.folder(1, 1)
+    again = [
+        place.storage.write_rank(folder, 0, _pieces(_bytes(2000, seed)), 2000) for seed in (8, 9)
+    ]
+    for file in (first.files[0], *again):
+        path = place.file(folder, file.name)
+        assert crc32c.crc32c(path.read_bytes()) == file.checksum
+    assert manifest.is_plain(again[-1].name)
+    newest = dataclasses.replace(first, files=(again[-1], first.files[1]))
+    place.storage.write_manifest(newest)
+    assert place.storage.verify(folder) == newest
+    assert place.storage.collect(1, generation=1) == ()
+    named = {manifest.NAME, *(file.name for file in newest.files)}
+    assert place.storage.sizes(folder).keys() == named
+    assert place.storage.verify(folder) == newest
+    place.storage.remove(folder)
+    assert place.storage.folders() == ()
+
+
+def test_damage_is_found_and_named(place):
+    """A byte, an end, a file, the manifest: TornSnapshot with the name of what is wrong."""
+    folder = _save(place.storage, 1)
+    for name in ("rank-00000.safetensors", "rank-00001.safetensors", manifest.NAME):
+        path = place.file(folder, name)
+        content = path.read_bytes()
+        flipped = bytearray(content)
+        flipped[len(content) // 2] ^= 4
+        for wrong in (bytes(flipped), content[:-1], b""):
+            path.write_bytes(wrong)
+            with pytest.raises(errors.TornSnapshot, match=name):
+                place.storage.verify(folder)
+        path.write_bytes(content)
+        place.storage.verify(folder)
+    place.file(folder, "rank-00001.safetensors").unlink()
+    with pytest.raises(errors.TornSnapshot, match=r"rank-00001\.safetensors is missing"):
+        place.storage.load(folder)
+
+
+def test_retention_keeps_the_newest_good_ones(place):
+    """Two stay, and what the running round may still be writing; a damaged one does not count."""
+    for step in (1, 2, 3, 4):
+        _save(place.storage, step)
+    _write(place.storage, 9, 0)
+    _write(place.storage, 5, 2)
+    place.file(place.storage.folder(4, 1), "rank-00000.safetensors").write_bytes(b"cut")
+    gone = place.storage.collect(2, generation=2)
+    assert [(folder.generation, folder.step) for folder in gone] == [(0, 9), (1, 1), (1, 4)]
+    left = [(folder.generation, folder.step) for folder in place.storage.folders()]
+    assert left == [(1, 2), (1, 3), (2, 5)]
+    assert [folder.step for folder in place.storage.whole()] == [2, 3]
+
+
+def test_retention_spares_the_best_and_every_so_many(place):
+    """As manifests tell; decided anew each time, so a new best one takes an old one's place."""
+    spare = Spare(every=10, best=Best("accuracy", highest=True, count=1))
+    accuracies = {4: 0.5, 10: 0.1, 12: 0.9, 15: 0.9, 16: 0.2, 17: None}
+    for step, accuracy in accuracies.items():
+        content = _write(place.storage, step)
+        metrics = {} if accuracy is None else {"accuracy": accuracy}
+        place.storage.write_manifest(dataclasses.replace(content, metrics=metrics))
+        place.storage.collect(1, generation=1, spare=spare)
+        left = [folder.step for folder in place.storage.whole()]
+        best = {4: 4, 10: 4, 12: 12}.get(step, 15)
+        assert left == sorted({best, step} | ({10} if step >= 10 else set()))
+    place.file(place.storage.folder(15, 1), "rank-00000.safetensors").write_bytes(b"cut")
+    place.storage.collect(1, generation=1, spare=spare)
+    assert [folder.step for folder in place.storage.folders()] == [10, 17]
+
+
+def test_retention_removes_nothing_where_another_job_writes(place):
+    """Of the same name, as in another namespace: its rounds were counted on from this one's."""
+    ours = [_save(place.storage, step, 1) for step in (100, 200)]
+    theirs = _save(place.storage, 10, 2)
+    with pytest.raises(errors.StorageFailed, match="another job of this name") as refused:
+        place.storage.collect(1, generation=1)
+    assert theirs.location in str(refused.value)
+    assert "checkpoint.path" in str(refused.value)
+    assert place.storage.whole() == (*ours, theirs)
+
+
+def test_retention_takes_what_was_given_up(place):
+    """Older than the step that all ranks have come to, of the running round, without a manifest."""
+    damaged = _save(place.storage, 1, 2)
+    place.file(damaged, "rank-00000.safetensors").write_bytes(b"cut")
+    for step, generation in ((9, 1), (2, 2), (3, 2), (4, 2)):
+        _write(place.storage, step, generation)
+    gone = place.storage.collect(1, generation=2, below=4)
+    assert [(folder.generation, folder.step) for folder in gone] == [(2, 2), (2, 3)]
+    left = [(folder.generation, folder.step) for folder in place.storage.folders()]
+    assert left == [(1, 9), (2, 1), (2, 4)]
+
+
+def test_retention_leaves_all_when_nothing_is_good(place):
+    """A damaged checkpoint may be all that a person has."""
+    folder = _save(place.storage, 1)
+    place.file(folder, "rank-00000.safetensors").write_bytes(b"cut")
+    _write(place.storage, 2)
+    assert place.storage.collect(1, generation=9) == ()
+    assert len(place.storage.folders()) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["../x.safetensors", "/x.safetensors", "a/b.safetensors", "manifest.json", "..", ""]
+)
+def test_a_name_that_leads_elsewhere_is_refused(place, name):
+    """In a report: no manifest is written. In a manifest: it is torn, and nothing is read."""
+    content = _write(place.storage, 1)
+    strange = dataclasses.replace(content.files[0], name=name)
+    named = dataclasses.replace(content, files=(strange, content.files[1]))
+    with pytest.raises(errors.MessageError, match="not the name of a rank's file"):
+        place.storage.write_manifest(named)
+    assert place.storage.whole() == ()
+    folder = place.storage.write_manifest(content)
+    path = place.file(folder, manifest.NAME)
+    plain = content.files[0].name.encode()
+    path.write_bytes(_signed_anew(path.read_bytes().replace(plain, name.encode())))
+    with pytest.raises(errors.TornSnapshot, match="names a file"):
+        place.storage.load(folder)
+
+
+def _signed_anew(data: bytes) -> bytes:
+    """The manifest with the checksum that its content asks for."""
+    parsed = json.loads(data)
+    parsed["crc32c"] = crc32c.crc32c(manifest._canonical(parsed["manifest"]))
+    return json.dumps(parsed).encode()

@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which steps never come to storage, and when that ends a job."""
+
+from __future__ import annotations
+
+import asyncio
+
+import checkpoint_pod
+import pytest
+
+from rover_kf.api.checkpoints import Durable, Left, Sealed
+from rover_kf.api.membership import Member, Round
+from rover_kf.checkpoint.storage.factory import open_storage
+from rover_kf.coordinator.commit.committer import Committer
+from rover_kf.coordinator.commit.sealed_steps import SealAccount
+from rover_kf.coordinator.commit.undurable import Unstorable
+
+
+@pytest.fixture
+def committer(tmp_path) -> Committer:
+    """Of a job of two ranks, in its first round."""
+    settings = checkpoint_pod.settings_of(tmp_path)
+    storage = open_storage(str(tmp_path / "pvc"), settings.job)
+    made = Committer(settings, checkpoint_pod.Told(), storage, lambda _: None)
+    made.begin_round(1)
+    return made
+
+
+def _seals(*saved: tuple[int, int]) -> SealAccount:
+    """An account of those ranks' saves of those steps."""
+    account = SealAccount()
+    for rank, step in saved:
+        account.take(Sealed(0, rank, 2, 1, step, 0, 1, replicated=True))
+    return account
+
+
+MEMBERS = tuple(Member(f"demo-worker-{rank}", "i", rank, 1) for rank in (0, 1))
+ROUND = Round(1, MEMBERS, 2, "host", 1)
+
+
+def _left(rank: int, step: int) -> Left:
+    return Left(f"demo-worker-{rank}", {"0": step} if step else {})
+
+
+def test_what_a_rank_has_not_saved_fails_the_job_after_its_end(committer):
+    """Not before, and not until the rank's pod has said that it has no such step."""
+    found = Unstorable(_seals((0, 1), (1, 1), (0, 2)), committer)
+    found.formed(ROUND)
+    found.left(_left(0, 2))
+    assert found.why(2) == ""
+    found.ended()
+    assert found.why(2) == found.verdict == ""
+    found.left(_left(1, 2))  # the news of its save is behind
+    assert found.why(2) == found.verdict == ""
+    found.left(_left(1, 1))
+    assert found.why(1) == found.verdict == ""
+    why = found.why(2)
+    assert "ranks [1] have not saved it; every rank has to" in why
+    assert found.verdict == why
+
+
+def test_what_pods_had_in_another_round_is_not_judged_by(committer):
+    """A pod that was told to end, whose successor trains."""
+    found = Unstorable(_seals((0, 2)), committer)
+    found.left(_left(1, 0))
+    found.formed(ROUND)
+    found.ended()
+    assert found.why(2) == found.verdict == ""
+
+
+def test_a_coordinator_that_was_not_there_does_not_judge_who_saved(committer):
+    """The rank may have told its predecessor, and its pod may be gone: a restart helps."""
+    found = Unstorable(_seals((0, 2)), committer)
+    found.formed(None)
+    found.left(_left(1, 0))
+    found.ended()
+    assert found.why(2) == found.verdict == ""
+
+
+def test_states_that_do_not_go_together_fail_the_job_at_its_end(committer):
+    """While it trains the next states may be alike again; the newest one decides."""
+    found = Unstorable(_seals(), committer)
+    for rank in (0, 1):
+        told = Durable(
+            pod=f"demo-worker-{rank}", rank=rank, world_size=2, round=1, step=5, replicated=True,
+            file=f"rank-{rank:05d}.safetensors", file_bytes=1, checksum=1, common=rank,
+        )  # fmt: skip
+        asyncio.run(committer.take(told))
+    assert "step 5 does not come to storage" in found.why(5)
+    assert found.why(6) == found.verdict == ""
+    found.ended()
+    assert found.why(6) == found.verdict == ""
+    assert found.why(5) == found.verdict != ""

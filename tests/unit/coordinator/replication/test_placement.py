@@ -1,0 +1,181 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who keeps whose slots, one step at a time, and never so that saves are stopped."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rover_kf.api.checkpoints import Holding
+from rover_kf.api.replication import ReplicateOrder
+from rover_kf.coordinator.replication.placement import (
+    KEEPER_PACE,
+    PATIENCE_SECONDS,
+    Ring,
+    partners,
+)
+
+
+def _held(rank: int, *, pod: str = "", node: str = "") -> Holding:
+    return Holding(
+        pod or f"pod-{rank}", "10.0.0.1:7411", 0, rank, 9, 7, replicated=False,
+        snapshot_bytes=1, checksum=1, pieces=True, node=node,
+    )  # fmt: skip
+
+
+def _ring(count: int) -> Ring:
+    ring = Ring()
+    ring.sealed((1, 10), [_held(rank) for rank in range(count)])
+    return ring
+
+
+def test_each_pod_keeps_the_next_ones_slots():
+    """All ranks of it; the last pod keeps the first one's. A single pod keeps nothing."""
+    holdings = [_held(0, pod="a"), _held(1, pod="a"), _held(2, pod="b"), _held(3, pod="c")]
+    assert partners(holdings) == {"a": "b", "b": "c", "c": "a"}
+    assert partners(holdings[:2]) == {}
+
+
+@given(st.lists(st.sampled_from(["n1", "n2", "n3", ""]), min_size=2, max_size=9))
+@settings(deadline=None)
+def test_a_partner_is_on_another_node_where_there_is_one(nodes):
+    """Every pod has a partner that is not itself, and another node's if it has the choice."""
+    found = partners([_held(rank, node=node) for rank, node in enumerate(nodes)])
+    for rank, node in enumerate(nodes):
+        partner = int(found[f"pod-{rank}"].removeprefix("pod-"))
+        assert partner != rank
+        if node and any(other != node for other in nodes):
+            assert nodes[partner] != node
+
+
+@given(st.integers(2, 12))
+@settings(deadline=None)
+def test_every_pod_is_kept_by_one_where_nodes_differ(count):
+    """A ring: nobody is kept twice and nobody not at all."""
+    found = partners([_held(rank, node=f"n{rank}") for rank in range(count)])
+    assert sorted(found.values()) == sorted(found)
+
+
+def test_one_step_at_a_time():
+    """The next step is ordered when every pod has the one before."""
+    ring = _ring(2)
+    assert ring.due(None) == (1, 10)
+    assert [holding.rank for holding in ring.order("pod-0").holdings] == [1]
+    ring.sealed((1, 20), [_held(0), _held(1)])
+    ring.finished("pod-0", ring.number, done=True)
+    assert ring.order("pod-0") is None
+    assert (ring.due(None), ring.replicated) == ((1, 10), None)
+    ring.finished("pod-1", ring.number, done=True)
+    assert ring.replicated == (1, 10)
+    assert ring.due(None) == (1, 20)
+
+
+def test_no_other_step_is_copied_while_one_is_persisted():
+    """Two steps pinned at once would leave training no slot to save into."""
+    ring = _ring(2)
+    assert ring.due((1, 5)) is None
+    assert ring.due((1, 10)) == (1, 10)
+
+
+def test_a_step_that_cannot_be_copied_is_let_go():
+    """It is not replicated and not tried for ever; the next one is."""
+    ring = _ring(2)
+    ring.due(None)
+    ring.finished("pod-0", ring.number, done=False)
+    ring.finished("pod-1", ring.number, done=True)
+    assert (ring.replicated, ring.due(None)) == (None, None)
+    ring.sealed((1, 20), [_held(0), _held(1)])
+    assert ring.due(None) == (1, 20)
+
+
+def test_a_late_word_counts_for_nothing():
+    """Of an order that is over, or of a round that is over."""
+    ring = _ring(2)
+    ring.due(None)
+    ring.finished("pod-0", ring.number - 1, done=True)
+    assert len(ring.order("pod-0").holdings) == 1
+    ring.restart()
+    ring.finished("pod-0", ring.number, done=True)
+    ring.finished("pod-1", ring.number, done=True)
+    assert (ring.under_way, ring.replicated) == (None, None)
+
+
+def test_a_pod_that_is_alone_keeps_nothing_any_more():
+    """It is told so once a round, and no step of it counts as copied."""
+    ring = Ring()
+    ring.sealed((1, 10), [_held(rank, pod="a") for rank in range(9)])
+    assert ring.due(None) == (1, 10)
+    assert ring.order("a") == ReplicateOrder(ring.number)
+    ring.finished("a", ring.number, done=True)
+    ring.sealed((1, 20), [_held(rank, pod="a") for rank in range(9)])
+    assert (ring.due(None), ring.replicated) == (None, None)
+
+
+def test_what_was_copied_in_another_round_counts_for_nothing():
+    """The pod that had the copy may be gone, and the step may be given up."""
+    ring = _ring(2)
+    ring.due(None)
+    for pod in ("pod-0", "pod-1"):
+        ring.finished(pod, ring.number, done=True)
+    assert ring.replicated == (1, 10)
+    ring.restart()
+    assert ring.replicated is None
+
+
+def _kept() -> Ring:
+    ring = Ring(keeper="ps")
+    ring.sealed((1, 10), [_held(0)])
+    return ring
+
+
+def test_a_keeper_copies_what_a_single_pod_has():
+    """All of the newest step, and the world's own pod nothing; a step of which no slot is known is
+    not ordered."""
+    ring = _kept()
+    assert ring.due(None) == (1, 10)
+    assert ring.order("ps").holdings == (_held(0),)
+    assert ring.order("pod-0") is None
+    ring.finished("ps", ring.number, done=True)
+    assert (ring.under_way, ring.replicated) == (None, (1, 10))
+    empty = Ring(keeper="ps")
+    empty.sealed((1, 10), [])
+    assert empty.due(None) is None
+
+
+def test_a_keeper_that_begins_anew_is_told_again():
+    """It may have lost its copy; while it copies, the order stands."""
+    ring = _kept()
+    ring.due(None)
+    number = ring.number
+    ring.anew()
+    ring.due(None)
+    assert ring.number == number
+    ring.finished("ps", number, done=True)
+    assert ring.due(None) is None
+    ring.anew()
+    assert ring.due(None) == (1, 10)
+    assert ring.order("ps").number == number + 1
+
+
+def test_a_keeper_is_not_waited_for_for_ever():
+    """It may be lost: after its time nothing is held up by its order, and a newer step is ordered
+    when it asks again; what it tells of the old one counts for nothing."""
+    ring = _kept()
+    last = PATIENCE_SECONDS + 1 / KEEPER_PACE
+    assert ring.due(None, now=100.0) == (1, 10)
+    assert ring.copying(100.0 + last - 0.001) == (1, 10)
+    assert ring.copying(100.0 + last) is None
+    number = ring.number
+    assert ring.due(None, now=100.0 + last) is None
+    ring.finished("ps", number, done=True)
+    assert ring.replicated is None
+    ring.sealed((1, 20), [_held(0)])
+    assert ring.due(None, now=200.0) == (1, 20)
+
+
+def test_pods_of_the_world_are_waited_for():
+    """One that is lost ends the round, and with it its order."""
+    ring = _ring(2)
+    assert ring.due(None, now=1.0) == (1, 10)
+    assert ring.due(None, now=1e9) == ring.copying(1e9) == (1, 10)

@@ -1,0 +1,48 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a job is said to be at."""
+
+from __future__ import annotations
+
+from simulated_job import SimulatedJob
+
+from rover_kf.api.samples import StepReport, StepSample
+from rover_kf.coordinator.status_builder import phase
+from rover_kf.coordinator.telemetry import Telemetry
+from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
+
+
+def test_the_first_world_recovers_from_nothing():
+    """It trains from the moment it stands, also while some ranks have told a step and others have
+    not; only what comes after a failure is a recovery, until all have stepped again."""
+    job = SimulatedJob(Limits(nodes=2, min_nodes=2, max_nodes=2, back_off=0.0), 2)
+    told = Telemetry(10.0, started_at=0.0)
+
+    def form() -> None:
+        for launcher in job.launchers:
+            launcher.start()
+            job.send(launcher)
+        told.formed(job.rendezvous.world.round, job.now)
+
+    def step(rank: int, number: int) -> None:
+        at = job.now
+        round_ = job.rendezvous.world.round_number
+        told.report(StepReport(rank, 2, round_, (StepSample(number, at, 0.1),)), at)
+        job.rendezvous.observe(round_, number, seconds=0.1, at=at, now=at)
+
+    assert phase(job.rendezvous, told) == "waiting"
+    form()
+    assert phase(job.rendezvous, told) == "training"
+    step(0, 1)
+    assert phase(job.rendezvous, told) == "training"
+    step(1, 1)
+    job.rendezvous.world.break_round("rank 0 was killed", planned=False)
+    told.broken(job.now, planned=False)
+    assert phase(job.rendezvous, told) == "recovering"
+    form()
+    assert job.rendezvous.world.round_number == 2
+    assert phase(job.rendezvous, told) == "recovering"
+    step(0, 2)
+    assert phase(job.rendezvous, told) == "recovering"
+    step(1, 2)
+    assert phase(job.rendezvous, told) == "training"

@@ -1,0 +1,72 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job whose pods do not start says so, once each time."""
+
+from __future__ import annotations
+
+from memory_cluster import KEY, MemoryCluster, manifest
+
+from rover_kf.api import names
+from rover_kf.api.jobs import Container, Pod
+from rover_kf.reconcilers import pending_pods
+from rover_kf.reconcilers.reconciler import Reconcilers
+
+FULL = "0/3 nodes are available: 3 Insufficient cpu."
+
+
+def waiting(index, since):
+    known = {"unplaced": FULL, "unplaced_since": since}
+    return Pod(f"digits-worker-{index}", f"uid-{index}", "worker", index, "Pending", **known)
+
+
+def told(cluster, reason=names.EVENT_NOT_PLACED):
+    return [event.message for event in cluster.events if event.reason == reason]
+
+
+def test_pods_without_a_node_are_told(clock, history):
+    """With the scheduler's words, after a time in which a node may come free; anew when others
+    begin to wait, or the same again."""
+    cluster = MemoryCluster(clock, manifest(5))
+    cluster.reachable = False
+    cluster.pods = tuple(waiting(index, clock()) for index in range(5))
+    reconcilers = Reconcilers(cluster, history, clock=clock)
+    assert reconcilers.tick(KEY).delay <= pending_pods.PATIENCE_SECONDS
+    assert told(cluster) == []
+    for _ in range(3):
+        clock.now += pending_pods.PATIENCE_SECONDS
+        reconcilers.tick(KEY)
+    (message,) = told(cluster)
+    named = "digits-worker-0, digits-worker-1, digits-worker-2 and 2 more"
+    assert message.startswith(f"{named}: no node for 10 s: {FULL}")
+    cluster.pods = (waiting(0, clock()),)
+    clock.now += pending_pods.PATIENCE_SECONDS + 1
+    reconcilers.tick(KEY)
+    assert told(cluster)[1].startswith("digits-worker-0: no node for 11 s")
+
+
+def test_a_suspended_job_waits_for_nobody(clock, history):
+    """Its last pods may still be there."""
+    cluster = MemoryCluster(clock, manifest(1, spec={"runPolicy": {"suspend": True}}))
+    cluster.pods = (waiting(0, clock() - 60),)
+    Reconcilers(cluster, history, clock=clock).tick(KEY)
+    assert told(cluster) == []
+
+
+def test_pods_that_are_prepared_for_long_are_told(clock, history):
+    """Not those whose sidecar runs already: what their trainer waits for the kubelet says."""
+    waits = Container("pytorch", running=False, reason="PodInitializing")
+    runs = Container("rover-sidecar", running=True)
+    known = {"placed_at": clock(), "node": "n0"}
+    both = [(waits,), (runs, waits)]
+    cluster = MemoryCluster(clock, manifest(2))
+    cluster.reachable = False
+    cluster.pods = tuple(
+        Pod(f"digits-worker-{index}", f"uid-{index}", "worker", index, "Pending",
+            containers=containers, **known)
+        for index, containers in enumerate(both)
+    )  # fmt: skip
+    for _ in range(3):
+        Reconcilers(cluster, history, clock=clock).tick(KEY)
+        clock.now += pending_pods.PREPARING_SECONDS
+    (message,) = told(cluster, names.EVENT_NOT_STARTED)
+    assert message.startswith("digits-worker-0: no container has started for 120 s: ")

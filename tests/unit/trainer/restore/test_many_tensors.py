@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""A mixture of experts: 18,432 parameters (48 layers of 128 experts), and all that is kept of each.
+
+What looked at each of them for each of them took minutes here, beyond the tests' time limit.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from rover_kf.api import codec
+from rover_kf.api.checkpoints import RestoreRequest
+from rover_kf.checkpoint.format import snapshot
+from rover_kf.checkpoint.format.snapshot import Entry
+from rover_kf.checkpoint.format.tensor_layout import KEY, Kinds, Piece, kinds_of
+from rover_kf.checkpoint.resharding import write_shares
+from rover_kf.checkpoint.resharding.prefix_index import by_begin
+from rover_kf.checkpoint.resharding.wanted_boxes import (
+    Place,
+    lies_as_wished,
+    together,
+    wishes_of,
+)
+from rover_kf.sidecar.http.app import LONGEST_LOCAL_BODY
+from rover_kf.trainer.state.dtensor import Shard, Shards
+from rover_kf.trainer.state.json_template import template_of
+
+pytestmark = pytest.mark.torch
+
+NAMES = [
+    f"model.layers.{layer}.mlp.experts.{expert}.{kind}.weight"
+    for layer, expert, kind in itertools.product(range(48), range(128), ("gate", "up", "down"))
+]
+SHAPE, OFFSETS, SIZES = (768, 2048), (96, 0), (12, 2048)
+MOMENTS = [
+    f"optimizer.{name}.{what}" for name in NAMES for what in ("step", "exp_avg", "exp_avg_sq")
+]
+ALL = (*NAMES, *MOMENTS)
+
+
+def test_what_a_rank_holds_is_told_and_found():
+    """Of each parameter, and of what its optimizer keeps of it by the begin of the name."""
+    place = Place(SHAPE, OFFSETS, SIZES)
+    begins = {f"optimizer.{name}.": place for name in NAMES}
+    told = together(dict.fromkeys(NAMES, place), begins)
+    assert [(one.names, one.begins) for one in told] == [(tuple(NAMES), tuple(begins))]
+    body = codec.dumps(RestoreRequest(0, 0, 64, 1, told))
+    assert len(body) < LONGEST_LOCAL_BODY
+    wishes = wishes_of(codec.loads(RestoreRequest, body).wanted)
+    for name in (*NAMES, *MOMENTS):
+        box = wishes.box(name, SHAPE)
+        assert box is not None
+        assert (box.offsets, box.sizes) == (OFFSETS, SIZES)
+
+
+def test_a_rank_whose_pieces_are_all_its_slot_stores_it_as_it_is():
+    """As under FSDP2: the file is the slot, with its header."""
+    entries = [Entry(name, "F32", () if name.endswith("step") else SIZES, 4) for name in ALL]
+    pieces = {entry.name: Piece(SHAPE, OFFSETS) for entry in entries if entry.shape}
+    metadata = {KEY: Kinds(pieces=pieces, complete=True).to_text()}
+    layout = snapshot.plan(entries, metadata)
+    head = snapshot.header(layout, metadata)
+    assert head is not None
+    slot = snapshot.read(head, layout.length)
+    found = write_shares.share(slot, 3, 64)
+    assert (found.header, found.ranges) == (b"", ((0, layout.length),))
+    assert found.length == layout.length
+    place = Place(SHAPE, OFFSETS, SIZES)
+    begins = {f"optimizer.{name}.": place for name in NAMES}
+    wishes = wishes_of(together(dict.fromkeys(NAMES, place), begins))
+    assert lies_as_wished(slot, kinds_of(slot), wishes)
+
+
+@pytest.mark.parametrize("way", ["not complete", "not named", "elsewhere", "a copy", "all whole"])
+def test_what_else_a_rank_holds_is_put_together(way):
+    """A mesh that was changed at one size, a script that holds all of it now, what copies have not
+    written, and a state of which most is the same on all ranks."""
+    entries = [Entry("w", "F32", (2, 4), 4), Entry("step", "F32", (), 4)]
+    if way == "all whole":
+        entries.append(Entry("large", "F32", (64,), 4))
+    piece = Piece((4, 4), (2, 0), copy=int(way == "a copy"))
+    kinds = Kinds(pieces={"w": piece}, complete=way != "not complete")
+    layout = snapshot.plan(entries, {KEY: kinds.to_text()})
+    head = snapshot.header(layout, {KEY: kinds.to_text()})
+    assert head is not None
+    slot = snapshot.read(head, layout.length)
+    assert bool(write_shares.share(slot, 1, 2).header) is (
+        way in {"not complete", "a copy", "all whole"}
+    )
+    place = Place((4, 4), (0, 0) if way == "elsewhere" else (2, 0), (2, 4))
+    wishes = wishes_of(together({"w": place} if way != "not named" else {}))
+    assert lies_as_wished(slot, kinds_of(slot), wishes) is (way in {"a copy", "all whole"})
+
+
+def test_layouts_are_found_for_restored_tensors():
+    """The layout of a moment is its parameter's."""
+    shard = Shard(None, (), (2048, 1), Piece(SHAPE, OFFSETS), SIZES)
+    known = Shards({}, by_begin({f"optimizer.{name}.": shard for name in NAMES}))
+    part, piece = torch.empty(SIZES, device="meta"), Piece(SHAPE, OFFSETS)
+    assert all(known.of(name, part, piece) is shard for name in MOMENTS)
+
+
+def test_the_plain_data_is_taken_apart():
+    """Hundreds of thousands of texts without a scalar between them."""
+    nodes = [["n", [[name, {"d": [["exp_avg", {"T": name}]]}]]] for name in MOMENTS]
+    tree = {"d": [[str(index), dict([node])] for index, node in enumerate(nodes * 2)]}
+    found = template_of(tree)
+    assert (len(found.between), found.scalars) == (1, ())
+    assert found.text().count('{"T":') == 2 * len(MOMENTS)

@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is made ready before the sidecar's word changes nothing, and is used only if it is right."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+import torch
+import trainer_slot
+
+from rover_kf import errors
+from rover_kf.api.checkpoints import RestoreReply
+from rover_kf.checkpoint.arena import arena_allocation
+from rover_kf.checkpoint.arena.arena import Arena
+from rover_kf.trainer import settings as trainer_settings
+from rover_kf.trainer.restore.prefetch import Anticipation
+from rover_kf.trainer.state import flatten as states
+
+pytestmark = pytest.mark.torch
+
+SLOT_BYTES = 1 << 20
+
+
+class _Slots:
+    """A rank's arena, as trainer and sidecar leave it."""
+
+    def __init__(self, home: pathlib.Path, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self.settings = trainer_settings.read({"ROVER_HOME": str(home)})
+        arena_allocation.allocate(home / "arena", 0, SLOT_BYTES, most_bytes=4 * SLOT_BYTES)
+        self._arena = Arena(home / "arena" / "0")
+
+    def save(self, step: int, state: dict[str, object], *, only: int | None = None) -> RestoreReply:
+        """Seal a state; what the sidecar would answer if it chose it."""
+        content = trainer_slot.written(states.take_apart(state))
+        with self._arena.fill(only=only) as filling:
+            os.pwrite(filling.descriptor, content, 0)
+            filling.seal(
+                step=step, length=len(content), rank=0, world_size=1, round_=1, replicated=True
+            )
+            path = str(filling.path)
+        return RestoreReply(step, "memory", path, len(content), 0)
+
+    def look(self, live: dict[str, object]) -> Anticipation:
+        """What a restoring process does while the sidecar looks for the step, to its end."""
+        shards = states.take_apart(live).shards
+        anticipation = self._stack.enter_context(Anticipation(self.settings, live, shards, 2))
+        anticipation.look(lambda: False)
+        return anticipation
+
+
+@pytest.fixture
+def slots(tmp_path: pathlib.Path) -> Iterator[_Slots]:
+    with contextlib.ExitStack() as stack:
+        yield _Slots(tmp_path, stack)
+
+
+def _state(value: float, **more: object) -> dict[str, object]:
+    model = torch.nn.Linear(3, 2)
+    torch.nn.init.constant_(model.weight, value)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=value)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    return {"model": model, "optimizer": optimizer, "note": [value], **more}
+
+
+def _equal(live: dict[str, object], saved: dict[str, object]) -> bool:
+    here, there = states.take_apart(live), states.take_apart(saved)
+    return here.metadata == there.metadata and all(
+        torch.equal(here.tensors[name], tensor) for name, tensor in there.tensors.items()
+    )
+
+
+def test_the_newest_step_is_ready_and_nothing_has_changed_yet(slots):
+    """Until finish, the live state is the fresh one."""
+    slots.save(1, _state(1.0))
+    saved = _state(2.0)
+    reply = slots.save(2, saved)
+    live = _state(9.0)
+    before = {name: tensor.clone() for name, tensor in states.take_apart(live).tensors.items()}
+    anticipation = slots.look(live)
+    assert anticipation.is_ready
+    after = states.take_apart(live).tensors
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert live["note"] == [9.0]
+    anticipation.finish(reply)
+    assert _equal(live, saved)
+
+
+def test_another_slot_than_the_one_looked_at(slots):
+    """The sidecar goes back a step."""
+    older = _state(1.0)
+    reply = slots.save(1, older)
+    slots.save(2, _state(2.0))
+    live = _state(9.0)
+    anticipation = slots.look(live)
+    assert anticipation.is_ready
+    anticipation.finish(reply)
+    assert _equal(live, older)
+
+
+def test_a_slot_that_was_filled_anew_meanwhile(slots):
+    """The same slot, step and length, other bytes: the seal's number tells them apart."""
+    first = slots.save(2, _state(2.0), only=0)
+    live = _state(9.0)
+    anticipation = slots.look(live)
+    assert anticipation.is_ready
+    fetched = _state(3.0)
+    reply = slots.save(2, fetched, only=0)
+    assert reply == first
+    anticipation.finish(reply)
+    assert _equal(live, fetched)
+
+
+def test_what_does_not_fit_is_told_only_if_it_is_the_one(slots):
+    """A step of another script in memory, and one that fits, which the sidecar chooses."""
+    fits = _state(1.0, extra=torch.ones(2))
+    reply = slots.save(1, fits)
+    wrong = slots.save(2, _state(2.0))
+    live = _state(9.0, extra=torch.zeros(2))
+    anticipation = slots.look(live)
+    assert not anticipation.is_ready
+    with pytest.raises(errors.DoesNotFit, match=r"state\['extra'\] is not in the checkpoint"):
+        anticipation.finish(wrong)
+    anticipation.finish(reply)
+    assert _equal(live, fits)
+
+
+@pytest.mark.parametrize("left", [b"", b"torn"], ids=["no header", "damaged header"])
+def test_what_cannot_be_read_is_left_alone(slots, left):
+    """Whatever stands in the slot, looking ahead raises nothing."""
+    reply = slots.save(1, _state(1.0))
+    path = pathlib.Path(reply.path)
+    with path.open("r+b") as file:
+        file.write(left.ljust(64, b"\xff"))
+    assert not slots.look(_state(9.0)).is_ready
+
+
+def test_an_empty_memory(slots):
+    """A new job, or a replaced pod."""
+    assert not slots.look(_state(9.0)).is_ready
+
+
+class _Pod:
+    """Arenas of two ranks, of which the second one's slots have its own tensors alone."""
+
+    def __init__(self, home: pathlib.Path, stack: contextlib.ExitStack) -> None:
+        environment = {"ROVER_HOME": str(home), "LOCAL_RANK": "1"}
+        self.settings = trainer_settings.read(environment)
+        self._stack, self._home = stack, home
+        for rank in (0, 1):
+            arena_allocation.allocate(home / "arena", rank, SLOT_BYTES, most_bytes=8 * SLOT_BYTES)
+
+    def save(self, step: int, *states_of_ranks: dict[str, object]) -> RestoreReply:
+        """Seal what each of the two has; what the sidecar would answer the second one."""
+        paths, lengths = [], []
+        for rank, (state, ranks) in enumerate(zip(states_of_ranks, (2, 0), strict=True)):
+            content = trainer_slot.written(states.take_apart(state, ranks=ranks))
+            with Arena(self._home / "arena" / str(rank)).fill() as filling:
+                os.pwrite(filling.descriptor, content, 0)
+                filling.seal(
+                    step=step, length=len(content), rank=rank, world_size=2, round_=1,
+                    replicated=bool(ranks), ranks=ranks,
+                )  # fmt: skip
+                paths.append(str(filling.path))
+            lengths.append(len(content))
+        assert lengths[1] < lengths[0]
+        return RestoreReply(
+            step, "memory", paths[1], lengths[1], 0, lead=paths[0], lead_bytes=lengths[0]
+        )
+
+    def look(self, live: dict[str, object]) -> Anticipation:
+        """The second rank's."""
+        shards = states.take_apart(live).shards
+        anticipation = self._stack.enter_context(Anticipation(self.settings, live, shards, 2))
+        anticipation.look(lambda: False)
+        return anticipation
+
+
+def _alike(value: float) -> tuple[dict[str, object], dict[str, object]]:
+    """Of two ranks: the same but for a tensor of their own."""
+    both = _state(value)
+    return {**both, "own": torch.zeros(3)}, {**both, "own": torch.full((3,), value)}
+
+
+def test_a_light_slot_is_made_ready_with_the_first_ranks(tmp_path):
+    """Its own tensor, and of the first rank's slot of the same step what all hold alike."""
+    with contextlib.ExitStack() as stack:
+        pod = _Pod(tmp_path, stack)
+        pod.save(1, *_alike(1.0))
+        first, saved = _alike(2.0)
+        reply = pod.save(2, first, saved)
+        live = _state(9.0, own=torch.zeros(3))
+        anticipation = pod.look(live)
+        assert anticipation.is_ready
+        anticipation.finish(reply)
+        assert _equal(live, saved)
+
+
+def test_a_light_slot_beside_another_step_is_not_made_ready(tmp_path):
+    """The first rank was killed before it could seal the step: it is the one before."""
+    with contextlib.ExitStack() as stack:
+        pod = _Pod(tmp_path, stack)
+        first, saved = _alike(1.0)
+        reply = pod.save(1, first, saved)
+        pod.save(2, *_alike(2.0))
+        arena = Arena(tmp_path / "arena" / "0")
+        arena.discard(arena.sealed()[0])
+        live = _state(9.0, own=torch.zeros(3))
+        anticipation = pod.look(live)
+        assert not anticipation.is_ready
+        anticipation.finish(reply)
+        assert _equal(live, saved)
