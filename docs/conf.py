@@ -28,6 +28,7 @@ root_doc = "docs/index"
 include_patterns = [
     "*.md",
     "docs/*.md",
+    "docs/*/*.md",
     "components/*/README.md",
     "controller/README.md",
     "manifests/**/README.md",
