@@ -6,6 +6,9 @@ Called by CLI, notebooks and components. Every method reads afresh; nothing is c
 bodies are functions that take the Connection: in submission.py, script_jobs.py and jobs.py.
 """
 
+# Long because each public method of RoverClient has its documented arguments here; bodies are
+# in other modules.
+
 from __future__ import annotations
 
 import builtins

@@ -14,6 +14,9 @@ Outside rover-kf (no ROVER_HOME) the same lines do nothing but say so once, so t
 anywhere.
 """
 
+# Long because each public method of Checkpointer is documented here, and they share one order of
+# effects in a step.
+
 from __future__ import annotations
 
 import atexit
