@@ -3,7 +3,8 @@
 """A job is paused and resumed by hand: its pods end with their state on storage, and come back.
 
 Pods that are told to end agree on a step, save it and make it durable before they go
-(docs/architecture.md), so that is what a pause waits for; the patch is all that it does itself.
+(docs/explanation/guarantees.md), so that is what a pause waits for; the patch is all that it does
+itself.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a fault cost, and which promise it broke; pure.
 
-The promises are docs/architecture.md's: every rank holds the whole state (DDP), so one pod's memory
-serves all, a crash costs at most the steps since the last seal, and a newcomer none.
+The promises are docs/explanation/guarantees.md's: every rank holds the whole state (DDP), so one
+pod's memory serves all, a crash costs at most the steps since the last seal, and a newcomer none.
 """
 
 from __future__ import annotations
