@@ -130,11 +130,18 @@ def policy() -> str:
     ]
     for section, part in RoverPolicy.model_fields.items():
         for key, field in type(part.default).model_fields.items():
-            default = "" if field.default is None else str(field.default)
-            default = "" if default == "()" else default
+            default = _default(field.default)
             name = f"{names.PREFIX}{section}.{key.replace('_', '-')}"
             lines.append(f"| `{name}` | {field.description} | {default} |")
     return "\n".join(lines) + "\n"
+
+
+def _default(value: object) -> str:
+    """A default as an annotation would state it: whole MiB as ``512Mi``."""
+    if value is None or value == ():
+        return ""
+    whole = isinstance(value, int) and value >= 1 << 20 and value % (1 << 20) == 0
+    return f"{value >> 20}Mi" if whole else str(value)
 
 
 def failures() -> str:

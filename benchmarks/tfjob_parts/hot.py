@@ -84,6 +84,9 @@ def _patch(cluster: Cluster, job: RunningJob, spec: dict[str, object]) -> None:
 
 
 def _told(job: RunningJob) -> list[str]:
-    reasons, uid = ("ServerShortOfCpu", "CpuRaised", "CpuNotRaised"), job.read()["metadata"]["uid"]
+    reasons, uid = (
+        ("ServerCpuThrottled", "CpuRaised", "CpuNotRaised"),
+        job.read()["metadata"]["uid"],
+    )
     ours = (event for event in job.events() if event["involvedObject"]["uid"] == uid)
     return [event["message"] for event in ours if event["reason"] in reasons]

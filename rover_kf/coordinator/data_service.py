@@ -111,10 +111,10 @@ class Leases:
         many = f"{len(attendance.seen)} do now"
         for rank in came:
             text = f"data set {name!r}: worker {rank - 1} takes records; {many}"
-            self._story.record(names.EVENT_WORKER_CAME, text)
+            self._story.record(names.EVENT_WORKER_JOINED, text)
         for rank in went:
             text = f"data set {name!r}: worker {rank - 1} takes no more records; {many}"
-            self._story.record(names.EVENT_WORKER_WENT, text)
+            self._story.record(names.EVENT_WORKER_LEFT, text)
 
     def _tell(self, name: str, poisoned: list[Poisoned]) -> None:
         """Each by an Event, up to a bound; the status has the newest, and counts all."""
@@ -124,7 +124,9 @@ class Leases:
         for each in poisoned[known[-1] if known else 0 :]:
             self._events[name] += 1
             if self._events[name] <= _MOST_EVENTS:
-                self._story.record(names.EVENT_SHARD_POISONED, _text(name, each), warning=True)
+                self._story.record(
+                    names.EVENT_DATA_SHARD_QUARANTINED, _text(name, each), warning=True
+                )
 
     async def _on_register(self, request: web.Request) -> web.Response:
         return reply(self._desk.register(await read(request, RegisterData), time.monotonic()))

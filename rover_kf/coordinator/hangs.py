@@ -53,7 +53,7 @@ class Hangs:
                 return self._found(hang, rendezvous, now)
             case Over(seconds):
                 message = f"training goes on by itself, after {seconds:.0f} s"
-                self._chronicle.record(names.EVENT_HANG_OVER, message)
+                self._chronicle.record(names.EVENT_HANG_RESOLVED, message)
         return ()
 
     def _found(self, hang: Hang, rendezvous: Rendezvous, now: float) -> tuple[Effect, ...]:

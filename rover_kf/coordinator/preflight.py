@@ -149,7 +149,7 @@ class Preflights:
     def _tell(self, found: NodeVerdict, at: float) -> None:
         where = f"{found.pod} on {found.node}" if found.node else found.pod
         told = f"{where} is {found.verdict}: {found.reason}"
-        self._chronicle.record(names.EVENT_NODE_UNFIT, told, warning=True)
+        self._chronicle.record(names.EVENT_NODE_CHECK_FAILED, told, warning=True)
         if self._mode == EXCLUDE and found.verdict in (SLOW, FAULTY) and found.node:
             reason = f"{found.verdict}: {found.reason}"
             self._unfit.add(UnfitNode(found.node, found.pod, KIND, reason, at))

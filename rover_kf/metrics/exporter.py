@@ -58,8 +58,8 @@ _EVENTS = (
     names.EVENT_PROCESS_FAILED,
     names.EVENT_POD_LOST,
     names.EVENT_MEMBER_LOST,
-    names.EVENT_NODE_UNFIT,
-    names.EVENT_SHARD_POISONED,
+    names.EVENT_NODE_CHECK_FAILED,
+    names.EVENT_DATA_SHARD_QUARANTINED,
 )
 """Counted by name from 0 on; a name that a pod made up is no label."""
 

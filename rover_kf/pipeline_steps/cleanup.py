@@ -3,7 +3,8 @@
 """What a pipeline's exit handler does about the jobs of its run: it ends what the run has started.
 
 Whoever puts it there wants nothing of the run to go on, whatever a launching step's own terms were
-(on_stop, launch.lost): those are for a step that is stopped, this is for a run that has ended.
+(on_stop, launch.on-lease-expired): those are for a step that is stopped, this is for a run that has
+ended.
 """
 
 from __future__ import annotations

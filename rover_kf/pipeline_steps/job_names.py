@@ -48,7 +48,7 @@ def launched(manifest: Manifest, step: Step, terms: Terms) -> dict[str, Any]:
     if step.run:
         metadata["annotations"] = {
             f"{names.PREFIX}launch.lease": f"{terms.lease_seconds:g}",
-            f"{names.PREFIX}launch.lost": terms.lost,
+            f"{names.PREFIX}launch.on-lease-expired": terms.lost,
             **(metadata.get("annotations") or {}),
             names.LAUNCH_RUN_ANNOTATION: step.run,
             # Created with it: a step that is killed in the next moment has a lease already.

@@ -135,7 +135,7 @@ def _room_for_the_first(made: Plan, seen: Observed, now: float) -> Plan:
         f"{last.name} gives its place to {first.name}, which has the coordinator and finds no room "
         f"({first.unplaced[:_MOST_SAID]}); training grows again when there is room for both"
     )
-    event = Event(names.EVENT_FIRST_POD, message, warning=True, at=now)
+    event = Event(names.EVENT_COORDINATOR_POD_PRIORITIZED, message, warning=True, at=now)
     # Written down first: where it does not help, it is not tried again.
     memory = made.status.with_told(key)
     return made.then(Remember(memory), Tell(event), Replace(last), status=memory)

@@ -75,7 +75,7 @@ def left(
             f"replicas {new} in place of {old}{more}"
         )
         server = replica.kind == SERVER
-        reason = names.EVENT_SERVER_SHORT if server else names.EVENT_WORKER_SHORT
+        reason = names.EVENT_SERVER_CPU_THROTTLED if server else names.EVENT_WORKER_CPU_THROTTLED
         return Event(reason, message, warning=True, at=now)
     message = f"CPU limit of {replica.key} replicas stays {old}, though {short}: {refused}{more}"
     return Event(names.EVENT_CPU_NOT_RAISED, message, warning=True, at=now)
@@ -134,7 +134,7 @@ def spare(replica: Replica, cores: tuple[float, float, float], minutes: float, n
         f"in {minutes:.0f} min: {enough} would do. What a job has is not lowered while it runs; "
         "set it in the manifest (`rover-kf recommend` reckons with it, too)"
     )
-    return Event(names.EVENT_CPU_SPARE, message, at=now)
+    return Event(names.EVENT_CPU_OVER_REQUESTED, message, at=now)
 
 
 def _how(seen: Observed) -> str:

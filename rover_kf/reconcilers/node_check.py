@@ -26,7 +26,7 @@ def told(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:
     """Events about nodes that only the history shows to be bad, each with its key."""
     for one, at in _found(seen):
         message = f"{one.pod} on {one.node} is {one.verdict}, as other jobs show: {one.reason}"
-        event = Event(names.EVENT_NODE_UNFIT, message, warning=True, at=now)
+        event = Event(names.EVENT_NODE_CHECK_FAILED, message, warning=True, at=now)
         yield f"unfit:{one.pod}:{at:.0f}", event
 
 

@@ -150,4 +150,4 @@ def _given_up(avoided: tuple[Avoided, ...], now: float) -> Event:
         f"{', '.join(one.node for one in avoided)} may be used again: without, the job has found "
         f"no room for its fewest pods for {NO_ROOM_SECONDS:.0f} s"
     )
-    return Event(names.EVENT_NODE_USED_AGAIN, message, warning=True, at=now)
+    return Event(names.EVENT_NODE_AVOIDANCE_ENDED, message, warning=True, at=now)

@@ -31,7 +31,7 @@ def told(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:
             f"{_named(unplaced)}: no node for {now - since:.0f} s: {unplaced[0].unplaced}; the job "
             "waits until there is one (failures.suspend-after ends the wait)"
         )
-        event = Event(names.EVENT_NOT_PLACED, message, warning=True, at=now)
+        event = Event(names.EVENT_POD_UNSCHEDULABLE, message, warning=True, at=now)
         yield f"unplaced:{since:.0f}", event
     preparing = [pod for pod in _pods(seen) if _is_prepared(pod)]
     since = min((pod.placed_at for pod in preparing), default=now)
@@ -42,7 +42,7 @@ def told(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:
             "large, or a volume, Secret or ConfigMap is not there; "
             f"`kubectl describe pod {first.name}` says which"
         )
-        event = Event(names.EVENT_NOT_STARTED, message, warning=True, at=now)
+        event = Event(names.EVENT_POD_PENDING, message, warning=True, at=now)
         yield f"preparing:{since:.0f}", event
 
 

@@ -51,7 +51,7 @@ def _give_up(made: Plan, seen: Observed, verdict: str, now: float) -> Plan:
         "runPolicy.backoffLimit is set to 0, so that the Training Operator ends the job: restarts "
         f"cannot help any more ({shortened(verdict)})"
     )
-    event = Event(names.EVENT_NO_MORE_RESTARTS, message, warning=True, at=now)
+    event = Event(names.EVENT_RESTART_BUDGET_EXHAUSTED, message, warning=True, at=now)
     return made.then(GiveUp(made.status), Tell(event), status=made.status)
 
 

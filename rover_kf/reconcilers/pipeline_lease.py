@@ -69,8 +69,8 @@ def _told(made: Plan, seen: Observed, now: float) -> Plan:
     known = made.status.launch
     message = (
         f"{_launcher(known)} has been silent for {now - known.since:.0f} s; in "
-        f"{_end(known, seen) - now:.0f} s launch.lost ({seen.policy.launch_lost}) is done, unless "
-        "it, or a step that takes its place, counts on"
+        f"{_end(known, seen) - now:.0f} s launch.on-lease-expired ({seen.policy.launch_lost}) is "
+        "done, unless it, or a step that takes its place, counts on"
     )
     event = Event(names.EVENT_LAUNCHER_SILENT, message, warning=True, at=now)
     return made.then(Tell(event), status=made.status)
@@ -82,7 +82,7 @@ def _ended(made: Plan, seen: Observed, now: float) -> Plan:
     deletes = seen.policy.launch_lost == "delete"
     if why := scaling.managed_elsewhere(seen.job):
         if deletes:
-            return _discarded(_tell_once(made, names.EVENT_LAUNCH_ENDED, silence, now))
+            return _discarded(_tell_once(made, names.EVENT_LAUNCH_LEASE_EXPIRED, silence, now))
         message = f"{silence}, and yet the job goes on: {why}"
         return _tell_once(made, names.EVENT_NOT_SUSPENDED, message, now)
     reason = (
@@ -92,7 +92,7 @@ def _ended(made: Plan, seen: Observed, now: float) -> Plan:
     ended = dataclasses.replace(known, ended=now)
     memory = dataclasses.replace(made.status, launch=ended, suspended=reason, below_since=0.0)
     made = made.then(Suspend(memory), status=memory)
-    made = _tell_once(made, names.EVENT_LAUNCH_ENDED, reason, now)
+    made = _tell_once(made, names.EVENT_LAUNCH_LEASE_EXPIRED, reason, now)
     return _discarded(made) if deletes else made
 
 

@@ -52,10 +52,10 @@ def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
         most_memory=policy.memory.max or 0,
         most_cpu=round(1000 * (policy.cpu.max or 0)),
         suspend_after_seconds=policy.failures.suspend_after,
-        replace_slow_after_seconds=policy.straggler.hold_seconds if replaces else None,
+        replace_slow_after_seconds=policy.straggler.min_seconds if replaces else None,
         slow_replacements=policy.straggler.replacements,
         launch_lease_seconds=policy.launch.lease,
-        launch_lost=policy.launch.lost,
+        launch_lost=policy.launch.on_lease_expired,
     )
 
 

@@ -16,9 +16,9 @@ NODES = (
     names.EVENT_STRAGGLER,
     names.EVENT_STRAGGLER_REPLACED,
     names.EVENT_PREFLIGHT,
-    names.EVENT_NODE_UNFIT,
+    names.EVENT_NODE_CHECK_FAILED,
     names.EVENT_NODE_AVOIDED,
-    names.EVENT_NODE_USED_AGAIN,
+    names.EVENT_NODE_AVOIDANCE_ENDED,
     names.EVENT_NODE_CORDONED,
 )
 """Events about pods and nodes that hold others up."""

@@ -134,7 +134,7 @@ class Daemon:
     def _tell_of_certificate(self, message: str) -> None:
         # All pods have the same one: one of them tells it of the job.
         if self._settings.is_coordinator:
-            self._chronicle.record(names.EVENT_CERTIFICATE, message, warning=True)
+            self._chronicle.record(names.EVENT_CERTIFICATE_INVALID, message, warning=True)
         else:
             _log.warning("%s", message)
 

@@ -291,13 +291,17 @@ def _ends_without_its_step(cluster, job: RunningJob, step: StepPod) -> None:
     eventually(lambda: "Suspended" in job.conditions(), within=90, every=0.5, what="suspended")
     told: dict[str, str] = eventually(lambda: _told(job), within=30, every=0.5, what="Events")
     assert step.name in told[names.EVENT_LAUNCHER_SILENT]
-    assert "launch.lease" in told[names.EVENT_LAUNCH_ENDED]
+    assert "launch.lease" in told[names.EVENT_LAUNCH_LEASE_EXPIRED]
     eventually(lambda: not job.pods(), within=90, every=0.5, what="no pod of the suspended job")
 
 
 def _told(job: RunningJob) -> dict[str, str]:
     found = {event["reason"]: event["message"] for event in job.events()}
-    return found if {names.EVENT_LAUNCHER_SILENT, names.EVENT_LAUNCH_ENDED} <= set(found) else {}
+    return (
+        found
+        if {names.EVENT_LAUNCHER_SILENT, names.EVENT_LAUNCH_LEASE_EXPIRED} <= set(found)
+        else {}
+    )
 
 
 @pytest.fixture(scope="module")

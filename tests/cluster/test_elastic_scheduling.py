@@ -100,7 +100,7 @@ def test_a_job_takes_the_room_there_is(checkpoints, submit, guests):
     begun = trains_with(checkpoints, 2)
     (waits,) = (name for name, pod in job.pods().items() if "nodeName" not in pod["spec"])
     ready = max(started(job, name) for name in job.pods() if name != waits)
-    eventually_told(job, "PodNotAwaited", f"{waits}: no node for it: 0/3 nodes are")
+    eventually_told(job, "PodSkipped", f"{waits}: no node for it: 0/3 nodes are")
     assert job.pods()[waits]["status"]["phase"] == "Pending"
     assert answer(job)["nodes"] == 2
 
@@ -142,7 +142,7 @@ def test_the_first_pod_is_preempted(checkpoints, submit, guests):
     guest = guests.come(job.pods()["digits-worker-0"]["spec"]["nodeName"])
     seconds = trains_with(checkpoints, 2, after=at) - at
     assert all(line.step >= sealed for line in resumed(checkpoints, at))
-    eventually_told(job, "FirstPodMadeRoomFor", "digits-worker-2 gives its place to")
+    eventually_told(job, "CoordinatorPodPrioritized", "digits-worker-2 gives its place to")
     print(f"\ntwo train {seconds:.1f} s after the guest came")
 
     back = ("phase", "nodes")

@@ -91,7 +91,7 @@ def test_a_wrong_program_fails_the_job_at_once(submit):
         assert job.told(names.EVENT_BACK_OFF) == []
         limit = job.read()["spec"].get("runPolicy", {}).get("backoffLimit")
         assert limit == {"ExitCode": None, "OnFailure": 0}[policy]
-        assert len(job.told(names.EVENT_NO_MORE_RESTARTS)) == (policy == "OnFailure")
+        assert len(job.told(names.EVENT_RESTART_BUDGET_EXHAUSTED)) == (policy == "OnFailure")
         assert ("backoff limit" in _why(job)) == (policy == "OnFailure")
         print(f"\n{policy}: failed within {seconds:.0f} s of both submits; {_why(job)}")
 

@@ -236,7 +236,7 @@ def test_a_job_that_cannot_start_says_why(cluster, namespace, toolbox_image):
     for name, reason, *texts in (
         ("unpulled", names.EVENT_PROCESS_FAILED, "not_startable", "localhost/none:1"),
         ("unset", names.EVENT_PROCESS_FAILED, "not_startable", 'secret "none" not found'),
-        ("wide", names.EVENT_NOT_PLACED, "no node for", "Insufficient cpu"),
+        ("wide", names.EVENT_POD_UNSCHEDULABLE, "no node for", "Insufficient cpu"),
     ):
         job = RunningJob(cluster, namespace, name)
         message = eventually_told(job, reason, texts[0], within=90)

@@ -23,10 +23,10 @@ pytestmark = [
 
 POLICY = {
     "rover-kf.io/preflight.mode": "exclude",
-    "rover-kf.io/preflight.seconds": "6",
+    "rover-kf.io/preflight.timeout": "6",
     "rover-kf.io/nodes.cordon": "on",
     "rover-kf.io/straggler.action": "replace",
-    "rover-kf.io/straggler.hold-seconds": "1",
+    "rover-kf.io/straggler.min-seconds": "1",
     "rover-kf.io/straggler.replacements": "1",
 }
 LOSS = 0.15
@@ -143,7 +143,7 @@ def test_slow_nodes_are_left(cluster, submit, checkpoints, faults, node_faults):
     _slow_from_the_start(job, pod, faults, node_faults)
     (checkpoints / f"{job.name}-worker-0").touch()
     bad = _node(job, pod)
-    unfit = eventually_told(job, "NodeUnfit", f"{pod} on {bad} is slow")
+    unfit = eventually_told(job, "NodeCheckFailed", f"{pod} on {bad} is slow")
     eventually_told(job, "NodeAvoided", f"{bad} is left out of this job")
     eventually_told(job, "NodeCordoned", f"{bad} is cordoned until `kubectl uncordon {bad}`")
     node = objects.get(cluster, "default", "node", bad)
@@ -188,7 +188,7 @@ def test_of_two_nodes_the_history_tells(cluster, submit, checkpoints, node_fault
         ):
             (checkpoints / f"{name}-worker-0").touch()
             job = submit(name, nodes=nodes)
-            unfit = eventually_told(job, "NodeUnfit", told, within=120)
+            unfit = eventually_told(job, "NodeCheckFailed", told, within=120)
             assert f" on {bad} is " in unfit
             eventually_told(job, "NodeAvoided", f"{bad} is left out of this job")
             eventually_told(job, "NodeNotCordoned", "the component `cordon` of the manifests")

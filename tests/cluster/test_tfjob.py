@@ -248,13 +248,13 @@ def test_workers_come_and_go_live(cluster, namespace, with_trainer, shared_claim
     eventually(lambda: len(job.pods()) == 3, within=PATIENCE, every=0.5, what="two pods' end")
     _took(job, 0, known + 20)
     went = eventually(
-        lambda: len(found := job.told(names.EVENT_WORKER_WENT)) == 2 and found,
+        lambda: len(found := job.told(names.EVENT_WORKER_LEFT)) == 2 and found,
         within=120, every=1, what="Events of those that went",
     )  # fmt: skip
     assert _uids(job) == before
     assert eventually(job.verdict, within=2 * PATIENCE, every=0.5, what="the end") == "Succeeded"
     assert len(chief.starts()) == 1
-    came, result = job.told(names.EVENT_WORKER_CAME), chief.result()
+    came, result = job.told(names.EVENT_WORKER_JOINED), chief.result()
     assert sorted(re.findall(r"worker (\d) takes", " ".join(came))) == ["0", "1", "2"]
     assert result["least"] == COMING_EPOCHS, "a row was lost"
     assert result["rows"] - COMING_EPOCHS * ROWS <= 2 * COMING_BATCH

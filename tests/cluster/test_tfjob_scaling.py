@@ -93,7 +93,7 @@ def test_workers_come_by_themselves(cluster, namespace, with_trainer, shared_cla
     assert before.items() <= after.items()
     assert eventually(job.verdict, within=PATIENCE, every=0.5, what="the end") == "Succeeded"
     assert len(chief.starts()) == 1
-    came, result = job.told(names.EVENT_WORKER_CAME), chief.result()
+    came, result = job.told(names.EVENT_WORKER_JOINED), chief.result()
     assert sorted(re.findall(r"worker (\d) takes", " ".join(came))) == ["0", "1", "2"]
     assert result["least"] == COMING_EPOCHS, "a row was lost"
     assert result["rows"] - COMING_EPOCHS * ROWS <= 2 * COMING_BATCH

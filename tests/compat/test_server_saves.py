@@ -44,7 +44,7 @@ def _job(command: list[str], **policy: str) -> dict[str, Any]:
         "checkpoint.persist-seconds": "0",
         "checkpoint.shards": "/shards",
         "checkpoint.arena": "64Mi",
-        "failures.back-off": "0",
+        "failures.max-backoff": "0",
     }
     told |= {f"checkpoint.{key.replace('_', '-')}": value for key, value in policy.items()}
     made = make_job(kind="TFJob", workers=1, command=command, policy=told)

@@ -46,7 +46,7 @@ def test_a_verdict_ends_a_job_of_restart_policy_on_failure(tmp_path):
             events = rover.cluster.list_events(key)
             return [event.message for event in events if event.reason == reason]
 
-        (why,) = eventually(lambda: told(names.EVENT_NO_MORE_RESTARTS), what="the Event")
+        (why,) = eventually(lambda: told(names.EVENT_RESTART_BUDGET_EXHAUSTED), what="the Event")
         (how,) = told("PyTorchJobFailed")
     assert "the budget of 1 restarts is spent" in why
     assert "backoff limit" in how

@@ -40,7 +40,7 @@ dist.destroy_process_group()
 POLICY = {
     "checkpoint.path": "checkpoints", "checkpoint.every": "20", "checkpoint.persist-seconds": "1",
     "checkpoint.arena": "64Mi", "scaling.mode": "off", "scaling.window": "1", "scaling.max": "3",
-    "straggler.action": "replace", "straggler.hold-seconds": "0", "straggler.replacements": "1",
+    "straggler.action": "replace", "straggler.min-seconds": "0", "straggler.replacements": "1",
 }  # fmt: skip
 
 

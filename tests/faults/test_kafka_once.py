@@ -87,7 +87,7 @@ def test_each_record_counts_once_in_the_model_that_survives(kafka):
         job.stepping(0, 1)
         (poison,) = eventually(lambda: [p for data in job.status().data for p in data.poison])
         assert poison.span == Span(f"{topic}/1", 0, 1)
-        eventually(lambda: names.EVENT_SHARD_POISONED in job.events())
+        eventually(lambda: names.EVENT_DATA_SHARD_QUARANTINED in job.events())
         again = job.stepping(0, 1, after=_kill_one(job, 1))
         kafka.stop()
         kafka.start()

@@ -140,11 +140,16 @@ def test_a_slow_pod_and_one_that_hangs_are_told_by_name():
         (job.folder / "slow").unlink()
         check = job.status().preflight
         assert check
-        show("first check", [*told(job, names.EVENT_PREFLIGHT), *told(job, names.EVENT_NODE_UNFIT)])
+        show(
+            "first check",
+            [*told(job, names.EVENT_PREFLIGHT), *told(job, names.EVENT_NODE_CHECK_FAILED)],
+        )
         assert len({pod.device for pod in check.pods}) == 1, "else no matmul is compared"
         # Pods share this machine's cores, with whatever else runs: others may have had bad luck.
         assert {one.pod: one.verdict for one in check.verdicts}["train-worker-2"] == "slow"
-        slow = [line for line in told(job, names.EVENT_NODE_UNFIT) if "train-worker-2" in line]
+        slow = [
+            line for line in told(job, names.EVENT_NODE_CHECK_FAILED) if "train-worker-2" in line
+        ]
         assert slow[0].startswith("train-worker-2 on node-2 is slow: a")
         eventually(lambda: job.status().step > 5, within=120, what="it trains")
 
@@ -159,7 +164,7 @@ def test_a_slow_pod_and_one_that_hangs_are_told_by_name():
         check = job.status().preflight
         assert check
         assert {one.pod: one.verdict for one in check.verdicts}["train-worker-2"] == "faulty"
-        assert told(job, names.EVENT_NODE_UNFIT)[-1].startswith(
+        assert told(job, names.EVENT_NODE_CHECK_FAILED)[-1].startswith(
             "train-worker-2 on node-2 is faulty"
         )
         known = {one.node: one.kind for one in job.status().unfit}

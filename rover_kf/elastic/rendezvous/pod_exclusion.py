@@ -83,7 +83,7 @@ class Penalties:
             f"{place} is kept out for {seconds:.0f} s, the others train without it: {failures} "
             f"failures in a row were its own; last: {failure.kind}: {failure.reason}"
         )
-        world.tell(names.EVENT_POD_SHUT_OUT, message, warning=True)
+        world.tell(names.EVENT_POD_EXCLUDED, message, warning=True)
         return True
 
     def why(self, member: Member) -> str:

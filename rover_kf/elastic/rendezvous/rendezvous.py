@@ -202,7 +202,7 @@ class Rendezvous:
         gone = set(ranks) & set(world.missing)
         if gone:
             world.awaited -= gone
-            world.tell(names.EVENT_NOT_AWAITED, f"not waited for until it comes: {reason}")
+            world.tell(names.EVENT_POD_SKIPPED, f"not waited for until it comes: {reason}")
         return self._advance(now)
 
     def observe(

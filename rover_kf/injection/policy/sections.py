@@ -113,7 +113,7 @@ class CheckpointPolicy(Section):
     persist_steps: int = Field(default=0, ge=0, description="a whole number of steps; 0: any")
     """Least steps from one persisted step to the next. A step is persisted once it is far enough
     from the last one in both time and steps; what a failure or an end leaves, at once."""
-    check_every: int = Field(
+    verify_replicas_every: int = Field(
         default=10, ge=0, description="a whole number of saves, 1 or more; 0 compares nothing"
     )
     """Saves from one comparison of the ranks' replicas to the next. The sidecar reads each save
@@ -209,7 +209,7 @@ class FailurePolicy(Section):
         "disk_full:3,crashed:0; other kinds have failures.restarts alone",
     )
     """How many of the restarts single kinds may have; the total holds, too."""
-    back_off: Seconds = Field(
+    max_backoff: Seconds = Field(
         default=60.0, ge=0, description="seconds (60) or a duration (30s, 2m), 0 or more"
     )
     """Longest wait before a restart. The first of a row of failures is made at once, the second
@@ -239,11 +239,11 @@ class HangPolicy(Section):
         default="restart", description="restart, report or off"
     )
     """``restart`` tells and restarts the processes in place, once for a step."""
-    floor_seconds: Seconds = Field(
+    min_seconds: Seconds = Field(
         default=300.0, gt=0, description="seconds (300) or a duration (5s, 2m) above 0"
     )
     """Least time without a step that is a hang."""
-    pause_seconds: Seconds = Field(
+    pause_min_seconds: Seconds = Field(
         default=1800.0, gt=0, description="seconds (1800) or a duration (5s, 2m) above 0"
     )
     """The same during a first step, an evaluation or a checkpoint."""
@@ -256,7 +256,7 @@ class StragglerPolicy(Section):
 
     action: Literal["report", "replace"] = Field(default="report", description="report or replace")
     """``replace`` also gives its pod's place to another one, which keeps away from its node."""
-    hold_seconds: Seconds = Field(
+    min_seconds: Seconds = Field(
         default=600.0, ge=0, description="seconds (600) or a duration (10m, 1h), 0 or more"
     )
     """How long it has to have been slow before its pod is replaced."""
@@ -272,7 +272,7 @@ class PreflightPolicy(Section):
     )
     """``report`` tells which nodes are slow or broken; ``exclude`` also leaves them out of the job
     for failures.node-avoid, and has their pods replaced."""
-    seconds: Seconds = Field(
+    timeout: Seconds = Field(
         default=20.0, gt=0, description="seconds (20) or a duration (10s, 1m) above 0"
     )
     """After which a measurement that has not ended has failed."""
@@ -285,7 +285,7 @@ class LaunchPolicy(Section):
         default=600.0, ge=0, description="seconds (600) or a duration (10m, 1h); 0: for ever"
     )
     """How long the launcher may be silent; it counts only for jobs that one has launched."""
-    lost: Literal["suspend", "delete", "keep"] = Field(
+    on_lease_expired: Literal["suspend", "delete", "keep"] = Field(
         default="suspend", description="suspend, delete or keep"
     )
     """``suspend`` ends its pods and keeps the job, which the step adopts and resumes when it is

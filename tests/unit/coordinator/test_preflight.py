@@ -64,7 +64,7 @@ def test_a_check_before_training_and_after_broken_hardware(mode):
     assert job.come(0, 1) == [1, 3]
     job.train(0, 1)
     assert job.come(0, 1) == [0, 0]
-    (message,) = job.told(names.EVENT_NODE_UNFIT)
+    (message,) = job.told(names.EVENT_NODE_CHECK_FAILED)
     assert message.startswith("pod-1 on node-1 is slow: a matmul takes 0.04 s")
     assert [one.node for one in job.unfit.known] == (["node-1"] if mode == "exclude" else [])
     failure = Failure("pod-0", "a", 1, 0, "error", "process", "restart", 1, "")
@@ -89,4 +89,4 @@ def test_a_newcomer_is_measured_by_itself():
     job.train(0, 1, 2)
     assert job.come(0, 1, 2) == [0, 0, 0]
     assert job.come(0, incarnation="b") == [1]
-    assert len(job.told(names.EVENT_NODE_UNFIT)) == 1
+    assert len(job.told(names.EVENT_NODE_CHECK_FAILED)) == 1

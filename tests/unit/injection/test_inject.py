@@ -101,7 +101,9 @@ def test_the_sidecar_knows_the_caps_on_its_network(rules, caps):
     assert (found.checkpoint_bandwidth, found.checkpoint_replica_bandwidth) == caps
 
 
-@pytest.mark.parametrize(("rules", "saves"), [({}, 10), ({"checkpoint.check-every": "0"}, 0)])
+@pytest.mark.parametrize(
+    ("rules", "saves"), [({}, 10), ({"checkpoint.verify-replicas-every": "0"}, 0)]
+)
 def test_the_sidecar_knows_how_often_replicas_are_compared(rules, saves):
     """Every tenth save if nothing is said; 0 reaches it as 0."""
     variables = environment_of(

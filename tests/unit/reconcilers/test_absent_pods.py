@@ -122,7 +122,9 @@ def test_the_last_pod_makes_room_for_the_first(clock, history):
     for _ in range(2):
         look(cluster, history)
     assert cluster.deleted == ["digits-worker-2"]
-    (message,) = [e.message for e in cluster.events if e.reason == names.EVENT_FIRST_POD]
+    (message,) = [
+        e.message for e in cluster.events if e.reason == names.EVENT_COORDINATOR_POD_PRIORITIZED
+    ]
     assert message.startswith("digits-worker-2 gives its place to digits-worker-0")
 
 

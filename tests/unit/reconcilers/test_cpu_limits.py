@@ -21,7 +21,11 @@ from rover_kf.reconcilers import status_annotation
 from rover_kf.reconcilers.reconciler import Reconcilers
 
 PS = "digits-ps-0"
-RAISED, KEPT, SHORT = names.EVENT_CPU_RAISED, names.EVENT_CPU_NOT_RAISED, names.EVENT_SERVER_SHORT
+RAISED, KEPT, SHORT = (
+    names.EVENT_CPU_RAISED,
+    names.EVENT_CPU_NOT_RAISED,
+    names.EVENT_SERVER_CPU_THROTTLED,
+)
 AUTO = {"scaling.mode": "auto", "cpu.max": "1"}
 
 
@@ -114,7 +118,7 @@ def test_workers_that_are_short_are_told_apart(clock, history):
     cluster = HotWorkers(clock, **{"scaling.mode": "recommend"})
     cluster.needs = 0.05
     cluster.look(history, 6)
-    (told,) = cluster.told(names.EVENT_WORKER_SHORT)
+    (told,) = cluster.told(names.EVENT_WORKER_CPU_THROTTLED)
     assert "(2 of 2 Worker)" in told
     assert "would give Worker replicas 800m in place of 200m" in told
     assert cluster.told(SHORT) == []

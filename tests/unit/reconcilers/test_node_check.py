@@ -69,7 +69,9 @@ def test_history_tells_which_of_two_it_is(clock, history, mode):
     for _ in range(3):
         Reconcilers(cluster, history, clock=clock).tick(KEY)
         clock.now += 10
-    (message,) = [one.message for one in cluster.events if one.reason == names.EVENT_NODE_UNFIT]
+    (message,) = [
+        one.message for one in cluster.events if one.reason == names.EVENT_NODE_CHECK_FAILED
+    ]
     assert message.startswith("digits-worker-1 on n1 is slow, as other jobs show: all-reduce with")
     template = cluster.manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     assert node_affinity.left_out(template) == ({"n1"} if mode == "exclude" else set())

@@ -134,7 +134,7 @@ def test_a_job_that_has_no_room_without_it_gets_it_back(clock, history):
     assert cluster.nodes_of_pods() == ["n0", "n1", "n2"]
     assert cluster.made == 5
     assert node_affinity.left_out(cluster.template()) == set()
-    (message,) = told(cluster, names.EVENT_NODE_USED_AGAIN)
+    (message,) = told(cluster, names.EVENT_NODE_AVOIDANCE_ENDED)
     assert message.startswith("n1 may be used again")
 
 
@@ -146,7 +146,7 @@ def test_a_job_that_has_its_fewest_waits_for_room(clock, history):
         look(cluster, history)
         clock.now += 6
     assert cluster.nodes_of_pods() == ["n0", "", "n2"]
-    assert told(cluster, names.EVENT_NODE_USED_AGAIN) == []
+    assert told(cluster, names.EVENT_NODE_AVOIDANCE_ENDED) == []
 
 
 def test_no_more_than_half_of_the_nodes_are_left_out(clock, history):

@@ -19,7 +19,7 @@ def waiting(index, since):
     return Pod(f"digits-worker-{index}", f"uid-{index}", "worker", index, "Pending", **known)
 
 
-def told(cluster, reason=names.EVENT_NOT_PLACED):
+def told(cluster, reason=names.EVENT_POD_UNSCHEDULABLE):
     return [event.message for event in cluster.events if event.reason == reason]
 
 
@@ -68,5 +68,5 @@ def test_pods_that_are_prepared_for_long_are_told(clock, history):
     for _ in range(3):
         Reconcilers(cluster, history, clock=clock).tick(KEY)
         clock.now += pending_pods.PREPARING_SECONDS
-    (message,) = told(cluster, names.EVENT_NOT_STARTED)
+    (message,) = told(cluster, names.EVENT_POD_PENDING)
     assert message.startswith("digits-worker-0: no container has started for 120 s: ")

@@ -80,7 +80,7 @@ def test_a_verdict_ends_a_job_that_would_be_restarted_for_ever(clock, look, poli
     cluster.failed = True
     look(cluster, 3)
     assert cluster.backoff_limit == after
-    events = told(cluster, names.EVENT_NO_MORE_RESTARTS)
+    events = told(cluster, names.EVENT_RESTART_BUDGET_EXHAUSTED)
     assert len(events) == (after == 0)
     assert all(VERDICT in message for message in events)
 

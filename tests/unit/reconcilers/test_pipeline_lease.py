@@ -16,7 +16,7 @@ from rover_kf.reconcilers.reconciler import Reconcilers
 def made(clock, lost="suspend", lease="90s", labels=None):
     annotations = {
         f"{names.PREFIX}launch.lease": lease,
-        f"{names.PREFIX}launch.lost": lost,
+        f"{names.PREFIX}launch.on-lease-expired": lost,
         f"{names.PREFIX}scaling.mode": "off",
         f"{names.PREFIX}scaling.window": "200",
         names.LAUNCH_RENEWAL_ANNOTATION: "launch-7 1",
@@ -62,7 +62,7 @@ def test_a_silent_launcher_is_told_of_then_its_job_suspended(clock, history):
     clock.now += 10
     look(cluster, history)
     assert suspended(cluster)
-    (message,) = told(cluster, names.EVENT_LAUNCH_ENDED)
+    (message,) = told(cluster, names.EVENT_LAUNCH_LEASE_EXPIRED)
     assert message.startswith("suspended: the launching step launch-7 was silent for 90 s")
     assert remembered(cluster)["suspended"] == message[:240]
     look(cluster, history)
@@ -152,7 +152,7 @@ def test_a_controller_may_die_at_any_call(clock, history, lost):
     ],
 )
 def test_a_job_that_is_to_be_kept_is(clock, history, given, what):
-    """A lease of 0, launch.lost keep, and a job that Kueue runs: nothing is done to it."""
+    """A lease of 0, on-lease-expired keep, and a job that Kueue runs: nothing is done to it."""
     cluster = made(clock, **given)
     for _ in range(5):
         look(cluster, history)

@@ -17,7 +17,7 @@ from rover_kf.reconcilers.reconciler import Reconcilers
 
 
 def made(clock, *, action="replace", workers=4):
-    policy = {"action": action, "hold-seconds": "60s", "replacements": "2"}
+    policy = {"action": action, "min-seconds": "60s", "replacements": "2"}
     keyed = {f"{names.PREFIX}straggler.{key}": value for key, value in policy.items()}
     keyed[names.PREFIX + "scaling.mode"] = "off"
     cluster = MemoryCluster(clock, manifest(workers, annotations=keyed))

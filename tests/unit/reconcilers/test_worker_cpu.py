@@ -20,7 +20,7 @@ from rover_kf.injection import quantities
 from rover_kf.reconcilers.reconciler import Reconcilers
 
 RAISED, KEPT = names.EVENT_CPU_RAISED, names.EVENT_CPU_NOT_RAISED
-SHORT, SPARE = names.EVENT_WORKER_SHORT, names.EVENT_CPU_SPARE
+SHORT, SPARE = names.EVENT_WORKER_CPU_THROTTLED, names.EVENT_CPU_OVER_REQUESTED
 AUTO = {"scaling.mode": "auto", "scaling.max": "2", "cpu.max": "4"}
 
 

@@ -44,7 +44,7 @@ def test_every_key_is_read():
         "checkpoint.keep-best": "val/loss:min:2",
         "checkpoint.persist-seconds": "0",
         "checkpoint.persist-steps": "200",
-        "checkpoint.check-every": "4",
+        "checkpoint.verify-replicas-every": "4",
         "checkpoint.arena": "2Gi",
         "scaling.mode": "auto",
         "scaling.min": "2",
@@ -60,22 +60,22 @@ def test_every_key_is_read():
         "cpu.max": "7500m",
         "failures.restarts": "0",
         "failures.restarts-by-kind": "disk_full:3,crashed:0",
-        "failures.back-off": "2m",
+        "failures.max-backoff": "2m",
         "failures.node-grace": "30s",
         "failures.node-avoid": "1h",
         "failures.suspend-after": "1h",
         "hang.action": "report",
-        "hang.floor-seconds": "10m",
-        "hang.pause-seconds": "2h",
+        "hang.min-seconds": "10m",
+        "hang.pause-min-seconds": "2h",
         "hang.factor": "2.5",
         "preflight.mode": "exclude",
-        "preflight.seconds": "5s",
+        "preflight.timeout": "5s",
         "straggler.action": "replace",
-        "straggler.hold-seconds": "10m",
+        "straggler.min-seconds": "10m",
         "straggler.replacements": "3",
         "nodes.cordon": "on",
         "launch.lease": "2m",
-        "launch.lost": "delete",
+        "launch.on-lease-expired": "delete",
         "tls.secret": "sidecars",
         "tls.authorities": "bundle",
     }
@@ -95,7 +95,7 @@ def test_every_key_is_read():
         "keep_best": "val/loss:min:2",
         "persist_seconds": 0.0,
         "persist_steps": 200,
-        "check_every": 4,
+        "verify_replicas_every": 4,
         "copy_per": "pod",
         "arena": 2 << 30,
     }
@@ -114,15 +114,15 @@ def test_every_key_is_read():
     assert (found.memory.max, found.cpu.max) == (64 << 30, 7.5)
     assert found.failures.restarts == 0
     assert found.failures.restarts_by_kind == "disk_full:3,crashed:0"
-    assert found.failures.back_off == 120
+    assert found.failures.max_backoff == 120
     assert found.failures.node_grace == 30.0
     assert found.hang.model_dump() == {
         "action": "report",
-        "floor_seconds": 600.0,
-        "pause_seconds": 7200.0,
+        "min_seconds": 600.0,
+        "pause_min_seconds": 7200.0,
         "factor": 2.5,
     }
-    assert (found.launch.lease, found.launch.lost) == (120.0, "delete")
+    assert (found.launch.lease, found.launch.on_lease_expired) == (120.0, "delete")
     assert found.tls.model_dump() == {"secret": "sidecars", "authorities": "bundle"}
     again = RoverPolicy.from_annotations(found.to_annotations())
     assert again == found
@@ -151,14 +151,14 @@ def test_every_key_is_read():
         ("checkpoint.shards", "s3://bucket/shards", "an absolute path on one volume"),
         ("checkpoint.keep", "0", "1 or more"),
         ("hang.action", "kill", "restart, report or off"),
-        ("hang.floor-seconds", "0", "above 0"),
+        ("hang.min-seconds", "0", "above 0"),
         ("hang.factor", "0.5", "1 or more"),
         ("checkpoint.keep-every", "0", "1 or more"),
         ("checkpoint.keep-best", "accuracy", "accuracy:max:2"),
         ("checkpoint.keep-best", "accuracy:most:2", "max or min"),
         ("checkpoint.keep-best", "accuracy:max:0", "how many"),
         ("checkpoint.persist-seconds", "-1", "0 or more"),
-        ("checkpoint.check-every", "-1", "0 compares nothing"),
+        ("checkpoint.verify-replicas-every", "-1", "0 compares nothing"),
         ("checkpoint.arena", "4Gb", "quantity"),
         ("checkpoint.arena", "1Ki", "1Mi or more"),
         ("scaling.mode", "on", "off, recommend or auto"),
@@ -169,7 +169,7 @@ def test_every_key_is_read():
         ("memory.max", "all", "quantity"),
         ("cpu.max", "0", "quantity of cores"),
         ("failures.restarts-by-kind", "disk:3", "kinds of failures"),
-        ("failures.back-off", "-1", "0 or more"),
+        ("failures.max-backoff", "-1", "0 or more"),
         ("failures.restarts", "-1", "0 or more"),
         ("failures.restarts", "2.5", "whole number"),
     ],
