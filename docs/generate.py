@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""``python docs/generate.py``: write api.md, cli.md, failures.md, metrics.md, policy.md, rbac.md.
+"""``python docs/generate.py``: write the pages that ``documents`` lists.
 
 A test compares the files with what this gives, so that they cannot fall behind.
 """
@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.http_servers import HistoryMetrics
-from rover_kf.api import names
+from rover_kf.api import event_reasons, names
 from rover_kf.api.leases import DataStatus, WorkerShare
 from rover_kf.api.samples import Goodput
 from rover_kf.api.status import CoordinatorStatus
@@ -142,6 +142,23 @@ def _default(value: object) -> str:
         return ""
     whole = isinstance(value, int) and value >= 1 << 20 and value % (1 << 20) == 0
     return f"{value >> 20}Mi" if whole else str(value)
+
+
+def events() -> str:
+    """Every Event reason, from the registry."""
+    lines = [
+        f"{NOTE}# Events\n",
+        "rover-kf writes these Events for a job.",
+        "`kubectl describe` and `rover-kf events JOB` show them.",
+        "A Warning needs attention, unless the last column states otherwise.\n",
+        "| reason | type | meaning | what to do |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{each.reason}` | {each.type} | {each.meaning} | {each.action} |"
+        for each in sorted(event_reasons.REASONS, key=lambda each: each.reason)
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def failures() -> str:
@@ -356,6 +373,7 @@ def documents() -> dict[str, str]:
         "metrics.md": metrics(),
         "policy.md": policy(),
         "rbac.md": rights(),
+        "reference/events.md": events(),
     }
 
 

@@ -7,6 +7,8 @@ A name that stands here is a promise: changing one breaks running jobs.
 
 from __future__ import annotations
 
+from rover_kf.api import event_reasons
+
 PREFIX = "rover-kf.io/"
 """Prefix of our labels and annotations."""
 
@@ -296,51 +298,62 @@ EXIT_DRAINED = 143
 EXIT_RETRY = 138
 """Infrastructure failure beyond the process: the operator shall replace the pod (>= 128)."""
 
-# -- Event reasons ---------------------------------------------------------------------------------
+# -- Event reasons (event_reasons.py has what they mean) -------------------------------------------
 
-EVENT_INJECTED = "RoverInjected"
-EVENT_NOT_INJECTED = "NotInjected"
-EVENT_NOT_REWRITTEN = "CommandNotRewritten"
-EVENT_WORLD_FORMED = "WorldFormed"
-EVENT_PROCESS_FAILED = "TrainingProcessFailed"
-EVENT_MEMORY_RAISED, EVENT_MEMORY_NOT_RAISED = "MemoryRaised", "MemoryNotRaised"
-EVENT_SERVER_CPU_THROTTLED = "ServerCpuThrottled"
-EVENT_WORKER_CPU_THROTTLED = "WorkerCpuThrottled"
-EVENT_CPU_RAISED, EVENT_CPU_NOT_RAISED = "CpuRaised", "CpuNotRaised"
-EVENT_CPU_OVER_REQUESTED = "CpuOverRequested"
-EVENT_POD_LOST, EVENT_POD_NOT_REMOVED = "PodLost", "PodNotRemoved"
-EVENT_RECOVERED = "Recovered"
-EVENT_RESTORED = "CheckpointRestored"
-EVENT_DURABLE = "CheckpointDurable"
-EVENT_CHECKPOINT_WARNING = "CheckpointWarning"
-EVENT_REPLICA_MISMATCH = "ReplicaMismatch"
-EVENT_HANG, EVENT_HANG_RESOLVED = "Hang", "HangResolved"
-EVENT_PREFLIGHT, EVENT_NODE_CHECK_FAILED = "Preflight", "NodeCheckFailed"
-EVENT_NODE_AVOIDED, EVENT_NODE_AVOIDANCE_ENDED = "NodeAvoided", "NodeAvoidanceEnded"
-EVENT_NODE_CORDONED, EVENT_NODE_NOT_CORDONED = "NodeCordoned", "NodeNotCordoned"
-EVENT_STRAGGLER, EVENT_STRAGGLER_REPLACED = "Straggler", "StragglerReplaced"
-EVENT_MEMBER_LOST = "MemberLost"
-EVENT_MEMBER_LEFT = "MemberLeft"
-EVENT_WORKER_JOINED, EVENT_WORKER_LEFT = "WorkerJoined", "WorkerLeft"
-"""Of a TFJob whose workers come and go, by the chief's ledger."""
-EVENT_POD_SKIPPED = "PodSkipped"
-EVENT_POD_UNSCHEDULABLE, EVENT_POD_PENDING = "PodUnschedulable", "PodPending"
-EVENT_COORDINATOR_POD_PRIORITIZED = "CoordinatorPodPrioritized"
-EVENT_POD_EXCLUDED = "PodExcluded"
-EVENT_BACK_OFF = "RestartDelayed"
-EVENT_SUSPENDED, EVENT_NOT_SUSPENDED = "JobSuspended", "NotSuspended"
-EVENT_LAUNCHER_SILENT, EVENT_LAUNCH_LEASE_EXPIRED = "LauncherSilent", "LaunchLeaseExpired"
-EVENT_NOT_DELETED = "NotDeleted"
-EVENT_RESUMED = "JobResumed"
-EVENT_CERTIFICATE_INVALID = "CertificateInvalid"
-EVENT_SCALE_DECISION = "ScaleDecision"
-EVENT_SCALED = "Scaled"
-EVENT_SCALE_VERIFIED = "ScaleVerified"
-EVENT_SCALE_ROLLED_BACK = "ScaleRolledBack"
-EVENT_SCALE_REFUSED = "ScaleRefused"
-EVENT_JOB_FAILED = "TrainingFailed"
-EVENT_RESTART_BUDGET_EXHAUSTED = "RestartBudgetExhausted"
-EVENT_FINISHED = "TrainingFinished"
-EVENT_DATA_SHARD_QUARANTINED = "DataShardQuarantined"
-EVENT_RECORDED = "RunRecorded"
-EVENT_HISTORY_UNAVAILABLE = "HistoryUnavailable"
+EVENT_INJECTED = event_reasons.INJECTED.reason
+EVENT_NOT_INJECTED = event_reasons.NOT_INJECTED.reason
+EVENT_NOT_REWRITTEN = event_reasons.NOT_REWRITTEN.reason
+EVENT_WORLD_FORMED = event_reasons.WORLD_FORMED.reason
+EVENT_PROCESS_FAILED = event_reasons.PROCESS_FAILED.reason
+EVENT_MEMORY_RAISED = event_reasons.MEMORY_RAISED.reason
+EVENT_MEMORY_NOT_RAISED = event_reasons.MEMORY_NOT_RAISED.reason
+EVENT_SERVER_CPU_THROTTLED = event_reasons.SERVER_CPU_THROTTLED.reason
+EVENT_WORKER_CPU_THROTTLED = event_reasons.WORKER_CPU_THROTTLED.reason
+EVENT_CPU_RAISED = event_reasons.CPU_RAISED.reason
+EVENT_CPU_NOT_RAISED = event_reasons.CPU_NOT_RAISED.reason
+EVENT_CPU_OVER_REQUESTED = event_reasons.CPU_OVER_REQUESTED.reason
+EVENT_POD_LOST = event_reasons.POD_LOST.reason
+EVENT_POD_NOT_REMOVED = event_reasons.POD_NOT_REMOVED.reason
+EVENT_RECOVERED = event_reasons.RECOVERED.reason
+EVENT_RESTORED = event_reasons.RESTORED.reason
+EVENT_DURABLE = event_reasons.DURABLE.reason
+EVENT_CHECKPOINT_WARNING = event_reasons.CHECKPOINT_WARNING.reason
+EVENT_REPLICA_MISMATCH = event_reasons.REPLICA_MISMATCH.reason
+EVENT_HANG = event_reasons.HANG.reason
+EVENT_HANG_RESOLVED = event_reasons.HANG_RESOLVED.reason
+EVENT_PREFLIGHT = event_reasons.PREFLIGHT.reason
+EVENT_NODE_CHECK_FAILED = event_reasons.NODE_CHECK_FAILED.reason
+EVENT_NODE_AVOIDED = event_reasons.NODE_AVOIDED.reason
+EVENT_NODE_AVOIDANCE_ENDED = event_reasons.NODE_AVOIDANCE_ENDED.reason
+EVENT_NODE_CORDONED = event_reasons.NODE_CORDONED.reason
+EVENT_NODE_NOT_CORDONED = event_reasons.NODE_NOT_CORDONED.reason
+EVENT_STRAGGLER = event_reasons.STRAGGLER.reason
+EVENT_STRAGGLER_REPLACED = event_reasons.STRAGGLER_REPLACED.reason
+EVENT_MEMBER_LOST = event_reasons.MEMBER_LOST.reason
+EVENT_MEMBER_LEFT = event_reasons.MEMBER_LEFT.reason
+EVENT_WORKER_JOINED = event_reasons.WORKER_JOINED.reason
+EVENT_WORKER_LEFT = event_reasons.WORKER_LEFT.reason
+EVENT_POD_SKIPPED = event_reasons.POD_SKIPPED.reason
+EVENT_POD_UNSCHEDULABLE = event_reasons.POD_UNSCHEDULABLE.reason
+EVENT_POD_PENDING = event_reasons.POD_PENDING.reason
+EVENT_COORDINATOR_POD_PRIORITIZED = event_reasons.COORDINATOR_POD_PRIORITIZED.reason
+EVENT_POD_EXCLUDED = event_reasons.POD_EXCLUDED.reason
+EVENT_BACK_OFF = event_reasons.BACK_OFF.reason
+EVENT_SUSPENDED = event_reasons.SUSPENDED.reason
+EVENT_NOT_SUSPENDED = event_reasons.NOT_SUSPENDED.reason
+EVENT_LAUNCHER_SILENT = event_reasons.LAUNCHER_SILENT.reason
+EVENT_LAUNCH_LEASE_EXPIRED = event_reasons.LAUNCH_LEASE_EXPIRED.reason
+EVENT_NOT_DELETED = event_reasons.NOT_DELETED.reason
+EVENT_RESUMED = event_reasons.RESUMED.reason
+EVENT_CERTIFICATE_INVALID = event_reasons.CERTIFICATE_INVALID.reason
+EVENT_SCALE_DECISION = event_reasons.SCALE_DECISION.reason
+EVENT_SCALED = event_reasons.SCALED.reason
+EVENT_SCALE_VERIFIED = event_reasons.SCALE_VERIFIED.reason
+EVENT_SCALE_ROLLED_BACK = event_reasons.SCALE_ROLLED_BACK.reason
+EVENT_SCALE_REFUSED = event_reasons.SCALE_REFUSED.reason
+EVENT_JOB_FAILED = event_reasons.JOB_FAILED.reason
+EVENT_RESTART_BUDGET_EXHAUSTED = event_reasons.RESTART_BUDGET_EXHAUSTED.reason
+EVENT_FINISHED = event_reasons.FINISHED.reason
+EVENT_DATA_SHARD_QUARANTINED = event_reasons.DATA_SHARD_QUARANTINED.reason
+EVENT_RECORDED = event_reasons.RECORDED.reason
+EVENT_HISTORY_UNAVAILABLE = event_reasons.HISTORY_UNAVAILABLE.reason

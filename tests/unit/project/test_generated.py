@@ -9,7 +9,15 @@ import pathlib
 
 import pytest
 
-PAGES = ("api.md", "cli.md", "failures.md", "metrics.md", "policy.md", "rbac.md")
+PAGES = (
+    "api.md",
+    "cli.md",
+    "failures.md",
+    "metrics.md",
+    "policy.md",
+    "rbac.md",
+    "reference/events.md",
+)
 DOCS = pathlib.Path(__file__).parents[3] / "docs"
 
 
