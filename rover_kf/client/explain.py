@@ -20,7 +20,7 @@ from rover_kf.injection.limits import manifest_memory
 from rover_kf.injection.limits.manifest_cpu import CPU
 from rover_kf.recommender import job_signature, parameter_servers
 from rover_kf.recommender.parameter_servers import Effect
-from rover_kf.reconcilers import policy_source, scaling, status_annotation
+from rover_kf.reconcilers import policy_source, status_annotation
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import AUTO
 from rover_kf.scaling.ps_decision_input import allowed_text
@@ -218,7 +218,7 @@ def _policy(job: ObservedJob) -> tuple[str, str, str]:
         policy = policy_source.of(job)
     except errors.InputError as error:
         return "off", "", f"its annotations are wrong: {error}"
-    why = scaling.refusal(job) or ("it is suspended" if job.suspended else "")
+    why = policy_source.refusal(job) or ("it is suspended" if job.suspended else "")
     if policy.mode != AUTO:
         why = f"scaling.mode is {policy.mode}"
     return policy.mode, allowed_text(policy, job.replicas.get("ps", 0)), why

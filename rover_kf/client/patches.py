@@ -16,7 +16,7 @@ from rover_kf.client import submit_checks
 from rover_kf.cluster.local.replica_status import merge
 from rover_kf.injection import patch_diff
 from rover_kf.injection.validation import tfjob_rules
-from rover_kf.reconcilers.scaling import managed_elsewhere
+from rover_kf.reconcilers.policy_source import managed_elsewhere
 
 _PATH = f"{names.PREFIX}checkpoint.path"
 

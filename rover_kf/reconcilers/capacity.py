@@ -17,9 +17,8 @@ from rover_kf.api.cluster_capacity import (
     Taint,
 )
 from rover_kf.api.jobs import ObservedJob
-from rover_kf.injection import quantities
+from rover_kf.injection import node_affinity, quantities
 from rover_kf.injection.adapters import adapter_for
-from rover_kf.reconcilers import node_affinity
 
 Item = Mapping[str, Any]
 _SCOPES_OF_TRAINING = ("NotTerminating", "NotBestEffort")

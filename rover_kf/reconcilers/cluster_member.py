@@ -9,8 +9,7 @@ import dataclasses
 from rover_kf.api import names
 from rover_kf.api.jobs import Pod
 from rover_kf.reconcilers import capacity
-from rover_kf.reconcilers.plan import Observed
-from rover_kf.reconcilers.status_annotation import JobStatus
+from rover_kf.reconcilers.plan import Observed, Plan
 from rover_kf.scaling.fair_sharing import Member, gains, work_left
 
 _ENDED = ("Succeeded", "Failed")
@@ -19,13 +18,13 @@ _LEAST_SECONDS = 1.0
 
 
 def member(
-    seen: Observed, memory: JobStatus, known: Member | None, now: float, *, ours: bool
+    made: Plan, seen: Observed, known: Member | None, now: float, *, ours: bool
 ) -> Member | None:
     """What the job is to others; None if it holds nothing and waits for nothing.
 
     Args:
+        made: with what scaling makes of the job.
         seen: the job now.
-        memory: its annotation.
         known: what it was at the last look.
         now: Unix seconds.
         ours: whether its size may be changed; else it is what it asks for.
@@ -37,7 +36,7 @@ def member(
     ended = job.finished or job.suspended or job.deleting
     if job.key.kind != names.PYTORCHJOB or ended or "worker" not in job.replicas:
         return None
-    move = memory.scaling.move
+    move = made.status.scaling.move
     asked = job.replicas["worker"] if move is None else move.target
     workers = [pod for pod in seen.pods if pod.replica_type == "worker"]
     found = Member(
@@ -53,7 +52,7 @@ def member(
     )
     if known is not None and known.asked == asked:
         found = dataclasses.replace(found, wants=known.wants, bound=known.bound)
-    return _with_rates(found, seen, known) if ours else found
+    return _with_rates(found, made, seen, known) if ours else found
 
 
 def _lacking(workers: list[Pod], now: float) -> float:
@@ -63,12 +62,12 @@ def _lacking(workers: list[Pod], now: float) -> float:
     return now - since if now - since >= _LEAST_SECONDS else 0.0
 
 
-def _with_rates(found: Member, seen: Observed, known: Member | None) -> Member:
+def _with_rates(found: Member, made: Plan, seen: Observed, known: Member | None) -> Member:
     """With what sizes bring it; learned anew only where a window was measured since."""
     status = seen.status
-    if status is None or not status.windows or seen.outlook is None:
+    if status is None or not status.windows or made.proposal is None:
         return found
-    here, newest = seen.outlook.here, status.windows[-1]
+    here, newest = made.proposal.here, status.windows[-1]
     found = dataclasses.replace(
         found,
         restart_seconds=status.restart_seconds or found.restart_seconds,

@@ -24,7 +24,7 @@ from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica, adapter
 from rover_kf.injection.limits.manifest_cpu import CPU
 from rover_kf.injection.limits.raised_limit import Raise
 from rover_kf.reconcilers import cpu_events
-from rover_kf.reconcilers.plan import Enlarge, Observed, Plan, RaiseLimit, Tell
+from rover_kf.reconcilers.plan import CpuRaises, Enlarge, Observed, Plan, RaiseLimit, Tell
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import OFF
 
@@ -50,7 +50,7 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
             made = _carry_out(made, replica, growth, seen, now)
         made = made.then(*_bring_up(replica, seen), status=made.status)
         made = _tell_stuck(made, replica, seen, now)
-    return made
+    return dataclasses.replace(made, cpu=raises(seen, made.status, now))
 
 
 def asks(seen: Observed, memory: JobStatus, now: float) -> bool:
@@ -62,7 +62,19 @@ def asks(seen: Observed, memory: JobStatus, now: float) -> bool:
     return False
 
 
-def settling(seen: Observed, memory: JobStatus, now: float) -> float | None:
+def raises(seen: Observed, memory: JobStatus, now: float) -> CpuRaises:
+    """What the raises so far mean to other policies."""
+    newest = max(memory.cpu, key=lambda raised: raised.at, default=None)
+    behind = (pod.name for replica in _replicas(seen) for pod in _behind(replica, seen))
+    return CpuRaises(
+        settled_at=newest.at + SETTLE_SECONDS if newest and newest.at else 0.0,
+        settling=_settling(seen, memory, now),
+        behind=tuple(sorted(behind)),
+        rate=newest.rate if newest else 0.0,
+    )
+
+
+def _settling(seen: Observed, memory: JobStatus, now: float) -> float | None:
     """Seconds since a raise whose effect is not seen yet; None if there is none.
 
     More cores come before more replicas: what they bring is measured first.
@@ -72,18 +84,6 @@ def settling(seen: Observed, memory: JobStatus, now: float) -> float | None:
     if not raised or late or len(_whole(seen, raised + SETTLE_SECONDS, now)) >= WINDOWS:
         return None
     return now - raised
-
-
-def behind(seen: Observed) -> tuple[str, ...]:
-    """Names of the pods that have less than their raised template states."""
-    found = (pod.name for replica in _replicas(seen) for pod in _behind(replica, seen))
-    return tuple(sorted(found))
-
-
-def rate(memory: JobStatus) -> float:
-    """Steps a second before the newest raise; 0 if there was none."""
-    newest = max(memory.cpu, key=lambda one: one.at, default=None)
-    return newest.rate if newest else 0.0
 
 
 def _replicas(seen: Observed) -> tuple[Replica, ...]:

@@ -3,7 +3,7 @@
 """Pods that do not start: no node has room for them, or theirs prepares them for long; pure.
 
 Kubernetes says it on the pod alone, and the Training Operator nothing at all: the job looks as if
-it were about to start, for ever. What the kubelet says of a container tells failures.py.
+it were about to start, for ever. What the kubelet says of a container is in events.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import dataclasses
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
-from rover_kf.reconcilers import scaling
+from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import Discard, Observed, Plan, Suspend, Tell
 from rover_kf.reconcilers.status_annotation import LaunchSeen
 
@@ -80,7 +80,7 @@ def _ended(made: Plan, seen: Observed, now: float) -> Plan:
     known = made.status.launch
     silence = f"{_launcher(known)} was silent for {now - known.since:.0f} s (launch.lease)"
     deletes = seen.policy.launch_lost == "delete"
-    if why := scaling.managed_elsewhere(seen.job):
+    if why := policy_source.managed_elsewhere(seen.job):
         if deletes:
             return _discarded(_tell_once(made, names.EVENT_LAUNCH_LEASE_EXPIRED, silence, now))
         message = f"{silence}, and yet the job goes on: {why}"

@@ -20,10 +20,10 @@ from rover_kf.api.jobs import Event, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.elastic.node_check.fleet import Fleet
 from rover_kf.injection.adapters import PYTORCH, TENSORFLOW
-from rover_kf.reconcilers.scaling_proposal import Outlook, ServerOutlook
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.fair_sharing import View
 from rover_kf.scaling.policy import WatchPolicy
+from rover_kf.scaling.proposal import Outlook, ServerOutlook
 from rover_kf.scaling.ps_model import ServerModel
 
 
@@ -48,12 +48,8 @@ class Observed:
     """What checks of nodes showed in other jobs; filled in where this one was checked."""
     policy_error: str = ""
     """Why the job's annotations could not be read as a policy; the policy is then ``off``."""
-    outlook: Outlook | None = None
-    """What scaling makes of it, whatever there is room for; None: nothing is to be scaled."""
     law: ServerModel | None = None
     """Of parameter servers, by what this run and its like have shown; None: that tells nothing."""
-    sizes: ServerOutlook | None = None
-    """What scaling makes of a job that has them."""
     view: View | None = None
     """What is around the job; read where a change is wanted or others lack room."""
     refused: str = ""
@@ -266,6 +262,20 @@ Effect = Patch | Act
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class CpuRaises:
+    """What raised CPU limits mean to the policies after ``cpu_limits``."""
+
+    settled_at: float = 0.0
+    """Since when the present limits hold; 0: from the start of the job."""
+    settling: float | None = None
+    """Seconds since a raise whose effect is not measured yet; None: there is none."""
+    behind: tuple[str, ...] = ()
+    """Names of the pods that have less than their raised template states."""
+    rate: float = 0.0
+    """Steps a second before the newest raise; 0: there was none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
     """What to do, in order, and what is remembered when all of it is done."""
 
@@ -277,6 +287,12 @@ class Plan:
     """Worker replicas that it would have, were there room; 0: what it asks for; None: as before."""
     bound: str = ""
     """What has no room for these, if it is something that other jobs might give."""
+    proposal: Outlook | None = None
+    """What scaling makes of the job, whatever there is room for; None: nothing is to be scaled."""
+    ps_proposal: ServerOutlook | None = None
+    """The same of a job with parameter servers."""
+    cpu: CpuRaises = dataclasses.field(default_factory=CpuRaises)
+    """As ``cpu_limits`` left it; handed to the policies that wait for a raise."""
 
     def then(self, *effects: Effect, status: JobStatus) -> Plan:
         """The plan with more to do."""

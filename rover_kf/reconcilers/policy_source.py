@@ -1,21 +1,26 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job's annotations as the policy that the watcher follows."""
+"""A job's annotations as the policy that the watcher follows, and what another manager owns."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
 
+from rover_kf.api import names
 from rover_kf.api.jobs import ObservedJob
 from rover_kf.injection import adapters, sizing
 from rover_kf.injection.policy.rover_policy import RoverPolicy
+from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import WatchPolicy
 
 EMBEDDED_RESTART_SECONDS = 1.0
 """On one machine a newcomer warms up while the others train; the switch takes well below that."""
 
 PolicyOf = Callable[[ObservedJob], WatchPolicy]
+
+KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+OPERATOR = "kubeflow.org/training-operator"
 
 
 def of(job: ObservedJob, *, restart_prior_seconds: float = 60.0) -> WatchPolicy:
@@ -68,3 +73,44 @@ def embedded(job: ObservedJob) -> WatchPolicy:
     policy = of(job, restart_prior_seconds=EMBEDDED_RESTART_SECONDS)
     # There is no other machine.
     return dataclasses.replace(policy, node_avoid_seconds=0.0)
+
+
+def refusal(job: ObservedJob) -> str:
+    """Why the job's replicas are not ours to change; empty if they are."""
+    spec = job.manifest["spec"]
+    elastic = spec.get("elasticPolicy") or {}
+    if job.key.kind == names.TFJOB and "ps" in job.replicas:
+        return managed_elsewhere(job)
+    if job.key.kind != names.PYTORCHJOB:
+        return f"a {job.key.kind} fails when workers go, unless it has PS: its size stays"
+    if elastic.get("metrics"):
+        return (
+            "elasticPolicy.metrics makes an HPA that owns the replicas; remove it to let us scale"
+        )
+    if why := managed_elsewhere(job):
+        return why
+    if elastic and job.replicas.get("master"):
+        return "it has both a Master and an elasticPolicy, whose sizes disagree; remove one of them"
+    return ""
+
+
+def managed_elsewhere(job: ObservedJob) -> str:
+    """Why neither its size nor whether it runs is ours to change; empty if they are."""
+    manager = (job.manifest["spec"].get("runPolicy") or {}).get("managedBy") or OPERATOR
+    if KUEUE_LABEL in job.labels:
+        return f"label {KUEUE_LABEL}: Kueue admitted it with this size; scaling would bypass quota"
+    if manager != OPERATOR:
+        return f"runPolicy.managedBy is {manager}; only {OPERATOR} acts on replicas here"
+    return ""
+
+
+def suspend_refusal(job: ObservedJob, memory: JobStatus) -> str:
+    """Why the job is not ours to suspend, or would lose what it has done; empty if neither."""
+    if why := managed_elsewhere(job):
+        return why
+    if memory.sealed_step and memory.durable_step is None:
+        return (
+            f"step {memory.sealed_step} is in its pods' memory alone; with checkpoint.path on "
+            "storage it could be suspended"
+        )
+    return ""

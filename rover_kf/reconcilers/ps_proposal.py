@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What scaling makes of a job with parameter servers at one look; pure."""
+"""The scaling decision of a job with parameter servers, before capacity is known; pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from rover_kf.api.records import ServerSetup
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.injection.validation import tfjob_rules
 from rover_kf.recommender import job_signature
-from rover_kf.reconcilers import cpu_limits, suspend_policy
-from rover_kf.reconcilers.plan import Observed
-from rover_kf.reconcilers.scaling_proposal import ServerOutlook, shifted
+from rover_kf.reconcilers import policy_source
+from rover_kf.reconcilers.plan import CpuRaises, Observed
+from rover_kf.reconcilers.scaling_proposal import shifted
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling import ps_decision_input
 from rover_kf.scaling.policy import OFF
+from rover_kf.scaling.proposal import ServerOutlook
 from rover_kf.scaling.ps_decide import decide
 from rover_kf.scaling.ps_decision_input import ServerObservation
 
@@ -33,12 +34,19 @@ def asks(seen: Observed, memory: JobStatus) -> bool:
     return set(KINDS) <= seen.alone and (tried or _may_change(seen))
 
 
-def of(seen: Observed, memory: JobStatus, now: float) -> ServerOutlook | None:
-    """The outlook; None where nobody wants the job scaled, or a change has still to be made."""
+def of(seen: Observed, memory: JobStatus, now: float, *, cpu: CpuRaises) -> ServerOutlook | None:
+    """The outlook; None where nobody wants the job scaled, or a change has still to be made.
+
+    Args:
+        seen: the job, with the law of its parameter servers.
+        memory: its annotation.
+        now: Unix seconds.
+        cpu: raises of its CPU limits before this tick.
+    """
     move = memory.scaling.move
     if not asks(seen, memory) or (move is not None and not move.changed_at):
         return None
-    here = _observation(seen, memory, now)
+    here = _observation(seen, memory, now, cpu)
     if here is None or (seen.status is None and move is None):
         return None
     return ServerOutlook(here, *decide(here, seen.policy, memory.scaling, now=now))
@@ -46,7 +54,7 @@ def of(seen: Observed, memory: JobStatus, now: float) -> ServerOutlook | None:
 
 def stays(seen: Observed, memory: JobStatus) -> str:
     """Why the job cannot be suspended and resumed for a change; empty if it can."""
-    if why := suspend_policy.refusal(seen.job, memory):
+    if why := policy_source.suspend_refusal(seen.job, memory):
         return why
     if memory.durable_step is None:
         return "no step of it is on storage (checkpoint.path)"
@@ -87,11 +95,12 @@ def _setup(seen: Observed) -> ServerSetup | None:
         return None
 
 
-def _observation(seen: Observed, memory: JobStatus, now: float) -> ServerObservation | None:
+def _observation(
+    seen: Observed, memory: JobStatus, now: float, cpu: CpuRaises
+) -> ServerObservation | None:
     setup, status, job = _setup(seen), seen.status, seen.job
     if setup is None:
         return None
-    raised = max((one.at for one in memory.cpu), default=0.0)
     known = ServerObservation(
         setup=setup,
         masters=job.nodes,
@@ -99,8 +108,8 @@ def _observation(seen: Observed, memory: JobStatus, now: float) -> ServerObserva
         law=seen.law,
         live=tfjob_rules.is_dynamic(job.manifest),
         stays=stays(seen, memory),
-        raised_at=raised + cpu_limits.SETTLE_SECONDS if raised else 0.0,
-        cores_seconds=cpu_limits.settling(seen, memory, now),
+        raised_at=cpu.settled_at,
+        cores_seconds=cpu.settling,
     )
     if status is None:
         return known

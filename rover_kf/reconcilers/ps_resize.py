@@ -3,8 +3,9 @@
 """A change of a TFJob's workers or parameter servers, step by step; pure.
 
 Live: written down, told, made in one patch with its trace. Through the suspend cycle: written down,
-told, the job suspended (``cycle``), its pods awaited, then the numbers and the resumption in one
-patch. Whoever looks after a crash finds the intention, the suspension with its mark, or the change.
+told, the job suspended (by ``suspend_cycle``), its pods awaited, then the numbers and the
+resumption in one patch. Whoever looks after a crash finds the intention, the suspension with its
+mark, or the change.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 """Workers and parameter servers of a TFJob, as many as pay while it runs; pure.
 
 What is decided meets the room that there is, is told or done, and is written down before it is
-done. How a change is made is in ``server_moves``.
+done. How a change is made is in ``ps_resize``.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ import math
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event
-from rover_kf.reconcilers import cpu_limits, ps_resize, resize, scaling
+from rover_kf.reconcilers import policy_source, ps_resize, resize, scaling
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
-from rover_kf.reconcilers.scaling_proposal import ServerOutlook
-from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling import headroom
 from rover_kf.scaling.decide import NOTHING_NEW
 from rover_kf.scaling.decision_input import SCALE, STAY
 from rover_kf.scaling.policy import AUTO, RECOMMEND
+from rover_kf.scaling.proposal import ServerOutlook
 from rover_kf.scaling.ps_decide import decide
 from rover_kf.scaling.scaling_state import ScalingState
 
 
-def wanted(seen: Observed) -> ScaleDecision | None:
+def wanted(made: Plan, seen: Observed) -> ScaleDecision | None:
     """The change that a job of ours would make now, whatever there is room for; None: none."""
-    found = seen.sizes
+    found = made.ps_proposal
     if found is None or found.decision.action == STAY or not scaling.is_ours(seen):
         return None
     return found.decision
@@ -41,16 +40,16 @@ def more(decision: ScaleDecision) -> str:
     return "ps" if decision.target_servers > decision.servers else ""
 
 
-def through_cycle(seen: Observed) -> bool:
+def through_cycle(made: Plan) -> bool:
     """Whether the change under consideration ends all pods."""
-    move = seen.sizes.state.move if seen.sizes else None
+    move = made.ps_proposal.state.move if made.ps_proposal else None
     return move is not None and move.cycles
 
 
-def settled(seen: Observed, memory: JobStatus) -> bool:
+def settled(made: Plan, seen: Observed) -> bool:
     """Whether what the job states is at work, so that its windows are of that setup."""
-    known = memory.scaling.settled
-    if seen.sizes is None or known is None:
+    known = made.status.scaling.settled
+    if made.ps_proposal is None or known is None:
         return True
     return (known.workers, known.servers) == ps_resize.numbers_of(seen.job)
 
@@ -64,25 +63,25 @@ def extend(plan: Plan, seen: Observed, now: float) -> Plan:
         return plan if move is None or ours else resize.abandoned(plan)
     plan = resize.follow(plan, seen)
     mode = seen.policy.mode
-    why = scaling.refusal(job) or scaling.autoscaled(seen) if mode == AUTO else ""
-    if why and (seen.sizes is not None or move is not None):
+    why = policy_source.refusal(job) or scaling.autoscaled(seen) if mode == AUTO else ""
+    if why and (plan.ps_proposal is not None or move is not None):
         mode = RECOMMEND
         plan = resize.tell_once(plan, f"refused:{why[:24]}", scaling.refused(why, now))
     if move is not None and not move.changed_at:
         return ps_resize.carry_on(plan, seen, move, now, allowed=mode == AUTO)
     if move is not None:
         plan = ps_resize.tell_scaled(plan, move, now)
-    if seen.sizes is None:
+    if plan.ps_proposal is None:
         return plan
     if mode == AUTO:
-        return _do(plan, seen, seen.sizes, now)
-    return _tell(plan, seen, seen.sizes, now)
+        return _do(plan, seen, plan.ps_proposal, now)
+    return _tell(plan, seen, plan.ps_proposal, now)
 
 
 def _do(plan: Plan, seen: Observed, found: ServerOutlook, now: float) -> Plan:
     decision, state, why = _within_room(plan, seen, found, now)
-    if decision.action == SCALE and cpu_limits.settling(seen, plan.status, now) is not None:
-        # Raised at this very look.
+    if decision.action == SCALE and plan.cpu.settling is not None:
+        # Raised in this tick: the proposal was made before.
         return _tell_waiting(plan, decision, state, now)
     if decision.action != STAY:
         return ps_resize.begin(plan, seen, decision, state, now)

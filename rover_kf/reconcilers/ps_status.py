@@ -85,7 +85,7 @@ class Servers:
         return status
 
 
-def extend(made: Plan, seen: Observed) -> Plan:
+def extend(made: Plan, seen: Observed, _now: float) -> Plan:
     """The plan with their warnings told; that all is well tells the chief's training; pure."""
     events = [
         Tell(event) for status in seen.servers.values() for event in status.events if event.warning

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a job's size is ours to change, what is decided on it, and what bounds that; pure.
 
-How a change is made is in ``moves``; what is decided with what is around the job, in
+How a change is made is in ``resize``; what is decided with what is around the job, in
 ``rover_kf.scaling.scale_admission``, which the simulation calls, too. A change that there is no
 room for gets an Event that names what it ended at.
 """
@@ -13,47 +13,15 @@ import dataclasses
 
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
-from rover_kf.api.jobs import Event, ObservedJob
-from rover_kf.reconcilers import cpu_limits, resize
+from rover_kf.api.jobs import Event
+from rover_kf.reconcilers import policy_source, resize
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
-from rover_kf.reconcilers.scaling_proposal import Outlook
 from rover_kf.scaling import policy as policies
 from rover_kf.scaling.decide import NOTHING_NEW
 from rover_kf.scaling.decision_input import STAY
+from rover_kf.scaling.proposal import Outlook
 from rover_kf.scaling.scale_admission import Look, judge
 from rover_kf.scaling.scaling_state import ScalingState
-
-KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-OPERATOR = "kubeflow.org/training-operator"
-
-
-def refusal(job: ObservedJob) -> str:
-    """Why the job's replicas are not ours to change; empty if they are."""
-    spec = job.manifest["spec"]
-    elastic = spec.get("elasticPolicy") or {}
-    if job.key.kind == names.TFJOB and "ps" in job.replicas:
-        return managed_elsewhere(job)
-    if job.key.kind != names.PYTORCHJOB:
-        return f"a {job.key.kind} fails when workers go, unless it has PS: its size stays"
-    if elastic.get("metrics"):
-        return (
-            "elasticPolicy.metrics makes an HPA that owns the replicas; remove it to let us scale"
-        )
-    if why := managed_elsewhere(job):
-        return why
-    if elastic and job.replicas.get("master"):
-        return "it has both a Master and an elasticPolicy, whose sizes disagree; remove one of them"
-    return ""
-
-
-def managed_elsewhere(job: ObservedJob) -> str:
-    """Why neither its size nor whether it runs is ours to change; empty if they are."""
-    manager = (job.manifest["spec"].get("runPolicy") or {}).get("managedBy") or OPERATOR
-    if KUEUE_LABEL in job.labels:
-        return f"label {KUEUE_LABEL}: Kueue admitted it with this size; scaling would bypass quota"
-    if manager != OPERATOR:
-        return f"runPolicy.managedBy is {manager}; only {OPERATOR} acts on replicas here"
-    return ""
 
 
 def autoscaled(seen: Observed) -> str:
@@ -66,12 +34,12 @@ def autoscaled(seen: Observed) -> str:
 
 def is_ours(seen: Observed) -> bool:
     """Whether the job's size is ours to change, as far as the job itself says."""
-    return seen.policy.mode == policies.AUTO and not refusal(seen.job)
+    return seen.policy.mode == policies.AUTO and not policy_source.refusal(seen.job)
 
 
-def wanted(seen: Observed) -> int | None:
+def wanted(made: Plan, seen: Observed) -> int | None:
     """The size that a job of ours would go to now, whatever there is room for; None: it stays."""
-    decision = seen.outlook.decision if seen.outlook else None
+    decision = made.proposal.decision if made.proposal else None
     if decision is None or decision.action == STAY or not is_ours(seen):
         return None
     return decision.target
@@ -83,7 +51,7 @@ def extend(plan: Plan, seen: Observed, now: float) -> Plan:
     if seen.status is None or job.suspended or job.finished or job.deleting:
         return _without_coordinator(plan, seen, now)
     mode = seen.policy.mode
-    why = refusal(job) or autoscaled(seen) if mode == policies.AUTO else ""
+    why = policy_source.refusal(job) or autoscaled(seen) if mode == policies.AUTO else ""
     if why:
         mode = policies.RECOMMEND
         plan = resize.tell_once(plan, f"refused:{why[:24]}", refused(why, now))
@@ -94,9 +62,9 @@ def extend(plan: Plan, seen: Observed, now: float) -> Plan:
         plan = resize.tell_scaled(plan, move, now)
     elif move is not None:
         return resize.carry_on(plan, seen, move, now, allowed=mode == policies.AUTO)
-    return (
-        _decide(plan, seen, seen.outlook, now, mode) if seen.outlook else resize.follow(plan, seen)
-    )
+    if plan.proposal is None:
+        return resize.follow(plan, seen)
+    return _decide(plan, seen, plan.proposal, now, mode)
 
 
 def _decide(plan: Plan, seen: Observed, outlook: Outlook, now: float, mode: str) -> Plan:
@@ -104,7 +72,7 @@ def _decide(plan: Plan, seen: Observed, outlook: Outlook, now: float, mode: str)
     decision, state = outlook.decision, outlook.state
     if decision is None:
         return resize.follow(plan, seen)
-    since = cpu_limits.settling(seen, plan.status, now)
+    since = plan.cpu.settling  # a raise of this tick included
     if since is not None and decision.target > decision.current:
         return _stay(plan, seen, _after_cores(decision, since), memory, now)
     if mode != policies.AUTO:
@@ -140,7 +108,7 @@ def _without_coordinator(plan: Plan, seen: Observed, now: float) -> Plan:
     """Nothing is decided; a change that was only intended is dropped when it can no longer be."""
     if seen.policy.mode == policies.AUTO and not seen.job.finished:
         suspended = "the job is suspended" if seen.job.suspended else ""
-        if why := refusal(seen.job) or suspended:
+        if why := policy_source.refusal(seen.job) or suspended:
             plan = resize.tell_once(plan, f"refused:{why[:24]}", refused(why, now))
     move = plan.status.scaling.move
     if move is None:

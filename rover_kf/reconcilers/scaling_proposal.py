@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The rover-kf authors
 # SPDX-License-Identifier: Apache-2.0
-"""What scaling makes of a job at one look, whatever there is room for; pure.
+"""The scaling decision of a job, before the available capacity is known; pure.
 
-It is reckoned once a look, and all that follows goes by it: what is read around the job, what the
-job is to others, and what is done.
+``planner.propose`` computes it once a tick. Everything later uses it: the second observe step reads
+what the change needs, other jobs see what this one gains, and ``scaling`` carries it out.
 """
 
 from __future__ import annotations
@@ -11,36 +11,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import ObservedJob, Pod
 from rover_kf.api.samples import Throughput
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.scaling.decide import decide
 from rover_kf.scaling.policy import OFF, WatchPolicy
-from rover_kf.scaling.ps_decision_input import ServerObservation
+from rover_kf.scaling.proposal import Outlook
 from rover_kf.scaling.scaling_state import Observation, ScalingState
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Outlook:
-    """A job as scaling sees it, and where it would go."""
-
-    here: Observation
-    """With the model of its throughput, which is fitted when somebody asks for it."""
-    decision: ScaleDecision | None = None
-    """None while a change that is written down has still to be made."""
-    state: ScalingState = dataclasses.field(default_factory=ScalingState)
-    """To be kept with the decision."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ServerOutlook:
-    """The same of a job with parameter servers."""
-
-    here: ServerObservation
-    decision: ScaleDecision
-    state: ScalingState
-    """To be kept with the decision."""
 
 
 def of(  # noqa: PLR0917 - what is seen, one after the other
@@ -62,7 +39,7 @@ def of(  # noqa: PLR0917 - what is seen, one after the other
         now: Unix seconds.
     """
     ended = job.suspended or job.finished or job.deleting
-    workers = "worker" in job.replicas and "ps" not in job.replicas  # with PS: server_outlook
+    workers = "worker" in job.replicas and "ps" not in job.replicas  # with PS: ps_proposal
     if status is None or ended or not workers or policy.mode == OFF:
         return None
     here = _observation(job, pods, status, now)

@@ -38,7 +38,7 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
     told = _message(worst, pod, status.now - worst.since, memory.slow_replaced, seen)
     event = Event(names.EVENT_STRAGGLER_REPLACED, told, warning=True, at=now)
     if seen.policy.node_avoid_seconds and _better_without(pod.node, worst.ratio, seen.pods):
-        # avoidance.py replaces the pod once the template leaves the node out.
+        # node_exclusion replaces the pod once the template leaves the node out.
         until = now + seen.policy.node_avoid_seconds
         avoided = Avoided(pod.node, until, f"{pod.name}: straggler: {worst.ratio:g} times")
         memory = dataclasses.replace(memory, avoided=(*memory.avoided, avoided))

@@ -16,7 +16,7 @@ import dataclasses
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
-from rover_kf.reconcilers import cpu_events, cpu_limits, ps_proposal, ps_resize
+from rover_kf.reconcilers import cpu_events, ps_proposal, ps_resize
 from rover_kf.reconcilers.plan import Observed, Plan, Resume, Suspend, Tell
 from rover_kf.scaling.policy import AUTO
 from rover_kf.scaling.scaling_state import Move
@@ -59,7 +59,7 @@ def _begun(made: Plan, seen: Observed, now: float) -> Plan:
     if move is not None:
         return _suspended(made, f"for {move.change}", now)
     if _is_due(made, seen):
-        pods = ", ".join(cpu_limits.behind(seen))
+        pods = ", ".join(made.cpu.behind)
         return _suspended(made, f"{pods} cannot be resized while it runs", now)
     return made
 
@@ -69,11 +69,11 @@ def _is_due(made: Plan, seen: Observed) -> bool:
     status = seen.status
     if seen.resizes or seen.replaceable or cpu_events.refusal(seen) or status is None:
         return False
-    if status.phase != "training" or not cpu_limits.behind(seen):
+    if status.phase != "training" or not made.cpu.behind:
         return False
     if status.total_steps is None:
         return True
-    rate = cpu_limits.rate(made.status)
+    rate = made.cpu.rate
     left = (status.total_steps - status.step) / rate if rate else 0.0
     return left > WORTH * max(status.restart_seconds, RESTART_SECONDS)
 

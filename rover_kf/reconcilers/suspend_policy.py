@@ -13,8 +13,8 @@ from __future__ import annotations
 import dataclasses
 
 from rover_kf.api import names
-from rover_kf.api.jobs import Event, ObservedJob, Pod
-from rover_kf.reconcilers import absent_pods, scaling
+from rover_kf.api.jobs import Event, Pod
+from rover_kf.reconcilers import absent_pods, policy_source
 from rover_kf.reconcilers.plan import Observed, Plan, Suspend, Tell
 from rover_kf.reconcilers.status_annotation import JobStatus
 
@@ -35,7 +35,7 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
     made = _with(made, below_since=since, suspended="")
     if now - since < after:
         return made
-    if why := refusal(job, made.status):
+    if why := policy_source.suspend_refusal(job, made.status):
         return _tell_once(made, why, since, now)
     reason = _reason(seen, made.status, since, now)
     memory = dataclasses.replace(made.status, suspended=reason, below_since=0.0)
@@ -52,18 +52,6 @@ def delay(made: Plan, seen: Observed, now: float) -> float | None:
 def able(seen: Observed, now: float) -> int:
     """How many pods train, could train, start on a node, or have ended well."""
     return sum(_able(pod, seen, now) for pod in seen.pods)
-
-
-def refusal(job: ObservedJob, memory: JobStatus) -> str:
-    """Why the job is not ours to suspend, or would lose what it has done; empty if neither."""
-    if why := scaling.managed_elsewhere(job):
-        return why
-    if memory.sealed_step and memory.durable_step is None:
-        return (
-            f"step {memory.sealed_step} is in its pods' memory alone; with checkpoint.path on "
-            "storage it could be suspended"
-        )
-    return ""
 
 
 def _fewest(seen: Observed) -> int:

@@ -15,7 +15,7 @@ from testcluster.objects import apply
 from tests_support import eventually
 
 from rover_kf.api import names
-from rover_kf.reconcilers import node_affinity
+from rover_kf.injection import node_affinity
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("controller")]
 

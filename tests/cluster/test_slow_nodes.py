@@ -15,7 +15,7 @@ from testcluster.journaled_job import answer, eventually_told, newest, resumed, 
 from testcluster.objects import apply
 from tests_support import eventually
 
-from rover_kf.reconcilers import node_affinity
+from rover_kf.injection import node_affinity
 
 pytestmark = [
     pytest.mark.timeout(600), pytest.mark.usefixtures("controller"), pytest.mark.at_length

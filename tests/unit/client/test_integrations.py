@@ -13,7 +13,7 @@ import yaml
 
 from rover_kf.api import names
 from rover_kf.cli import main
-from rover_kf.reconcilers import node_affinity
+from rover_kf.injection import node_affinity
 from rover_kf.system import tls
 
 ROOT = pathlib.Path(__file__).parents[3]

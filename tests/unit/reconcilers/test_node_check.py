@@ -14,7 +14,7 @@ from rover_kf.api.faults.node_check_messages import Measured, PairMeasured, Pref
 from rover_kf.api.jobs import Pod
 from rover_kf.elastic.node_check.measurements import Evidence
 from rover_kf.elastic.node_check.verdict import judge
-from rover_kf.reconcilers import node_affinity
+from rover_kf.injection import node_affinity
 from rover_kf.reconcilers.reconciler import Reconcilers
 
 

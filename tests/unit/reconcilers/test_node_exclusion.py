@@ -17,7 +17,8 @@ from memory_cluster import KEY, Killed, MemoryCluster, manifest, merge
 from rover_kf.api import names
 from rover_kf.api.faults.faulty_nodes import UnfitNode
 from rover_kf.api.jobs import Pod
-from rover_kf.reconcilers import node_affinity, node_exclusion
+from rover_kf.injection import node_affinity
+from rover_kf.reconcilers import node_exclusion
 from rover_kf.reconcilers.reconciler import Reconcilers
 
 OFF = {f"{names.PREFIX}scaling.mode": "off", f"{names.PREFIX}scaling.min": "2"}

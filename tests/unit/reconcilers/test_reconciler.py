@@ -16,7 +16,7 @@ from rover_kf.api.jobs import Container, JobKey, ObservedJob, Pod
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.client.explain import explain
 from rover_kf.history.store import SqlHistory
-from rover_kf.reconcilers import scaling
+from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.foreground import watch
 from rover_kf.reconcilers.reconciler import Reconcilers
 from rover_kf.scaling import throughput
@@ -262,7 +262,7 @@ def a_job(kind="PyTorchJob", *, masters=0, labels=None, **spec):
 )
 def test_whose_size_is_ours_to_change(job, word):
     """By what the job itself says."""
-    why = scaling.refusal(job)
+    why = policy_source.refusal(job)
     assert bool(why) == bool(word)
     assert word in why
 

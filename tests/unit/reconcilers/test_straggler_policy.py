@@ -12,7 +12,7 @@ from memory_cluster import KEY, MemoryCluster, manifest
 from rover_kf.api import names
 from rover_kf.api.faults.straggler_reports import SlowPod
 from rover_kf.api.jobs import Pod
-from rover_kf.reconcilers import node_affinity
+from rover_kf.injection import node_affinity
 from rover_kf.reconcilers.reconciler import Reconcilers
 
 

@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: The rover-kf authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plans a tick: proposes a size, then applies the policies in their order; pure.
+
+``propose`` comes before the second observe step, ``plan`` after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from rover_kf.reconcilers import (
+    absent_pods,
+    cpu_limits,
+    cpu_overrequest,
+    events,
+    lost_nodes,
+    memory_limits,
+    node_exclusion,
+    pending_pods,
+    permanent_exits,
+    pipeline_lease,
+    ps_proposal,
+    ps_scaling,
+    ps_status,
+    requeue,
+    scaling,
+    scaling_proposal,
+    status_annotation,
+    straggler_policy,
+    suspend_cycle,
+    suspend_policy,
+)
+from rover_kf.reconcilers.plan import Observed, Patch, Plan, Remember
+from rover_kf.reconcilers.requeue import Pace
+from rover_kf.reconcilers.status_annotation import JobStatus
+
+Policy = Callable[[Plan, Observed, float], Plan]
+"""Extends the plan of a job as it is at a time (Unix seconds)."""
+
+
+def _scale(made: Plan, seen: Observed, now: float) -> Plan:
+    """What becomes of the job's replicas; the rules differ for parameter servers."""
+    extend = ps_scaling.extend if "ps" in seen.alone else scaling.extend
+    return extend(made, seen, now)
+
+
+# Each policy sees what the ones before it have planned, and effects are applied in this order.
+POLICIES: tuple[Policy, ...] = (
+    # Reports come first, so that Events explain the deletions after them. The durable step of the
+    # annotation is updated here, too; the suspend policies need it.
+    events.extend,
+    # Reports of single pods: also before a policy below deletes such a pod.
+    ps_status.extend,
+    # Before all that waits for pods: the operator creates no pod while its lost namesake is there.
+    lost_nodes.extend,
+    # Before more pods are replaced: a round that waits now can form without those that cannot come.
+    absent_pods.extend,
+    # Before CPU: after a kill launchers wait for this raise; nothing waits for more cores.
+    memory_limits.extend,
+    # Before scaling: more cores come before more replicas. Sets Plan.cpu for the policies below.
+    cpu_limits.extend,
+    # It only reports, so it comes after the limits that were changed.
+    cpu_overrequest.extend,
+    # Before node exclusion, which replaces the straggler if its node is put on the list here.
+    straggler_policy.extend,
+    # After all that puts nodes on the list: one patch of the pod templates contains them.
+    node_exclusion.extend,
+    # After the policies that replace single pods: this one may end the whole job.
+    permanent_exits.extend,
+    # It reads Plan.cpu: the job does not grow while the effect of a raise is not measured.
+    _scale,
+    # The last resort for a job that cannot train. Its patch contains what scaling decided.
+    suspend_policy.extend,
+    # Its reason replaces the one above if both suspend: nobody waits for the job any more.
+    pipeline_lease.extend,
+    # Last: it begins no cycle if a policy above suspends the job, which would end that suspension.
+    suspend_cycle.extend,
+)
+
+
+def propose(seen: Observed, memory: JobStatus, now: float) -> Plan:
+    """The draft of a plan: what scaling decides before the available capacity is known.
+
+    Args:
+        seen: the job now, without what is around it.
+        memory: its annotation, as read at the same time.
+        now: Unix seconds.
+    """
+    cpu = cpu_limits.raises(seen, memory, now)
+    draft = Plan((), memory, cpu=cpu)
+    if "ps" in seen.alone:
+        proposal = ps_proposal.of(seen, memory, now, cpu=cpu)
+        return dataclasses.replace(draft, ps_proposal=proposal)
+    outlook = scaling_proposal.of(
+        seen.job, seen.pods, seen.status, seen.policy, memory.scaling, now
+    )
+    return dataclasses.replace(draft, proposal=outlook)
+
+
+def plan(draft: Plan, seen: Observed, now: float, rate: Pace) -> Plan:
+    """What to do about a job.
+
+    Args:
+        draft: what scaling proposes.
+        seen: the job now, with the capacity that the proposal needs.
+        now: Unix seconds.
+        rate: how often its progress is written.
+    """
+    made = draft
+    for extend in POLICIES:
+        made = extend(made, seen, now)
+    written = status_annotation.read(seen.job)
+    every = rate.write_seconds(seen.policy.window_seconds)
+    for effect in made.effects:
+        if isinstance(effect, Patch):
+            written = dataclasses.replace(effect.status, written_at=now)
+    if made.status.deserves_writing(written, now, every):
+        made = made.then(Remember(made.status), status=made.status)
+    return made
+
+
+def next_delay(made: Plan, seen: Observed, now: float, rate: Pace) -> float | None:
+    """Seconds until the next tick of the job; None if only a change calls for one."""
+    if seen.job.suspended or seen.job.deleting:
+        return suspend_cycle.delay(made, seen)
+    usual = requeue.delay(seen, rate, moving=made.status.scaling.move is not None)
+    waits = (
+        lost_nodes.delay(seen, now),
+        absent_pods.delay(seen),
+        pending_pods.delay(seen, now),
+        memory_limits.delay(seen),
+        node_exclusion.delay(seen, made.status, now),
+        suspend_policy.delay(made, seen, now),
+        pipeline_lease.delay(made, seen, now),
+    )
+    sooner = [wait for wait in waits if wait is not None]
+    return max(min((usual, *sooner)), 0.5)
