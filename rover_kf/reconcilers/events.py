@@ -12,8 +12,8 @@ from rover_kf.api.jobs import Container, Event, Pod
 from rover_kf.elastic.failures.classify import classify_pod
 from rover_kf.elastic.failures.evidence import Evidence
 from rover_kf.elastic.failures.pods import KILLED
-from rover_kf.reconcilers import node_check, pending_pods
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
+from rover_kf.reconcilers.policies import node_check, pending_pods
 
 
 # Which they are say the rules of elastic.failures.pods, that docs/failures.md lists.

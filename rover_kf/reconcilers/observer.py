@@ -19,22 +19,13 @@ from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cluster import coordinator_status
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.injection.adapters import TENSORFLOW
-from rover_kf.reconcilers import (
-    capacity,
-    cluster_member,
-    cpu_limits,
-    lost_nodes,
-    memory_limits,
-    policy_source,
-    ps_proposal,
-    ps_resize,
-    ps_scaling,
-    scaling,
-)
+from rover_kf.reconcilers import capacity, cluster_member, policy_source
 from rover_kf.reconcilers.cluster_view import Board
 from rover_kf.reconcilers.plan import Observed, Plan, Resize, Resume
+from rover_kf.reconcilers.policies import cpu_limits, lost_nodes, memory_limits
 from rover_kf.reconcilers.ps_status import Servers
 from rover_kf.reconcilers.run_recording import RunHistory
+from rover_kf.reconcilers.scaling import ps_proposal, ps_resize, ps_scaling, scaling
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import WatchPolicy
 

@@ -10,30 +10,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from rover_kf.reconcilers import (
+from rover_kf.reconcilers import events, ps_status, requeue, status_annotation
+from rover_kf.reconcilers.plan import Observed, Patch, Plan, Remember
+from rover_kf.reconcilers.policies import (
     absent_pods,
     cpu_limits,
     cpu_overrequest,
-    events,
     lost_nodes,
     memory_limits,
     node_exclusion,
     pending_pods,
     permanent_exits,
     pipeline_lease,
-    ps_proposal,
-    ps_scaling,
-    ps_status,
-    requeue,
-    scaling,
-    scaling_proposal,
-    status_annotation,
     straggler_policy,
     suspend_cycle,
     suspend_policy,
 )
-from rover_kf.reconcilers.plan import Observed, Patch, Plan, Remember
 from rover_kf.reconcilers.requeue import Pace
+from rover_kf.reconcilers.scaling import ps_proposal, ps_scaling, scaling, scaling_proposal
 from rover_kf.reconcilers.status_annotation import JobStatus
 
 Policy = Callable[[Plan, Observed, float], Plan]

@@ -21,7 +21,7 @@ from rover_kf.api.jobs import Event, JobKey, ObservedJob
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cluster.protocol import Cluster
 from rover_kf.history.history_protocol import HistoryStore
-from rover_kf.reconcilers import policy_source, ps_scaling, status_annotation
+from rover_kf.reconcilers import policy_source, status_annotation
 from rover_kf.reconcilers.cluster_view import Board
 from rover_kf.reconcilers.decision_latency import DecisionTimes
 from rover_kf.reconcilers.executor import Executor
@@ -31,6 +31,7 @@ from rover_kf.reconcilers.planner import next_delay, plan, propose
 from rover_kf.reconcilers.ps_status import Servers
 from rover_kf.reconcilers.requeue import Pace
 from rover_kf.reconcilers.run_recording import RunHistory
+from rover_kf.reconcilers.scaling import ps_scaling
 from rover_kf.reconcilers.status_annotation import JobStatus
 
 RETRY_SECONDS = 1.0

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey, ObservedJob, Pod
-from rover_kf.reconcilers import suspend_policy
 from rover_kf.reconcilers.plan import Observed, Plan, Suspend
+from rover_kf.reconcilers.policies import suspend_policy
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import WatchPolicy
 

@@ -14,8 +14,9 @@ import dataclasses
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
-from rover_kf.reconcilers import absent_pods, policy_source
+from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import Observed, Plan, Suspend, Tell
+from rover_kf.reconcilers.policies import absent_pods
 from rover_kf.reconcilers.status_annotation import JobStatus
 
 _MOST_SAID, _MOST_PODS = 120, 3

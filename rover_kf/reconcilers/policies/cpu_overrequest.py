@@ -13,8 +13,8 @@ from typing import Any
 
 from rover_kf.injection import quantities
 from rover_kf.injection.adapters import PYTORCH, Replica
-from rover_kf.reconcilers import cpu_events
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
+from rover_kf.reconcilers.policies import cpu_events
 from rover_kf.scaling.policy import OFF
 
 WINDOWS = 10

@@ -14,7 +14,7 @@ from rover_kf.injection.validation import tfjob_rules
 from rover_kf.recommender import job_signature
 from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import CpuRaises, Observed
-from rover_kf.reconcilers.scaling_proposal import shifted
+from rover_kf.reconcilers.scaling.scaling_proposal import shifted
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling import ps_decision_input
 from rover_kf.scaling.policy import OFF

@@ -18,7 +18,7 @@ from rover_kf.api import names
 from rover_kf.api.faults.faulty_nodes import UnfitNode
 from rover_kf.api.jobs import Pod
 from rover_kf.injection import node_affinity
-from rover_kf.reconcilers import node_exclusion
+from rover_kf.reconcilers.policies import node_exclusion
 from rover_kf.reconcilers.reconciler import Reconcilers
 
 OFF = {f"{names.PREFIX}scaling.mode": "off", f"{names.PREFIX}scaling.min": "2"}

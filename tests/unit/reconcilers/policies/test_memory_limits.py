@@ -18,7 +18,7 @@ from rover_kf.api.status import CoordinatorStatus
 from rover_kf.client.explain import explain
 from rover_kf.elastic.resources.memory_limit import Bounds, Work, foresee
 from rover_kf.injection import quantities
-from rover_kf.reconcilers import memory_limits
+from rover_kf.reconcilers.policies import memory_limits
 from rover_kf.reconcilers.reconciler import Reconcilers
 
 MIB = 1 << 20

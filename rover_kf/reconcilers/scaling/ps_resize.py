@@ -16,8 +16,8 @@ from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event, ObservedJob
 from rover_kf.injection.adapters import TENSORFLOW
-from rover_kf.reconcilers import resize as reconcilers_resize
 from rover_kf.reconcilers.plan import Observed, Plan, Remember, Resize
+from rover_kf.reconcilers.scaling import resize as reconcilers_resize
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.scaling_state import Move, ScalingState
 

@@ -20,8 +20,8 @@ from rover_kf.elastic.failures.classify import classify_pod
 from rover_kf.elastic.failures.evidence import Evidence
 from rover_kf.elastic.failures.rule import REPLACE_NODE
 from rover_kf.injection import node_affinity
-from rover_kf.reconcilers import node_check
 from rover_kf.reconcilers.plan import Cordon, Observed, Plan, Replace, Shun, Tell
+from rover_kf.reconcilers.policies import node_check
 from rover_kf.reconcilers.status_annotation import Avoided, JobStatus
 
 MOST = 8

@@ -16,8 +16,9 @@ import dataclasses
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
-from rover_kf.reconcilers import cpu_events, ps_proposal, ps_resize
 from rover_kf.reconcilers.plan import Observed, Plan, Resume, Suspend, Tell
+from rover_kf.reconcilers.policies import cpu_events
+from rover_kf.reconcilers.scaling import ps_proposal, ps_resize
 from rover_kf.scaling.policy import AUTO
 from rover_kf.scaling.scaling_state import Move
 

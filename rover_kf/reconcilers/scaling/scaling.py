@@ -14,8 +14,9 @@ import dataclasses
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event
-from rover_kf.reconcilers import policy_source, resize
+from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
+from rover_kf.reconcilers.scaling import resize
 from rover_kf.scaling import policy as policies
 from rover_kf.scaling.decide import NOTHING_NEW
 from rover_kf.scaling.decision_input import STAY

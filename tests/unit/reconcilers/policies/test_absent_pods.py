@@ -11,7 +11,7 @@ from memory_cluster import KEY, MemoryCluster, manifest
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Container, Pod
-from rover_kf.reconcilers import absent_pods
+from rover_kf.reconcilers.policies import absent_pods
 from rover_kf.reconcilers.reconciler import Reconcilers
 from rover_kf.reconcilers.requeue import CALM_SECONDS
 

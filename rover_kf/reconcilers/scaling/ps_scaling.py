@@ -14,8 +14,9 @@ import math
 from rover_kf.api import names
 from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event
-from rover_kf.reconcilers import policy_source, ps_resize, resize, scaling
+from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
+from rover_kf.reconcilers.scaling import ps_resize, resize, scaling
 from rover_kf.scaling import headroom
 from rover_kf.scaling.decide import NOTHING_NEW
 from rover_kf.scaling.decision_input import SCALE, STAY

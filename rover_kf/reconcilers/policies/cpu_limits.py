@@ -23,8 +23,8 @@ from rover_kf.injection import quantities
 from rover_kf.injection.adapters import TENSORFLOW, JobAdapter, Replica, adapter_for
 from rover_kf.injection.limits.manifest_cpu import CPU
 from rover_kf.injection.limits.raised_limit import Raise
-from rover_kf.reconcilers import cpu_events
 from rover_kf.reconcilers.plan import CpuRaises, Enlarge, Observed, Plan, RaiseLimit, Tell
+from rover_kf.reconcilers.policies import cpu_events
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import OFF
 

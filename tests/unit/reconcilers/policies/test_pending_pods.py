@@ -8,7 +8,7 @@ from memory_cluster import KEY, MemoryCluster, manifest
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Container, Pod
-from rover_kf.reconcilers import pending_pods
+from rover_kf.reconcilers.policies import pending_pods
 from rover_kf.reconcilers.reconciler import Reconcilers
 
 FULL = "0/3 nodes are available: 3 Insufficient cpu."
