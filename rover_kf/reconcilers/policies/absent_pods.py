@@ -16,12 +16,9 @@ import math
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, ObservedJob, Pod
-from rover_kf.elastic.failures.classify import classify_pod
-from rover_kf.elastic.failures.evidence import Evidence
 from rover_kf.reconcilers.plan import Excuse, Locate, Observed, Plan, Remember, Replace, Tell
+from rover_kf.reconcilers.policies import pending_pods
 
-SURE_SECONDS = 1.0
-"""A pod may be without a node for a moment, as while its predecessor's place is being freed."""
 LOOK_SECONDS = 1.0
 """Between two looks while a round waits for pods."""
 KNOCK_SECONDS = 5.0
@@ -30,25 +27,8 @@ takes long, and other jobs wait meanwhile."""
 FIRST_POD_SECONDS = 10.0
 """How long the first pod waits for room before another one gives it its own: the scheduler tries a
 pod anew at once if its last try was so long ago, and so before that one's successor."""
-NOT_STARTING = frozenset({"CrashLoopBackOff"})
-"""What a container waits for, besides what the catalogue of failures says cannot be started."""
 _SHORT = ("Insufficient", "Too many pods")
 _MOST_SAID = 160
-
-
-def cannot_come(pod: Pod, now: float) -> str:
-    """Why there is no use in waiting for the pod; empty if there is."""
-    if pod.phase not in ("Pending", "Running") or pod.deleting:
-        return ""
-    if pod.unplaced:
-        return f"no node for it: {pod.unplaced}" if now - pod.unplaced_since > SURE_SECONDS else ""
-    for container in pod.containers:
-        if container.running or not container.reason:
-            continue
-        found = classify_pod(Evidence(container=container.reason))
-        if container.reason in NOT_STARTING or (found and found.kind == "not_startable"):
-            return f"its container {container.name} does not start: {container.reason}"
-    return ""
 
 
 def node_rank(job: ObservedJob, pod: Pod) -> int:
@@ -67,7 +47,7 @@ def extend(made: Plan, seen: Observed, now: float) -> Plan:
     absent = {
         node_rank(seen.job, pod): f"{pod.name}: {why[:_MOST_SAID]}"
         for pod in seen.world
-        if node_rank(seen.job, pod) in awaited and (why := cannot_come(pod, now))
+        if node_rank(seen.job, pod) in awaited and (why := pending_pods.cannot_come(pod, now))
     }
     if absent:
         made = made.then(Excuse(tuple(absent), "; ".join(absent.values())), status=made.status)

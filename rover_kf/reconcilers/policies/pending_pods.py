@@ -12,14 +12,35 @@ from collections.abc import Iterator
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
+from rover_kf.elastic.failures.classify import classify_pod
+from rover_kf.elastic.failures.evidence import Evidence
 from rover_kf.reconcilers.plan import Observed
 
+SURE_SECONDS = 1.0
+"""A pod may be without a node for a moment, as while its predecessor's place is being freed."""
+NOT_STARTING = frozenset({"CrashLoopBackOff"})
+"""What a container waits for, besides what the catalogue of failures says cannot be started."""
 PATIENCE_SECONDS = 10.0
 """A node may come free in that time, or one be added."""
 PREPARING_SECONDS = 120.0
 """A large image takes as long; a volume, Secret or ConfigMap that is not there takes for ever."""
 _PREPARING = ("", "ContainerCreating", "PodInitializing")
 _MOST_NAMED = 3
+
+
+def cannot_come(pod: Pod, now: float) -> str:
+    """Why there is no use in waiting for the pod; empty if there is."""
+    if pod.phase not in ("Pending", "Running") or pod.deleting:
+        return ""
+    if pod.unplaced:
+        return f"no node for it: {pod.unplaced}" if now - pod.unplaced_since > SURE_SECONDS else ""
+    for container in pod.containers:
+        if container.running or not container.reason:
+            continue
+        found = classify_pod(Evidence(container=container.reason))
+        if container.reason in NOT_STARTING or (found and found.kind == "not_startable"):
+            return f"its container {container.name} does not start: {container.reason}"
+    return ""
 
 
 def told(seen: Observed, now: float) -> Iterator[tuple[str, Event]]:

@@ -16,7 +16,7 @@ from rover_kf.api import names
 from rover_kf.api.jobs import Event, Pod
 from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import Observed, Plan, Suspend, Tell
-from rover_kf.reconcilers.policies import absent_pods
+from rover_kf.reconcilers.policies import pending_pods
 from rover_kf.reconcilers.status_annotation import JobStatus
 
 _MOST_SAID, _MOST_PODS = 120, 3
@@ -65,7 +65,7 @@ def _able(pod: Pod, seen: Observed, now: float) -> bool:
     if pod.phase == "Succeeded":
         return True
     there = pod.phase in ("Pending", "Running") and pod.node and pod.node not in seen.silent
-    return bool(there) and not pod.deleting and not absent_pods.cannot_come(pod, now)
+    return bool(there) and not pod.deleting and not pending_pods.cannot_come(pod, now)
 
 
 def _with(made: Plan, **known: object) -> Plan:
@@ -86,7 +86,7 @@ def _reason(seen: Observed, memory: JobStatus, since: float, now: float) -> str:
     whys = [
         f"{pod.name}: {why[:_MOST_SAID]}"
         for pod in seen.pods
-        if (why := absent_pods.cannot_come(pod, now))
+        if (why := pending_pods.cannot_come(pod, now))
     ]
     causes = f" ({'; '.join(whys[:_MOST_PODS])})" if whys else ""
     fewest = _fewest(seen)

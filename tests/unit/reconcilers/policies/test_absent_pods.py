@@ -11,7 +11,7 @@ from memory_cluster import KEY, MemoryCluster, manifest
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Container, Pod
-from rover_kf.reconcilers.policies import absent_pods
+from rover_kf.reconcilers.policies import absent_pods, pending_pods
 from rover_kf.reconcilers.reconciler import Reconcilers
 from rover_kf.reconcilers.requeue import CALM_SECONDS
 
@@ -71,9 +71,9 @@ def test_an_unplaced_pod_is_excused_once_it_is_sure(clock, history):
 def test_containers_that_do_not_start(clock, reason, excused):
     """A container that waits for what will not be excuses its pod; one that is being made not."""
     late = pod(2, "Pending", containers=(Container("pytorch", running=False, reason=reason),))
-    assert bool(absent_pods.cannot_come(late, clock())) == excused
+    assert bool(pending_pods.cannot_come(late, clock())) == excused
     runs = dataclasses.replace(late.containers[0], running=True, restarts=1)
-    assert not absent_pods.cannot_come(dataclasses.replace(late, containers=(runs,)), clock())
+    assert not pending_pods.cannot_come(dataclasses.replace(late, containers=(runs,)), clock())
 
 
 def test_awaited_pods_that_run_are_located(clock, history):
