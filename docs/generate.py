@@ -34,15 +34,17 @@ from rover_kf.metrics import exporter
 from rover_kf.reconcilers.decision_latency import DecisionTimes
 
 HERE = pathlib.Path(__file__).parent
-sys.path += [str(HERE.parent / "tests" / "support"), str(HERE)]
+sys.path.insert(0, str(HERE.parent))
+sys.path.append(str(HERE))
 
 import api_reference  # noqa: E402 - beside this file
-import brought_about  # noqa: E402 - where the tests declare it
-from brought_about import Way  # noqa: E402 - likewise
+
+from tests.support import failure_cases  # noqa: E402 - where the tests declare it
+from tests.support.failure_cases import Case  # noqa: E402 - likewise
 
 CATALOGUE = (
     "<!-- From here on made by docs/generate.py of rover_kf/elastic/failures, tests/support/"
-    "brought_about.py and chaos.json. -->\n"
+    "failure_cases.py and chaos.json. -->\n"
 )
 NOTE = "<!-- Made by docs/generate.py; edit the source instead. -->\n"
 
@@ -166,15 +168,15 @@ def failures() -> str:
     page = HERE / "failures.md"
     parts = [page.read_text().partition(CATALOGUE)[0], CATALOGUE]
     for title, rules, declared in (
-        ("Processes", processes.RULES, brought_about.OF_PROCESSES),
-        ("Pods", pods.RULES, brought_about.PODS),
+        ("Processes", processes.RULES, failure_cases.OF_PROCESSES),
+        ("Pods", pods.RULES, failure_cases.PODS),
     ):
         parts += [f"\n## {title}\n\n", *_catalogue(rules, declared)]
     parts += ["\n## Matrix\n\n", *_matrix(json.loads((HERE / "chaos.json").read_text()))]
     return "".join(parts)
 
 
-def _catalogue(rules: tuple[Rule, ...], declared: tuple[Way, ...]) -> list[str]:
+def _catalogue(rules: tuple[Rule, ...], declared: tuple[Case, ...]) -> list[str]:
     lines = [
         "| kind | known by | scope | action | what it is | brought about by |\n",
         "|---|---|---|---|---|---|\n",
@@ -195,10 +197,10 @@ def _catalogue(rules: tuple[Rule, ...], declared: tuple[Way, ...]) -> list[str]:
     return lines
 
 
-def _brought_about(rule: Rule, declared: tuple[Way, ...]) -> str:
+def _brought_about(rule: Rule, declared: tuple[Case, ...]) -> str:
     """How tests bring a row about, as they declare it, or what that would take."""
     tests: dict[str, list[str]] = {}
-    for way in brought_about.ways(rule.kind, rule.variant, declared):
+    for way in failure_cases.ways(rule.kind, rule.variant, declared):
         tests.setdefault(way.test, []).append(way.how)
     parts = [f"{', '.join(dict.fromkeys(hows))} ({test})" for test, hows in tests.items()]
     parts += [f"not here: it takes {rule.lacks}"] * bool(rule.lacks)

@@ -14,9 +14,9 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path.insert(0, str(ROOT))
 
-from browser import browser  # noqa: E402 - found on the path above
+from tests.support.browser import browser  # noqa: E402 - found on the path above
 
 IMAGES = pathlib.Path(__file__).parent / "images"
 WIDTH, HEIGHT = 900, 850

@@ -15,13 +15,18 @@ import time
 
 import pytest
 import yaml
-from prometheus_server import MONITORING, prometheus, scrape_config, scrape_of
 from testcluster import deployment, objects
 from testcluster.foreign import ForeignCluster
 from testcluster.objects import apply
-from tests_support import eventually
 
 from rover_kf.api import names
+from tests.support.servers.prometheus_server import (
+    MONITORING,
+    prometheus,
+    scrape_config,
+    scrape_of,
+)
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(400)
 

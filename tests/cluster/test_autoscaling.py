@@ -12,7 +12,6 @@ from testcluster import deployment, jobs, objects
 from testcluster.errors import CommandFailed
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
-from tests_support import eventually
 
 from rover_kf.api.jobs import JobKey
 from rover_kf.cli.pause_resume import lines
@@ -20,6 +19,7 @@ from rover_kf.client import explain as client_explain
 from rover_kf.client.explain import Explanation
 from rover_kf.cluster.kubernetes import config
 from rover_kf.history.store import SqlHistory
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.timeout(900), pytest.mark.usefixtures("controller"), pytest.mark.at_length

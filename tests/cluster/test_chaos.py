@@ -20,7 +20,8 @@ from chaos.verdict import Cost
 from testcluster import jobs, settings, small_disk
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
-from tests_support import eventually
+
+from tests.support.waiting import eventually
 
 RANKS = 2
 FIRST_STEPS, STEPS_EACH = 500, 220

@@ -18,7 +18,8 @@ from testcluster import jobs, journaled_job
 from testcluster.jobs import RunningJob
 from testcluster.journaled_job import newest, resumed, trains_with
 from testcluster.objects import apply
-from tests_support import eventually
+
+from tests.support.waiting import eventually
 
 RANKS, FEWEST = 3, 2
 STEPS = 2400

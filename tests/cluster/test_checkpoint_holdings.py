@@ -16,9 +16,9 @@ from testcluster.foreign import ForeignCluster
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from testcluster.pod_holdings import PodHoldings, held_by_pod
-from tests_support import eventually
 
 from rover_kf.api import names
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("controller")]
 

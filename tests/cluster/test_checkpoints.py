@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Mapping
 
 import pytest
-from authority import Authority
 from testcluster import jobs, objects, training_operator
 from testcluster.errors import ClusterError
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
-from tests_support import eventually
 
 from rover_kf.system import tls
+from tests.support.tls.authority import Authority
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("controller")]
 

@@ -12,7 +12,8 @@ from testcluster import objects
 from testcluster.commands import run
 from testcluster.errors import ClusterError, CommandFailed
 from testcluster.objects import apply
-from tests_support import eventually
+
+from tests.support.waiting import eventually
 
 SCRIPTS = pathlib.Path(__file__).parent / "scripts"
 

@@ -25,9 +25,9 @@ from testcluster.jobs import RunningJob
 from testcluster.objects import Object, apply, get
 from testcluster.settings import REPOSITORY, cache
 from testcluster.step_pod import Backend, Outputs, Own, StepPod
-from tests_support import eventually
 
 from rover_kf.api import names
+from tests.support.waiting import eventually
 
 pytestmark = [
     # The image of steps is built for these tests alone, and each starts pod after pod.

@@ -21,7 +21,8 @@ from testcluster import jobs, sample_journal
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from testcluster.sample_journal import SampleJournal
-from tests_support import eventually
+
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("controller")
 

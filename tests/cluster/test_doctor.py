@@ -15,12 +15,12 @@ import yaml
 from testcluster import admission, deployment, jobs, objects, training_operator
 from testcluster.cluster import Cluster
 from testcluster.objects import Object, apply
-from tests_support import eventually
 
 from rover_kf.cluster.kubernetes import config as kubernetes_config
 from rover_kf.doctor import Diagnosis, Finding, examine
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.webhook.certificates import issue
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("controller")]
 

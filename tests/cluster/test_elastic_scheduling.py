@@ -13,9 +13,9 @@ from testcluster import jobs, journaled_job, objects
 from testcluster.jobs import RunningJob
 from testcluster.journaled_job import answer, eventually_told, newest, resumed, trains_with
 from testcluster.objects import apply
-from tests_support import eventually
 
 from rover_kf.cluster.kubernetes.conversion import seconds_of
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("controller", "room")]
 

@@ -13,10 +13,10 @@ import pytest
 from testcluster import deployment, jobs, objects, storage
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.checkpoint.format import manifest
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("controller")]
 

@@ -16,9 +16,9 @@ from testcluster import deployment, jobs, objects
 from testcluster.jobs import RunningJob
 from testcluster.journaled_job import eventually_told
 from testcluster.objects import apply, job_conditions
-from tests_support import eventually
 
 from rover_kf.api import names
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("controller")]
 

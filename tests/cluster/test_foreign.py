@@ -15,7 +15,8 @@ from testcluster.foreign import ForeignCluster
 from testcluster.objects import apply
 from testcluster.pod_processes import ByExec
 from testcluster.trainer_image import TrainerImage
-from tests_support import eventually
+
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

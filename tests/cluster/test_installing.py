@@ -17,13 +17,13 @@ from testcluster.commands import run
 from testcluster.deployment import DEPLOYMENT, ProjectImages
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.cluster.kubernetes import config as kubernetes_config
 from rover_kf.cluster.kubernetes.api import Api
 from rover_kf.doctor import Finding, examine
 from rover_kf.injection.settings import InjectionSettings
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("controller")]
 

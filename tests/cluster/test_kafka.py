@@ -9,13 +9,14 @@ import time
 import uuid
 
 import pytest
-from kafka_broker import kafka_broker
-from kafka_feed import Feed, Lag
 from testcluster import jobs, network, sample_journal
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from testcluster.sample_journal import SampleJournal
-from tests_support import eventually
+
+from tests.support.servers.kafka_broker import kafka_broker
+from tests.support.servers.kafka_feed import Feed, Lag
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.timeout(900), pytest.mark.usefixtures("controller"), pytest.mark.at_length,

@@ -12,9 +12,9 @@ import pytest
 from testcluster import jobs, tfjobs
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
-from tests_support import eventually
 
 from rover_kf.api import names
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.usefixtures("controller")]
 

@@ -8,11 +8,9 @@ import json
 import re
 
 import pytest
-from brought_about import LIMIT_REACHED
 from testcluster import jobs, objects
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
-from tests_support import eventually
 
 from rover_kf.api.jobs import JobKey
 from rover_kf.cli import pause_resume
@@ -20,6 +18,8 @@ from rover_kf.client import explain as client_explain
 from rover_kf.cluster.kubernetes import config
 from rover_kf.history.store import SqlHistory
 from rover_kf.injection import quantities
+from tests.support.failure_cases import LIMIT_REACHED
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("controller")]
 

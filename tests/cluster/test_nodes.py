@@ -12,10 +12,10 @@ import pytest
 from testcluster import deployment, jobs, objects, training_operator
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.injection import node_affinity
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("controller")]
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from notebook_run import FOLDER, NotebookRun
 from testcluster import jobs
+
+from tests.support.notebook_run import FOLDER, NotebookRun
 
 pytestmark = [
     pytest.mark.timeout(900),

@@ -11,13 +11,14 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from object_server import ObjectServer, object_server
 from testcluster import jobs, network
 from testcluster.errors import ClusterError
 from testcluster.foreign import ForeignCluster
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
-from tests_support import eventually
+
+from tests.support.servers.object_server import ObjectServer, object_server
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("controller")]
 

@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from brought_about import PODS
 from testcluster import deployment, objects, training_operator
 from testcluster.jobs import RunningJob
 from testcluster.journaled_job import eventually_told
 from testcluster.objects import Object
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.cluster.kubernetes.conversion import pod_of
 from rover_kf.reconcilers import events
+from tests.support.failure_cases import PODS
+from tests.support.waiting import eventually
 
 _KEPT = "rover-kf.test/kept"
 _TAINT = "rover-kf.test/taken:NoExecute"

@@ -24,11 +24,11 @@ from testcluster.errors import CommandFailed
 from testcluster.objects import apply
 from testcluster.rights import Right, every
 from testcluster.roles import Roles
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.injection.inject import inject
 from rover_kf.injection.settings import InjectionSettings
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("controller")]
 

@@ -14,7 +14,6 @@ from testcluster.errors import CommandFailed
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
 from testcluster.tfjobs import Chief, Start
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -22,6 +21,7 @@ from rover_kf.api.jobs import JobKey
 from rover_kf.client import RoverClient, settings
 from rover_kf.cluster.kubernetes import config
 from rover_kf.injection import quantities
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.usefixtures("controller")]
 

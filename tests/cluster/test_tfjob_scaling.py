@@ -11,7 +11,6 @@ from testcluster import jobs, tfjobs
 from testcluster.jobs import RunningJob
 from testcluster.objects import Object, apply
 from testcluster.tfjobs import Chief
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
@@ -19,6 +18,7 @@ from rover_kf.cli.pause_resume import lines
 from rover_kf.client import explain
 from rover_kf.cluster.kubernetes import config
 from rover_kf.history.store import SqlHistory
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.timeout(1500), pytest.mark.usefixtures("controller"), pytest.mark.at_length

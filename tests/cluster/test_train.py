@@ -21,7 +21,8 @@ from testcluster.images import Images
 from testcluster.jobs import RunningJob
 from testcluster.objects import get
 from testcluster.settings import REPOSITORY, cache
-from tests_support import eventually
+
+from tests.support.waiting import eventually
 
 PAGE = REPOSITORY / "docs" / "quickstart.md"
 IMAGE = "registry.example.com/python-torch:latest"

@@ -8,7 +8,6 @@ import pytest
 from testcluster import jobs, objects
 from testcluster.jobs import RunningJob
 from testcluster.objects import apply
-from tests_support import eventually
 
 from rover_kf.api.jobs import JobKey
 from rover_kf.cli.pause_resume import lines
@@ -16,6 +15,7 @@ from rover_kf.client import explain
 from rover_kf.cluster.kubernetes import config
 from rover_kf.history.store import SqlHistory
 from rover_kf.injection import quantities
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.timeout(900), pytest.mark.usefixtures("controller"), pytest.mark.at_length

@@ -14,10 +14,11 @@ import shutil
 import subprocess
 import sys
 
-import interpreters
 import pytest
 import torch
 from testcluster import settings, tensorflow_environment
+
+from tests.support import interpreters
 
 PACKAGES = pathlib.Path(__file__).parent / "packages"
 PYTHONS = {

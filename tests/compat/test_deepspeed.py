@@ -10,8 +10,9 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from pods import Job, kill
-from tests_support import eventually
+
+from tests.support.pods.launcher_pods import Job, kill
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]  # DeepSpeed compiles a part of itself
 

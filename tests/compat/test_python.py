@@ -9,11 +9,11 @@ import os
 import pathlib
 import subprocess
 
-import interpreters
 import pytest
 
 from rover_kf.api import names
 from rover_kf.sidecar import runtime
+from tests.support import interpreters
 
 USE_RUNTIME = pathlib.Path(__file__).parent / "scripts" / "use_runtime.py"
 MINORS = ("3.10", "3.11", "3.12", "3.13")

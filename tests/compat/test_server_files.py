@@ -10,8 +10,9 @@ import pathlib
 from collections.abc import Callable, Iterator
 
 import pytest
-from tensorflow_servers import Servers, running
-from tests_support import eventually
+
+from tests.support.jobs.tensorflow_servers import Servers, running
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 

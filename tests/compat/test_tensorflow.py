@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 import yaml
-from brought_about import SERVER_LOST
-from job_manifests import make_job
-from slowed import slowed
-from tensorflow_job import TensorFlowJob, TensorFlowPod
-from tests_support import eventually
 
 from rover_kf.api import codec, names
 from rover_kf.api.status import CoordinatorStatus
+from tests.support.failure_cases import SERVER_LOST
+from tests.support.faults.slow_process import slowed
+from tests.support.jobs.job_manifests import make_job
+from tests.support.jobs.tensorflow_job import TensorFlowJob, TensorFlowPod
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -15,11 +15,12 @@ import pathlib
 import shutil
 import subprocess
 
-import checkpoint_pod
 import pytest
 import yaml
-from embedded_job import EmbeddedJob, client_in
-from interpreters import Interpreter
+
+from tests.support.interpreters import Interpreter
+from tests.support.jobs.embedded_job import EmbeddedJob, client_in
+from tests.support.pods import checkpoint_pod
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]  # a first build downloads gigabytes
 

@@ -12,7 +12,8 @@ import warnings
 
 import pytest
 import yaml
-from tests_support import eventually
+
+from tests.support.waiting import eventually
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # kfp's own, on import

@@ -9,7 +9,8 @@ import shutil
 
 import pytest
 import yaml
-from embedded_job import EmbeddedJob, client_in
+
+from tests.support.jobs.embedded_job import EmbeddedJob, client_in
 
 SAMPLES = pathlib.Path(__file__).parents[2] / "manifests" / "samples"
 STEPS = 160

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from brought_about import OTHER_ENTRIES, OTHER_SIZE
-from job_manifests import make_job, trainer_of
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.client import RoverClient
+from tests.support.failure_cases import OTHER_ENTRIES, OTHER_SIZE
+from tests.support.jobs.job_manifests import make_job, trainer_of
+from tests.support.waiting import eventually
 
 SCRIPT = """
 import torch

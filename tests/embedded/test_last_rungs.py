@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from embedded_job import EmbeddedJob, client_in
-from job_manifests import PREFIX, make_job
-from tests_support import eventually
 
 from rover_kf.api import names
+from tests.support.jobs.embedded_job import EmbeddedJob, client_in
+from tests.support.jobs.job_manifests import PREFIX, make_job
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.alone]
 

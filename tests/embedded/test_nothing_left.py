@@ -17,10 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from embedded_job import EmbeddedJob, client_in
-from job_holdings import KEPT, Holdings, held_by_job
-from job_manifests import make_job, trainer_of
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -29,6 +25,10 @@ from rover_kf.checkpoint.format import manifest as manifests
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.cli import exit_codes
 from rover_kf.client import RoverClient
+from tests.support.jobs.embedded_job import EmbeddedJob, client_in
+from tests.support.jobs.job_holdings import KEPT, Holdings, held_by_job
+from tests.support.jobs.job_manifests import make_job, trainer_of
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
 

@@ -18,12 +18,12 @@ import subprocess
 import time
 
 import pytest
-from embedded_job import EmbeddedJob, client_in
-from tests_support import eventually
 
 from rover_kf.api.jobs import JobKey
 from rover_kf.api.status import CoordinatorStatus
 from rover_kf.cli import main
+from tests.support.jobs.embedded_job import EmbeddedJob, client_in
+from tests.support.waiting import eventually
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "quickstart.md").read_text()

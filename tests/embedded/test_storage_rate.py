@@ -8,14 +8,14 @@ import math
 
 import pytest
 import yaml
-from job_manifests import make_job, pod_of, trainer_of
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.api.records import RunRecord
 from rover_kf.client import RoverClient
 from rover_kf.client.storage_bandwidth import KEY
 from rover_kf.history import recorder
+from tests.support.jobs.job_manifests import make_job, pod_of, trainer_of
+from tests.support.waiting import eventually
 
 SCRIPT = """
 import torch

@@ -15,10 +15,11 @@ import sys
 import urllib.parse
 
 import pytest
-from browser import browser
-from embedded_job import EmbeddedJob, client_in
-from job_manifests import make_job
-from tests_support import eventually
+
+from tests.support.browser import browser
+from tests.support.jobs.embedded_job import EmbeddedJob, client_in
+from tests.support.jobs.job_manifests import make_job
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 

@@ -20,11 +20,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from pods import TRAINING, Job, kill, show
-from prometheus_server import prometheus, scrape_config
-from tests_support import eventually
 
 from rover_kf.api import names
+from tests.support.pods.launcher_pods import TRAINING, Job, kill, show
+from tests.support.servers.prometheus_server import prometheus, scrape_config
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
 

@@ -11,11 +11,8 @@ import shutil
 import signal
 from collections.abc import Iterator, Sequence
 
-import checkpoint_pod
 import pytest
 import safetensors.torch
-from rank_server import RankServer, serving
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.checkpoint.arena.arena import Arena
@@ -23,6 +20,9 @@ from rover_kf.checkpoint_tools.consolidated_state import open_state
 from rover_kf.checkpoint_tools.export import export
 from rover_kf.checkpoint_tools.locate import locate
 from rover_kf.sidecar.slots.rank_assignments import Assignments
+from tests.support.pods import checkpoint_pod
+from tests.support.process_pool.rank_server import RankServer, serving
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
@@ -34,7 +34,7 @@ KILLS, EVERY, LAST = (4, 9, 13), 2, 16
 @pytest.fixture(scope="module")
 def server() -> Iterator[RankServer]:
     """Loads torch once for all trainings."""
-    with serving(TESTS / "support" / "resumed_training.py") as running:
+    with serving(TESTS / "support" / "training" / "resumed_training.py") as running:
         yield running
 
 

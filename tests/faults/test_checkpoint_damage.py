@@ -10,13 +10,13 @@ import pathlib
 from collections.abc import Iterator
 
 import pytest
-from checkpoint_world import World, in_memory, running
-from known_states import Form
 
 from rover_kf import errors
 from rover_kf.checkpoint.arena.slot_record import CONTROL_BYTES
 from rover_kf.checkpoint.format.manifest import Folder
 from rover_kf.checkpoint.format.snapshot import LENGTH_BYTES
+from tests.support.pods.checkpoint_world import World, in_memory, running
+from tests.support.states.synthetic_states import Form
 
 _PAGE = 4096
 _EVERY = 5

@@ -11,13 +11,13 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 
-import checkpoint_pod
 import pytest
-from rank_server import RankServer, serving
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.checkpoint.arena.arena import Arena
+from tests.support.pods import checkpoint_pod
+from tests.support.process_pool.rank_server import RankServer, serving
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -73,7 +73,7 @@ checkpointer.close()
 @pytest.fixture(scope="module")
 def server() -> Iterator[RankServer]:
     """Loads torch once for all trainings."""
-    with serving(TESTS / "support" / "sample_ranks.py") as running:
+    with serving(TESTS / "support" / "training" / "sample_ranks.py") as running:
         yield running
 
 

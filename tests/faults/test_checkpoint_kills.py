@@ -12,12 +12,12 @@ import sys
 import time
 
 import pytest
-from checkpoint_world import in_memory
-from tests_support import eventually
 
 from rover_kf.checkpoint.arena import arena_allocation
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.format import snapshot
+from tests.support.pods.checkpoint_world import in_memory
+from tests.support.waiting import eventually
 
 KILLS, SLOT_BYTES, SEED = 40, 8 << 20, 20261121
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 import mmap
 import shutil
 
-import checkpoint_pod
 import pytest
 import torch
-from checkpoint_world import in_memory
 
 from rover_kf.trainer import settings
 from rover_kf.trainer.checkpointer import Checkpointer
+from tests.support.pods import checkpoint_pod
+from tests.support.pods.checkpoint_world import in_memory
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

@@ -16,12 +16,12 @@ import shutil
 from collections.abc import Callable
 
 import pytest
-from checkpoint_world import in_memory
 
 from rover_kf import errors
 from rover_kf.checkpoint.format.manifest import Manifest
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.syscalls import Files
+from tests.support.pods.checkpoint_world import in_memory
 
 GIVEN_UP, NEXT = b"1" * (3 * 4096 + 100), b"2" * (2 * 4096 + 50)
 """Other bytes and another length: what of one lands in the other is seen."""

@@ -10,11 +10,11 @@ import shutil
 from collections.abc import Sequence
 
 import pytest
-from checkpoint_world import World, in_memory, running
-from known_states import Form
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import Durable
+from tests.support.pods.checkpoint_world import World, in_memory, running
+from tests.support.states.synthetic_states import Form
 
 RANKS, STEPS = (0, 1), (1, 2, 3)
 EVENTS = tuple(itertools.product(RANKS, STEPS))

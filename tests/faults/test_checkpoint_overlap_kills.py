@@ -12,12 +12,12 @@ import subprocess
 import sys
 import time
 
-import checkpoint_pod
 import pytest
-from checkpoint_world import in_memory
 
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.format import snapshot
+from tests.support.pods import checkpoint_pod
+from tests.support.pods.checkpoint_world import in_memory
 
 pytestmark = pytest.mark.torch
 

@@ -11,11 +11,7 @@ import pathlib
 import random
 import shutil
 
-import pods
 import pytest
-from checkpoint_world import in_memory
-from forked_pod import FORM, LOG, Forks, Process
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -25,6 +21,10 @@ from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.coordinator.replication import locations
 from rover_kf.coordinator.restore import plan_store
 from rover_kf.sidecar import state_replica
+from tests.support.pods import launcher_pods
+from tests.support.pods.checkpoint_world import in_memory
+from tests.support.process_pool.forked_pod import FORM, LOG, Forks, Process
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -43,7 +43,7 @@ class Pod:
         (root / "tmp").mkdir()
         (self.home / "token").write_text("a token")
         self.arenas = [Arena(self.home / names.ARENA_DIR / str(r)) for r in range(FORM.world_size)]
-        here = f"{pods.network()}.1"  # each test at once would ask the other's sidecar
+        here = f"{launcher_pods.network()}.1"  # each test at once would ask the other's sidecar
         address = {
             names.ENV_POD_IP: here, names.ENV_COORDINATOR: here,
             names.ENV_JOB: "demo", names.ENV_NAMESPACE: "default",

@@ -12,9 +12,17 @@ import pathlib
 import shutil
 
 import pytest
-from checkpoint_world import World, in_memory, running
-from known_states import FORMS, Form
-from recorded_disk import Call, History, Recorder, Tree, key_of, materialise
+
+from tests.support.faults.recorded_disk import (
+    Call,
+    History,
+    Recorder,
+    Tree,
+    key_of,
+    materialise,
+)
+from tests.support.pods.checkpoint_world import World, in_memory, running
+from tests.support.states.synthetic_states import FORMS, Form
 
 LATER = 100
 """Number of a round after all others."""

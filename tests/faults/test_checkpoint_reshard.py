@@ -9,20 +9,20 @@ import pathlib
 import shutil
 from collections.abc import Iterator
 
-import checkpoint_pod
 import pytest
-import rank_server
 import torch
-from sharded_training import digest_of, whole
 
 from rover_kf.api import names
 from rover_kf.checkpoint_tools.consolidated_state import open_state
 from rover_kf.checkpoint_tools.export import export
 from rover_kf.checkpoint_tools.locate import locate
+from tests.support.pods import checkpoint_pod
+from tests.support.process_pool import rank_server
+from tests.support.training.sharded_training import digest_of, whole
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
-SCRIPT = pathlib.Path(__file__).parents[1] / "support" / "sharded_training.py"
+SCRIPT = pathlib.Path(__file__).parents[1] / "support" / "training" / "sharded_training.py"
 
 
 class Worlds:

@@ -8,15 +8,14 @@ import concurrent.futures
 import os
 import pathlib
 
-import checkpoint_pod
-from tests_support import eventually
-
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaReply, ArenaRequest, RestoreReply, RestoreRequest, Sealed
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.trainer.sidecar_client import Link
+from tests.support.pods import checkpoint_pod
+from tests.support.waiting import eventually
 
 BYTES = (12 << 20, 1 << 10)
 """Of each rank's state: the first takes longer to persist."""

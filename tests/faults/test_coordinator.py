@@ -8,13 +8,7 @@ import concurrent.futures
 import functools
 import signal
 
-import checkpoint_pod
 import pytest
-from bare_trainer import Trainer
-from known_states import Form
-from sidecar_pods import SidecarPod, ended, job_folder
-from switching_relay import SwitchingRelay
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import codec, names
@@ -29,6 +23,12 @@ from rover_kf.api.membership import (
     WatchRequest,
 )
 from rover_kf.sidecar.state_replica import COPY, Kept
+from tests.support.faults.switching_relay import SwitchingRelay
+from tests.support.pods import checkpoint_pod
+from tests.support.pods.bare_trainer import Trainer
+from tests.support.pods.sidecar_pods import SidecarPod, ended, job_folder
+from tests.support.states.synthetic_states import Form
+from tests.support.waiting import eventually
 
 
 def join(pod: SidecarPod, life: int) -> Round:

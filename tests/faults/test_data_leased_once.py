@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 import time
 
-from pods import Job, kill
-from tests_support import eventually
-
 from rover_kf.api import codec, names
 from rover_kf.api.status import Acknowledged, ScaleRequest
 from rover_kf.data_sharding.permutation import Permutation
+from tests.support.pods.launcher_pods import Job, kill
+from tests.support.waiting import eventually
 
 SAMPLES, BATCH, SHARD = 1500, 8, 50
 BAD = 1234

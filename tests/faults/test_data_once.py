@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from counted_rows import TRAINING, Rows, kill_some, scale
-from pods import Job
-from tests_support import eventually
+from tests.support.pods.launcher_pods import Job
+from tests.support.training.counted_rows import TRAINING, Rows, kill_some, scale
+from tests.support.waiting import eventually
 
 
 def test_each_sample_counts_once_in_the_model_that_survives(tmp_path):

@@ -14,10 +14,10 @@ import sys
 
 import pytest
 import torch
-from rank_server import serving
-from weighed_ranks import BATCH, SAMPLES, SEED, Points, model
 
 from rover_kf.data_sharding.permutation import Permutation
+from tests.support.process_pool.rank_server import serving
+from tests.support.training.weighted_ranks import BATCH, SAMPLES, SEED, Points, model
 
 SCRIPT = pathlib.Path(sys.modules[Points.__module__].__file__)
 STEPS = SAMPLES // BATCH

@@ -11,22 +11,22 @@ import pathlib
 import subprocess
 import sys
 
-import checkpoint_pod
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from sharded_training import digest_of
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint_tools.consolidated_state import open_state
 from rover_kf.checkpoint_tools.export import export
 from rover_kf.checkpoint_tools.locate import locate
+from tests.support.pods import checkpoint_pod
+from tests.support.training.sharded_training import digest_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 ROOT = pathlib.Path(__file__).parents[2]
-SCRIPT = ROOT / "tests" / "support" / "dcp_training.py"
+SCRIPT = ROOT / "tests" / "support" / "training" / "dcp_training.py"
 
 
 class Runs:

@@ -15,14 +15,14 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 
-import memory_group
 import pytest
-from brought_about import PROCESSES
-from pods import Job, show
 from testcluster import settings
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Event
+from tests.support import memory_group
+from tests.support.failure_cases import PROCESSES
+from tests.support.pods.launcher_pods import Job, show
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

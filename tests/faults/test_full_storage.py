@@ -13,11 +13,8 @@ import pathlib
 import subprocess
 from collections.abc import Iterator
 
-import checkpoint_pod
 import pytest
-from bare_trainer import Trainer
 from local_jobs import job, replica
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -25,6 +22,9 @@ from rover_kf.api.jobs import Event
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.cluster.local import LocalCluster
+from tests.support.pods import checkpoint_pod
+from tests.support.pods.bare_trainer import Trainer
+from tests.support.waiting import eventually
 
 VOLUME, STATE, OTHERS = 20 << 20, 8 << 20, 5 << 20
 """With one checkpoint and what others have there, another one does not fit; without theirs it does,

@@ -9,15 +9,15 @@ import signal
 import time
 
 import pytest
-from hanging_folder import disk, must_be_root, silent
-from sidecar_pods import SidecarPod, job_folder
-from storage_pod import StoragePod
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.checkpoint.storage.rank_content import SlotContent
 from rover_kf.checkpoint.storage.rate_limit import Cap
 from rover_kf.sidecar.persist.storage_proxy import SeparateStorage
+from tests.support.faults.hanging_folder import disk, must_be_root, silent
+from tests.support.pods.sidecar_pods import SidecarPod, job_folder
+from tests.support.pods.storage_pod import StoragePod
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from pods import Job, show
 
 from rover_kf.api import names
+from tests.support.pods.launcher_pods import Job, show
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
 

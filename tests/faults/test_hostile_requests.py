@@ -23,13 +23,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 import pytest
-from hostile import DEEP, as_bytes, damaged, messages, plain, rubbish
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sidecar_pods import TOKEN, SidecarPod, ended, job_folder
 
 from rover_kf.api import names
 from rover_kf.api.status import Acknowledged, CoordinatorStatus
+from tests.support.malformed_messages import (
+    DEEP,
+    as_bytes,
+    damaged,
+    messages,
+    plain,
+    rubbish,
+)
+from tests.support.pods.sidecar_pods import TOKEN, SidecarPod, ended, job_folder
 
 LIMIT = 1.0
 """Seconds that this sidecar gives a body, and a connection that says nothing."""

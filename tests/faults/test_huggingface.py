@@ -12,15 +12,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import checkpoint_pod
 import pytest
 
 from rover_kf.checkpoint.arena.arena import Arena
+from tests.support.pods import checkpoint_pod
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 ROOT = pathlib.Path(__file__).parents[2]
-SCRIPT = ROOT / "tests" / "support" / "huggingface_training.py"
+SCRIPT = ROOT / "tests" / "support" / "training" / "huggingface_training.py"
 
 
 def _run(folder: pathlib.Path, world: list[dict], **options: object) -> dict:

@@ -13,15 +13,15 @@ import time
 import uuid
 
 from confluent_kafka import Consumer, TopicPartition
-from kafka_feed import Feed, Lag
-from pods import Job, kill
-from tests_support import eventually
 
 from rover_kf.api import codec, names
 from rover_kf.api.data import Span
 from rover_kf.api.status import Acknowledged, ScaleRequest
 from rover_kf.trainer.data.kafka.broker_connection import KafkaConnection
 from rover_kf.trainer.data.kafka.group_offsets import GroupOffsets
+from tests.support.pods.launcher_pods import Job, kill
+from tests.support.servers.kafka_feed import Feed, Lag
+from tests.support.waiting import eventually
 
 MOST, HISTORY, REST, PARTITIONS = 20_000, 600, 60, 3
 

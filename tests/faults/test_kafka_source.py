@@ -13,7 +13,6 @@ import uuid
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from tests_support import eventually
 
 from rover_kf import KafkaDataset, errors
 from rover_kf.api.data import DataPlan, Progress
@@ -22,6 +21,7 @@ from rover_kf.data_sharding.ledger_source import Resumable, Slot, Source, Spoilt
 from rover_kf.trainer.data.kafka import fetcher
 from rover_kf.trainer.data.kafka.broker_connection import KafkaConnection
 from rover_kf.trainer.data.kafka.source import KafkaSource
+from tests.support.waiting import eventually
 
 
 def numbered(first, end):

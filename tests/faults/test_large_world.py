@@ -10,12 +10,8 @@ import pathlib
 import types
 from collections.abc import Sequence
 
-import bare_trainer
-import checkpoint_pod
 import numpy as np
 import pytest
-from sidecar_pods import SidecarPod, ended, job_folder
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.api.checkpoints import Wanted
@@ -27,6 +23,9 @@ from rover_kf.checkpoint.resharding import write_shares
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.syscalls import Files
 from rover_kf.injection.sizing import SIDECAR_MEMORY
+from tests.support.pods import bare_trainer, checkpoint_pod
+from tests.support.pods.sidecar_pods import SidecarPod, ended, job_folder
+from tests.support.waiting import eventually
 
 POD = 8
 """Ranks of the pod that starts anew: all of its world."""

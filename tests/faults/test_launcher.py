@@ -11,11 +11,11 @@ import sys
 import time
 
 import pytest
-from pods import Job, kill, show
-from tests_support import eventually
 
 from rover_kf.api import codec, names
 from rover_kf.api.status import Acknowledged, LostRequest, ScaleRequest
+from tests.support.pods.launcher_pods import Job, kill, show
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 

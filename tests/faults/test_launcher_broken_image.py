@@ -7,10 +7,10 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from pods import Job
 
 from rover_kf.api import names
 from rover_kf.launcher.worker_group import MOST_STARTS
+from tests.support.pods.launcher_pods import Job
 
 
 @pytest.mark.timeout(120)

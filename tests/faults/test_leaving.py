@@ -8,10 +8,10 @@ import signal
 import threading
 
 import pytest
-from pods import Job, Pod, kill, show
-from tests_support import eventually
 
 from rover_kf.api import names
+from tests.support.pods.launcher_pods import Job, Pod, kill, show
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 

@@ -11,13 +11,14 @@ import pathlib
 import subprocess
 import sys
 
-import checkpoint_pod
 import pytest
+
+from tests.support.pods import checkpoint_pod
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 ROOT = pathlib.Path(__file__).parents[2]
-SCRIPT = ROOT / "tests" / "support" / "lightning_training.py"
+SCRIPT = ROOT / "tests" / "support" / "training" / "lightning_training.py"
 
 
 class Runs:

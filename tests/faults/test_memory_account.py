@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-import memory_group
 import pytest
-from pods import Job, show
 from testcluster import settings
-from tests_support import eventually
 
 from rover_kf.system import procfs
+from tests.support import memory_group
+from tests.support.pods.launcher_pods import Job, show
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

@@ -17,11 +17,7 @@ from collections.abc import Iterator
 
 import obstore
 import pytest
-from authority import Authority
-from checkpoint_pod import free_port
-from object_server import binary, object_server, offer
 from obstore import store
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.checkpoint.format import manifest
@@ -29,6 +25,10 @@ from rover_kf.checkpoint.format.manifest import Manifest
 from rover_kf.checkpoint.storage.bucket import Patience
 from rover_kf.checkpoint.storage.object_store import ObjectStorage
 from rover_kf.checkpoint.storage.retention import Spare
+from tests.support.pods.checkpoint_pod import free_port
+from tests.support.servers.object_server import binary, object_server, offer
+from tests.support.tls.authority import Authority
+from tests.support.waiting import eventually
 
 # The first fixture may compile the server: that has a limit of its own.
 pytestmark = pytest.mark.timeout(300, func_only=True)

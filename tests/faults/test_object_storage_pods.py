@@ -7,11 +7,8 @@ from __future__ import annotations
 import pathlib
 import time
 
-import checkpoint_pod
 import pytest
 import torch
-from object_server import ObjectServer, object_server, offer
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -20,6 +17,9 @@ from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.sidecar_client import Link
+from tests.support.pods import checkpoint_pod
+from tests.support.servers.object_server import ObjectServer, object_server, offer
+from tests.support.waiting import eventually
 
 # The first fixture may compile the server: that has a limit of its own.
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300, func_only=True)]

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from object_server import object_server, offer
 from pyarrow import parquet
 
 from rover_kf import ElasticDataLoader, FileDataset, TableRows, errors
+from tests.support.servers.object_server import object_server, offer
 
 
 def test_rows_come_from_an_object_store(tmp_path, monkeypatch):

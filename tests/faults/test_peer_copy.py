@@ -11,15 +11,15 @@ import time
 import types
 
 import pytest
-from bare_trainer import Trainer
-from sidecar_pods import SidecarPod, ended, job_folder
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import Held, HeldRequest
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.coordinator.replication.placement import PATIENCE_SECONDS
+from tests.support.pods.bare_trainer import Trainer
+from tests.support.pods.sidecar_pods import SidecarPod, ended, job_folder
+from tests.support.waiting import eventually
 
 SIZE = 3 << 20
 ARENA = 16 << 20

@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from job_holdings import listens
-from pods import Job, show
-from tests_support import eventually
 
 from rover_kf.api import names
+from tests.support.jobs.job_holdings import listens
+from tests.support.pods.launcher_pods import Job, show
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

@@ -13,15 +13,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
-import checkpoint_pod
 import crc32c
 import pytest
-from bare_trainer import Trainer
-from cutting_proxy import CuttingProxy
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.checkpoint.arena.arena import Arena
+from tests.support.faults.cutting_proxy import CuttingProxy
+from tests.support.pods import checkpoint_pod
+from tests.support.pods.bare_trainer import Trainer
+from tests.support.waiting import eventually
 
 MIB = 1 << 20
 CAP = 4 * MIB

@@ -8,14 +8,14 @@ averaged as DistributedDataParallel does it, BatchNorm's figures are each rank's
 
 from __future__ import annotations
 
-import checkpoint_pod
 import pytest
 import torch
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
+from tests.support.pods import checkpoint_pod
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.torch
 

@@ -11,16 +11,16 @@ import types
 import uuid
 
 import pytest
-from bare_trainer import Trainer
-from mounted_secret import MountedSecret
-from object_server import ObjectServer, object_server
-from sidecar_pods import SidecarPod, job_folder
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.api.status import Acknowledged
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.storage.object_store import ObjectStorage
+from tests.support.pods.bare_trainer import Trainer
+from tests.support.pods.sidecar_pods import SidecarPod, job_folder
+from tests.support.servers.object_server import ObjectServer, object_server
+from tests.support.tls.mounted_secret import MountedSecret
+from tests.support.waiting import eventually
 
 # The first fixture may compile the server: that has a limit of its own.
 pytestmark = pytest.mark.timeout(300, func_only=True)

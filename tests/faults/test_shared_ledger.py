@@ -15,16 +15,22 @@ import sys
 from typing import Any
 
 import pytest
-from authority import Authority
-from encrypted_pods import NAME, folder_and_secret, impostor, pod, verifying
-from pods import show
-from sidecar_pods import TOKEN, SidecarPod, ended
-from switching_relay import SwitchingRelay
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.leases import LeaseReply, LeaseRequest
+from tests.support.faults.switching_relay import SwitchingRelay
+from tests.support.pods.encrypted_pods import (
+    NAME,
+    folder_and_secret,
+    impostor,
+    pod,
+    verifying,
+)
+from tests.support.pods.launcher_pods import show
+from tests.support.pods.sidecar_pods import TOKEN, SidecarPod, ended
+from tests.support.tls.authority import Authority
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -14,7 +14,8 @@ import pytest
 
 from rover_kf.sidecar.http.connections import SILENCE_SECONDS
 
-SCRIPT = pathlib.Path(__file__).parents[1] / "support" / "silent_node.py"
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPT = ROOT / "tests" / "support" / "faults" / "powered_off_node.py"
 
 
 def test_a_request_to_a_node_without_power_ends(tmp_path):
@@ -24,7 +25,14 @@ def test_a_request_to_a_node_without_power_ends(tmp_path):
         assert not os.environ.get("CI"), "a network of its own is needed: unshare and ip"
         pytest.skip("no network of its own can be made here: it takes unshare and ip")
     command = [*alone, sys.executable, SCRIPT, tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     seconds, _, told = done.stdout.partition(" ")
     assert "the coordinator at http://127.0.0.1:" in told

@@ -8,12 +8,12 @@ import signal
 import subprocess
 
 import pytest
-from hanging_folder import disk, must_be_root
-from pods import Job
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.launcher.sidecar_requests import LONGEST_POLL
+from tests.support.faults.hanging_folder import disk, must_be_root
+from tests.support.pods.launcher_pods import Job
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

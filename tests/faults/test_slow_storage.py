@@ -7,10 +7,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from hanging_folder import disk, must_be_root
-from sidecar_pods import job_folder
-from slow_disk import slowed
-from storage_pod import StoragePod
+
+from tests.support.faults.hanging_folder import disk, must_be_root
+from tests.support.faults.slow_disk import slowed
+from tests.support.pods.sidecar_pods import job_folder
+from tests.support.pods.storage_pod import StoragePod
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import pytest
-from pods import Job, show
 
 from rover_kf.api import names
 from rover_kf.elastic import stragglers
+from tests.support.pods.launcher_pods import Job, show
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

@@ -15,12 +15,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-from authority import Authority
-from encrypted_pods import NAME, folder_and_secret, impostor, pod, verifying
-from pods import Job, kill, show
-from sidecar_pods import TOKEN, SidecarPod, ended
-from switching_relay import SwitchingRelay
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -28,6 +22,18 @@ from rover_kf.api.jobs import Event
 from rover_kf.api.membership import WatchReply, WatchRequest
 from rover_kf.api.status import Acknowledged
 from rover_kf.system import tls
+from tests.support.faults.switching_relay import SwitchingRelay
+from tests.support.pods.encrypted_pods import (
+    NAME,
+    folder_and_secret,
+    impostor,
+    pod,
+    verifying,
+)
+from tests.support.pods.launcher_pods import Job, kill, show
+from tests.support.pods.sidecar_pods import TOKEN, SidecarPod, ended
+from tests.support.tls.authority import Authority
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
 

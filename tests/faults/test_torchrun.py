@@ -9,11 +9,11 @@ import subprocess
 import sys
 
 import pytest
-from pods import TRAINING, Job, Pod, kill, show
 
 from rover_kf.api import names
 from rover_kf.api.status import ScaleRequest
 from rover_kf.sidecar.runtime import install
+from tests.support.pods.launcher_pods import TRAINING, Job, Pod, kill, show
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

@@ -7,7 +7,6 @@ Run by ``make test-gpu``; not part of ``make test``, which needs no GPU.
 
 from __future__ import annotations
 
-import checkpoint_pod
 import pytest
 import torch
 from torch.distributed.fsdp import fully_shard
@@ -15,6 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.settings import TrainerSettings
+from tests.support.pods import checkpoint_pod
 
 if not torch.cuda.is_available():
     pytest.skip(

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import pytest
-from kafka_broker import kafka_broker
+
+from tests.support.servers.kafka_broker import kafka_broker
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

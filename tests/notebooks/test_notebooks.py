@@ -11,7 +11,8 @@ import re
 
 import nbformat
 import pytest
-from notebook_run import FOLDER, NOTEBOOKS, NotebookRun
+
+from tests.support.notebook_run import FOLDER, NOTEBOOKS, NotebookRun
 
 pytestmark = [
     pytest.mark.torch,

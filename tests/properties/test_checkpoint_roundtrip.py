@@ -14,7 +14,6 @@ import mmap
 import numpy as np
 import pytest
 import torch
-import trainer_slot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load as load_safetensors
@@ -24,6 +23,7 @@ from rover_kf.checkpoint.format import plain_data, snapshot
 from rover_kf.trainer.restore import load
 from rover_kf.trainer.staging import copy_threads
 from rover_kf.trainer.state import flatten, tensor_views
+from tests.support.pods import trainer_slot
 
 pytestmark = pytest.mark.torch
 

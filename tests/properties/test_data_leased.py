@@ -10,8 +10,9 @@ import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_data import SimulatedData
-from simulated_shared import SimulatedShared
+
+from tests.support.simulated.leased_data import SimulatedData
+from tests.support.simulated.shared_model import SimulatedShared
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
 CALM = (

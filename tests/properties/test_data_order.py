@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numbered import Numbered
 
 from rover_kf import errors
 from rover_kf.data_sharding.batches import Batches
@@ -21,6 +20,7 @@ from rover_kf.data_sharding.permutation import MOST, Permutation
 from rover_kf.trainer.data.elastic_loader import ElasticDataLoader
 from rover_kf.trainer.data.rank_batches import AT_ONCE
 from rover_kf.trainer.data.shuffle import Shuffled
+from tests.support.training.numbered_samples import Numbered
 
 EXAMPLES = settings(deadline=None, derandomize="CI" in os.environ)
 seeds = st.integers(-(1 << 70), 1 << 70)

@@ -12,7 +12,6 @@ import tracemalloc
 import zlib
 
 import pytest
-from hostile import BUDGET, DEEP, anything, as_bytes, damaged, plain, rubbish
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +28,15 @@ from rover_kf.checkpoint.format import (
 )
 from rover_kf.checkpoint.format.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
+from tests.support.malformed_messages import (
+    BUDGET,
+    DEEP,
+    anything,
+    as_bytes,
+    damaged,
+    plain,
+    rubbish,
+)
 
 FOLDER = Folder(1, 7, "/checkpoints/job/step-000000000007-1")
 TENSOR = st.fixed_dictionaries(

@@ -14,10 +14,8 @@ import time
 
 import pytest
 import yaml
-from hostile import BUDGET, DEEP, NASTY, anything, as_bytes, damaged, leaves, plain, rubbish
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from job_manifests import make_job
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -32,6 +30,18 @@ from rover_kf.injection.settings import InjectionSettings
 from rover_kf.reconcilers import status_annotation
 from rover_kf.trainer.gc_pause import without_collection
 from rover_kf.webhook import admission
+from tests.support.jobs.job_manifests import make_job
+from tests.support.malformed_messages import (
+    BUDGET,
+    DEEP,
+    NASTY,
+    anything,
+    as_bytes,
+    damaged,
+    leaves,
+    plain,
+    rubbish,
+)
 
 SETTINGS = InjectionSettings("image")
 MOUNT = {"name": "data", "mountPath": "/checkpoints"}

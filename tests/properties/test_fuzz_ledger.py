@@ -10,7 +10,6 @@ import copy
 import tracemalloc
 
 import pytest
-from hostile import BUDGET, as_bytes, damaged, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from rover_kf.api.leases import LeaseRequest, RegisterData
 from rover_kf.data_sharding.dispatcher import Desk
 from rover_kf.data_sharding.interval_set import Ranges
 from rover_kf.data_sharding.ledger import Ledger
+from tests.support.malformed_messages import BUDGET, as_bytes, damaged, plain
 
 WORKERS = ("0/a", "1/b")
 NAMES = ("left", "right", "stream")

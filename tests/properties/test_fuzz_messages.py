@@ -7,12 +7,21 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from hostile import BUDGET, DEEP, DEEP_OBJECT, as_bytes, damaged, messages, plain, rubbish
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_kf import errors
 from rover_kf.api import codec, error_wire
+from tests.support.malformed_messages import (
+    BUDGET,
+    DEEP,
+    DEEP_OBJECT,
+    as_bytes,
+    damaged,
+    messages,
+    plain,
+    rubbish,
+)
 
 MESSAGES = messages()
 

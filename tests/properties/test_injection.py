@@ -9,11 +9,11 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from job_manifests import pod_of, three_way_patch, trainer_of
 
 from rover_kf.api import names
 from rover_kf.injection.inject import inject, remove
 from rover_kf.injection.settings import InjectionSettings
+from tests.support.jobs.job_manifests import pod_of, three_way_patch, trainer_of
 
 SETTINGS = InjectionSettings("rover-kf-sidecar:1", "rover-kf-system:rover-kf-controller")
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from simulated_job import SimulatedJob
 
 from rover_kf.elastic.rendezvous import persisted_state
 from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
+from tests.support.simulated.launchers import SimulatedJob
 
 PODS = 4
 ranks = st.integers(min_value=0, max_value=PODS - 1)

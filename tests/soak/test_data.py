@@ -9,9 +9,10 @@ import signal
 import time
 
 import pytest
-from counted_rows import TRAINING, Rows, kill_some, scale
-from pods import Job
-from tests_support import eventually
+
+from tests.support.pods.launcher_pods import Job
+from tests.support.training.counted_rows import TRAINING, Rows, kill_some, scale
+from tests.support.waiting import eventually
 
 
 @pytest.mark.torch

@@ -14,7 +14,6 @@ import pathlib
 import time
 
 import pytest
-from embedded_job import client_in
 from soaking import growth, recovery, schedule
 from soaking.job import CHECKPOINT_EVERY, Job, steps_for
 from soaking.record import Record
@@ -24,6 +23,7 @@ from soaking.usage import Sampler, memory_folders
 
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.local.settings import Timing
+from tests.support.jobs.embedded_job import client_in
 
 ACCURACY, KEEP = 0.95, 3
 LONGEST_RESTART = 1.0

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests_support import eventually
+
+from tests.support.waiting import eventually
 
 PROGRAMS = ("chromium", "chromedriver")
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"

@@ -10,7 +10,7 @@ import pathlib
 import signal
 from collections.abc import Iterator
 
-from tests_support import eventually
+from tests.support.waiting import eventually
 
 _ROOT = pathlib.Path("/sys/fs/cgroup")
 _ENTER = """

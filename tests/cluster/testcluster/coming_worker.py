@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import signal
 
-from tests_support import eventually
-
 from testcluster.faults import ProcessFaults
 from testcluster.jobs import RunningJob
+from tests.support.waiting import eventually
 
 _PATIENCE = 300.0
 """Seconds: processes load TensorFlow at once, on two cores."""

@@ -8,11 +8,11 @@ import pathlib
 from typing import Any
 
 from chaos import journal
-from tests_support import eventually
 
 from testcluster import jobs
 from testcluster.jobs import RunningJob
 from testcluster.objects import Object
+from tests.support.waiting import eventually
 
 
 def made(namespace: str, *options: str, pods: int = 3, fewest: int = 1) -> Object:

@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 import yaml
-from tests_support import eventually
 
 from testcluster.jobs import SAMPLES, RunningJob
 from testcluster.objects import Object
+from tests.support.waiting import eventually
 
 CLAIM, NAME = "wide-and-deep-checkpoints", "wide-and-deep"
 COMING = "coming-workers"

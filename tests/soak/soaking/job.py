@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import yaml
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.api.jobs import Pod
@@ -23,6 +22,7 @@ from rover_kf.cluster.local import LocalCluster
 from rover_kf.errors import ClusterUnavailable
 from soaking import schedule
 from soaking.trace import Round, Trace
+from tests.support.waiting import eventually
 
 SAMPLES = pathlib.Path(__file__).parents[3] / "manifests" / "samples"
 SCRIPTS = pathlib.Path(__file__).parents[1] / "scripts"

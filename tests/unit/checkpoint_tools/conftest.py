@@ -9,11 +9,11 @@ import pathlib
 import shutil
 
 import pytest
-import stored_states
 
 from rover_kf.checkpoint.storage.factory import open_storage
 from rover_kf.checkpoint.storage.storage_protocol import Storage
 from rover_kf.cli import main
+from tests.support.states import stored_states
 
 SHARDED = frozenset({"model.0.weight", "optimizer.state.0.exp_avg"})
 

@@ -11,7 +11,6 @@ import tracemalloc
 from unittest import mock
 
 import pytest
-import stored_states
 import torch
 
 from rover_kf.checkpoint.resharding import assembly
@@ -25,6 +24,7 @@ from rover_kf.checkpoint_tools import (
 )
 from rover_kf.checkpoint_tools.consolidated_state import open_state
 from rover_kf.trainer.state.flatten import DTYPES, dtype_name
+from tests.support.states import stored_states
 
 pytestmark = pytest.mark.torch
 

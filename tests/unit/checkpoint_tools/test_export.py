@@ -12,7 +12,6 @@ import subprocess
 import sys
 
 import pytest
-import stored_states
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
@@ -20,6 +19,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.cli import exit_codes
+from tests.support.states import stored_states
 
 pytestmark = pytest.mark.torch
 

@@ -20,9 +20,7 @@ import termios
 from unittest import mock
 
 import pytest
-import stored_states
 import torch
-from object_server import object_server, offer
 
 from rover_kf.checkpoint.format import manifest
 from rover_kf.checkpoint.format.tensor_layout import kinds_of
@@ -31,6 +29,8 @@ from rover_kf.checkpoint.storage.directory import DirectoryStorage
 from rover_kf.checkpoint.storage.factory import open_storage
 from rover_kf.checkpoint.storage.syscalls import Files
 from rover_kf.checkpoint_tools import consolidated_state
+from tests.support.servers.object_server import object_server, offer
+from tests.support.states import stored_states
 
 # The S3 server may have to be compiled first: that has a limit of its own.
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300, func_only=True)]

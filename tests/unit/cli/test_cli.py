@@ -14,11 +14,11 @@ import sys
 import pytest
 import yaml
 from local_jobs import FOREVER, job, replica
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.cli import main
 from rover_kf.cluster.local import LocalCluster
+from tests.support.waiting import eventually
 
 ELASTIC = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 3}}
 

@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 import pytest
-from api_stand_in import failure, serving
-from job_manifests import make_job
 from local_jobs import FOREVER, job, replica
 
 from rover_kf.cli import main
 from rover_kf.client import RoverClient
 from rover_kf.cluster.kubernetes import config
 from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
+from tests.support.faults.api_stand_in import failure, serving
+from tests.support.jobs.job_manifests import make_job
 
 ELASTIC = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 3}}
 DURABLE = {"rover-kf.io/checkpoint.path": "/checkpoints"}

@@ -8,12 +8,12 @@ import dataclasses
 
 import pytest
 from local_jobs import FOREVER, job, replica
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api.jobs import Event
 from rover_kf.client import RoverClient, settings
 from rover_kf.client.job_name import to_key
+from tests.support.waiting import eventually
 
 VERBS = (
     *("train", "submit", "get", "list", "wait", "logs", "events", "scale", "pause", "resume"),

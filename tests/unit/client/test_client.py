@@ -8,11 +8,11 @@ import dataclasses
 
 import pytest
 from local_jobs import FOREVER, job, replica
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.client import RoverClient, settings
+from tests.support.waiting import eventually
 
 ELASTIC = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 3}}
 

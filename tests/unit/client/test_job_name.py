@@ -11,12 +11,12 @@ import sys
 
 import pytest
 import yaml
-from api_stand_in import serving
-from job_manifests import make_job
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
 from rover_kf.client.job_name import called, key_of
+from tests.support.faults.api_stand_in import serving
+from tests.support.jobs.job_manifests import make_job
 
 GROUP = "/apis/kubeflow.org/v1/namespaces/team"
 

@@ -9,16 +9,16 @@ import datetime as dt
 import importlib
 import inspect
 
-import api_stand_in
 import kubeflow.training as kft
 import kubernetes.client
 import pytest
-from job_manifests import make_job
 from local_jobs import job, replica
 
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
 from rover_kf.client import RoverClient, job_name, kubeflow_client, settings
+from tests.support.faults import api_stand_in
+from tests.support.jobs.job_manifests import make_job
 
 
 @pytest.fixture

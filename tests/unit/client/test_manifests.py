@@ -8,11 +8,11 @@ import json
 
 import pytest
 import yaml
-from job_manifests import make_job, trainer_of
 
 from rover_kf import errors
 from rover_kf.api.decisions import Quantity, Recommendation
 from rover_kf.client import manifests
+from tests.support.jobs.job_manifests import make_job, trainer_of
 
 JOB = {
     "apiVersion": "kubeflow.org/v1",

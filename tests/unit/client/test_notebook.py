@@ -8,8 +8,6 @@ import dataclasses
 import html.parser
 
 import pytest
-import sound_cluster
-from job_manifests import make_job
 
 from rover_kf.api.decisions import Cost, Quantity, Recommendation, ScaleDecision
 from rover_kf.api.jobs import Event, JobKey, ObservedJob
@@ -22,6 +20,8 @@ from rover_kf.client.views import Course, Events, Jobs, Log
 from rover_kf.doctor.diagnose import Diagnosis, judge
 from rover_kf.injection.inject import inject
 from rover_kf.injection.settings import InjectionSettings
+from tests.support import healthy_cluster
+from tests.support.jobs.job_manifests import make_job
 
 EVIL = "<script>alert('x')</script>"
 
@@ -106,7 +106,7 @@ def _injected():
         (Paused(_job(), 20, 10, 0), ("20", "10", "is paused")),
         (_injected(), ("digits, patched", "rover-sidecar", "rover-token")),
         (Log(f"step 1\n{EVIL}"), ("step 1",)),
-        (Diagnosis("team", tuple(judge(sound_cluster.facts()))), ("0 broken", "native-sidecars")),
+        (Diagnosis("team", tuple(judge(healthy_cluster.facts()))), ("0 broken", "native-sidecars")),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -10,10 +10,10 @@ that gives a labelled worker-only PyTorchJob whose container ``pytorch`` runs th
 from __future__ import annotations
 
 import pytest
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api.jobs import Event, JobKey
+from tests.support.waiting import eventually
 
 WAIT = 120.0
 """Seconds: a loaded cluster may need long to start a pod."""

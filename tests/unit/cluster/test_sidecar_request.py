@@ -10,7 +10,6 @@ import ssl
 import threading
 
 import pytest
-from authority import Authority
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -19,6 +18,7 @@ from rover_kf.cluster import sidecar_request
 from rover_kf.cluster.kubernetes import conversion
 from rover_kf.cluster.kubernetes.transport import PodNetwork
 from rover_kf.system import tls
+from tests.support.tls.authority import Authority
 
 KEY = JobKey("team", "digits")
 THERE = Pod("digits-worker-0", "u", "worker", 0, "Running", "127.0.0.1", encrypts=True)

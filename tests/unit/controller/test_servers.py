@@ -12,11 +12,8 @@ import ssl
 import time
 
 import aiohttp
-import checkpoint_pod
 import pytest
 from aiohttp import web
-from api_stand_in import failure, serving
-from job_manifests import make_job
 
 from controller import http_servers
 from controller.webhook_certificate import CertificateSecret
@@ -24,6 +21,9 @@ from rover_kf.cluster.kubernetes.api import Api
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.webhook.admission import make_app
 from rover_kf.webhook.certificates import issue
+from tests.support.faults.api_stand_in import failure, serving
+from tests.support.jobs.job_manifests import make_job
+from tests.support.pods import checkpoint_pod
 
 CONFIGURATION = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/rover-kf-webhook"

@@ -9,12 +9,12 @@ import concurrent.futures
 import time
 
 import pytest
-from api_stand_in import failure, serving
 
 from controller.webhook_certificate import CertificateSecret
 from rover_kf import errors
 from rover_kf.cluster.kubernetes.api import Api
 from rover_kf.webhook.certificates import LIFE, Certificates
+from tests.support.faults.api_stand_in import failure, serving
 
 SECRET = "/api/v1/namespaces/rover-kf-system/secrets/rover-kf-webhook"
 CONFIGURATION = (

@@ -10,16 +10,16 @@ import functools
 import pathlib
 from collections.abc import AsyncIterator
 
-import checkpoint_pod
 import pytest
 from aiohttp import web
-from tests_support import eventually
 
 from rover_kf.api import codec, names
 from rover_kf.api.coordinator_address import Whereabouts
 from rover_kf.api.status import Acknowledged
 from rover_kf.coordinator.address_broadcast import Herald, others
 from rover_kf.sidecar.http.peer_client import SidecarPeers
+from tests.support.pods import checkpoint_pod
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-import checkpoint_pod
 import jwt
 import pytest
 from aiohttp import test_utils, web
@@ -16,6 +15,7 @@ from rover_kf.api import codec, names
 from rover_kf.api.coordinator_state import CoordinatorState, RendezvousMemory
 from rover_kf.coordinator import failover
 from rover_kf.coordinator.failover import Succession
+from tests.support.pods import checkpoint_pod
 
 
 class Office:

@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-from simulated_job import SimulatedJob
-
 from rover_kf.api.samples import StepReport, StepSample
 from rover_kf.coordinator.status_builder import phase
 from rover_kf.coordinator.telemetry import Telemetry
 from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
+from tests.support.simulated.launchers import SimulatedJob
 
 
 def test_the_first_world_recovers_from_nothing():

@@ -8,7 +8,6 @@ import base64
 import dataclasses
 
 import pytest
-import sound_cluster as sound
 
 from rover_kf.doctor import controller_checks, dry_run_objects, images, rbac, volume_claims
 from rover_kf.doctor.api_query import Answer, Listing
@@ -16,6 +15,7 @@ from rover_kf.doctor.diagnose import judge
 from rover_kf.doctor.rbac import Rights
 from rover_kf.doctor.volume_claims import Claims
 from rover_kf.webhook.certificates import issue
+from tests.support import healthy_cluster as sound
 
 change = dataclasses.replace
 FACTS = sound.facts()

@@ -11,9 +11,7 @@ import shutil
 import subprocess
 
 import pytest
-import sound_cluster as sound
 import yaml
-from api_stand_in import StandIn, failure, serving
 
 from rover_kf.api import names
 from rover_kf.cluster.kubernetes.api import Api
@@ -22,6 +20,8 @@ from rover_kf.doctor.api_query import Answer
 from rover_kf.doctor.diagnose import judge
 from rover_kf.doctor.rbac import Rights
 from rover_kf.injection.settings import InjectionSettings
+from tests.support import healthy_cluster as sound
+from tests.support.faults.api_stand_in import StandIn, failure, serving
 
 FOLDER = pathlib.Path(__file__).parents[3] / "manifests" / "overlays" / "namespaced"
 TEAM, HOME = sound.NAMESPACE, "rover-kf-system"

@@ -8,14 +8,14 @@ import base64
 import time
 
 import pytest
-from authority import Authority
-from job_manifests import make_job
 
 from rover_kf import errors
 from rover_kf.doctor import tls_secret
 from rover_kf.injection.inject import inject
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.system import tls
+from tests.support.jobs.job_manifests import make_job
+from tests.support.tls.authority import Authority
 
 NAME = tls.server_name("team")
 OURS, OTHERS = Authority("ours"), Authority("others")

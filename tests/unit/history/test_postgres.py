@@ -13,14 +13,14 @@ import tempfile
 
 import pytest
 import sqlalchemy as sa
-from postgres_server import postgres, programs
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api.records import JobSignature, RunRecord
 from rover_kf.api.samples import Throughput
 from rover_kf.history import sql_schema
 from rover_kf.history.store import SqlHistory
+from tests.support.servers.postgres_server import postgres, programs
+from tests.support.waiting import eventually
 
 OTHERS = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
 

@@ -8,14 +8,6 @@ import copy
 import json
 
 import pytest
-from job_manifests import (
-    container_of,
-    environment_of,
-    make_job,
-    pod_of,
-    three_way_patch,
-    trainer_of,
-)
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -24,6 +16,14 @@ from rover_kf.injection.inject import inject, is_injected, remove
 from rover_kf.injection.patch_diff import diff
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.sidecar import settings as sidecar_settings
+from tests.support.jobs.job_manifests import (
+    container_of,
+    environment_of,
+    make_job,
+    pod_of,
+    three_way_patch,
+    trainer_of,
+)
 
 SETTINGS = InjectionSettings("rover-kf-sidecar:1", controller_account="rover-kf-system:controller")
 CHECKPOINTS = {"name": "ckpt", "mountPath": "/ckpt", "subPath": "team"}

@@ -7,9 +7,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests_support import eventually
-
 from rover_kf.launcher import stack_dumps
+from tests.support.waiting import eventually
 
 STUCK = """
 import sys, threading

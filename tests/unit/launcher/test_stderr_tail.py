@@ -13,10 +13,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tests_support import eventually
 
 from rover_kf.launcher import stderr_tail
 from rover_kf.launcher.stderr_tail import MOST_BYTES, StderrTail
+from tests.support.waiting import eventually
 
 
 class Log:

@@ -12,9 +12,6 @@ import signal
 import threading
 
 import pytest
-from api_stand_in import failure, serving
-from embedded_job import client_in
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -26,6 +23,9 @@ from rover_kf.pipeline_steps.launch_options import Terms
 from rover_kf.pipeline_steps.step_context import Owner, Step
 from rover_kf.reconcilers import status_annotation
 from rover_kf.reconcilers.status_annotation import JobStatus, LaunchSeen
+from tests.support.faults.api_stand_in import failure, serving
+from tests.support.jobs.embedded_job import client_in
+from tests.support.waiting import eventually
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 PODS = "/api/v1/namespaces/team/pods"

@@ -10,7 +10,8 @@ import pathlib
 import sys
 
 import pytest
-from tests_support import eventually
+
+from tests.support.waiting import eventually
 
 sys.path.append(str(pathlib.Path(__file__).parents[3] / "benchmarks/controller_parts"))
 sys.path.append(str(pathlib.Path(__file__).parents[3] / "tests/cluster"))

@@ -13,10 +13,10 @@ import subprocess
 
 import pytest
 import yaml
-from job_manifests import make_job, pod_of
 
 from rover_kf.injection.inject import inject
 from rover_kf.injection.settings import InjectionSettings
+from tests.support.jobs.job_manifests import make_job, pod_of
 
 ROOT = pathlib.Path(__file__).parents[3]
 MONITORING = ROOT / "manifests" / "components" / "monitoring"

@@ -10,7 +10,8 @@ import subprocess
 import sys
 
 import pytest
-import step_tables
+
+from tests.support.simulated import step_tables
 
 REPOSITORY = pathlib.Path(__file__).parents[3]
 

@@ -9,10 +9,10 @@ import pathlib
 import sys
 
 import pytest
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.recommender.profile import profile
+from tests.support.waiting import eventually
 
 HOLD = "import time; x = bytearray(b'1') * (100 << 20); time.sleep(600)"
 CHILD = (

@@ -9,10 +9,9 @@ import math
 import threading
 import time
 
-from tests_support import eventually
-
 from rover_kf.api.jobs import JobKey
 from rover_kf.reconcilers.queue import KeyQueue
+from tests.support.waiting import eventually
 
 ONE, TWO = JobKey("team", "one"), JobKey("team", "two")
 

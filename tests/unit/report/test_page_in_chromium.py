@@ -8,10 +8,10 @@ import itertools
 import re
 
 import pytest
-from browser import browser
-from run_records import WEEK, run_record
 
 from rover_kf.report.page import render
+from tests.support.browser import browser
+from tests.support.jobs.run_records import WEEK, run_record
 
 SECTIONS = (
     "World over time", "Throughput (samples/s)", "Goodput", "Checkpoints (ms blocked a minute)",

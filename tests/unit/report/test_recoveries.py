@@ -17,7 +17,6 @@ from google.protobuf import json_format
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-from run_records import BEGIN, run_record
 
 from rover_kf.api.jobs import Event
 from rover_kf.api.records import JobSignature, RunRecord
@@ -25,6 +24,7 @@ from rover_kf.api.samples import Throughput
 from rover_kf.history import recorder
 from rover_kf.report import otlp
 from rover_kf.report.recoveries import Restored, recoveries
+from tests.support.jobs.run_records import BEGIN, run_record
 
 SIGNATURE = JobSignature("team", "llm", "PyTorchJob", "trainer:1", "python train.py", 1, 0)
 FIRST = "llm-worker-0"

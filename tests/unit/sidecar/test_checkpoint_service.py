@@ -14,11 +14,8 @@ import time
 import urllib.error
 import urllib.request
 
-import checkpoint_pod
 import crc32c
 import pytest
-from bare_trainer import Trainer
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -35,6 +32,9 @@ from rover_kf.sidecar.restore.restorer import Restorer
 from rover_kf.sidecar.slots.server import SlotServer
 from rover_kf.sidecar.slots.slots import Slots
 from rover_kf.sidecar.slots.verifier import Examination
+from tests.support.pods import checkpoint_pod
+from tests.support.pods.bare_trainer import Trainer
+from tests.support.waiting import eventually
 
 
 def _state(content: bytes) -> bytes:

@@ -15,12 +15,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Sequence
 
-import checkpoint_pod
-import checkpoint_world
 import pytest
-from bare_trainer import Trainer
-from known_states import Form
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -39,6 +34,10 @@ from rover_kf.checkpoint.arena.arena import Arena, Filling
 from rover_kf.coordinator.replication.locations import PlacesFile
 from rover_kf.sidecar.http.peer_client import SidecarPeers
 from rover_kf.sidecar.slots.slots import Slots
+from tests.support.pods import checkpoint_pod, checkpoint_world
+from tests.support.pods.bare_trainer import Trainer
+from tests.support.states.synthetic_states import Form
+from tests.support.waiting import eventually
 
 ROWS = 12 * 1020
 

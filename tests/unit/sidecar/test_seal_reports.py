@@ -8,10 +8,8 @@ import asyncio
 import contextlib
 import functools
 
-import checkpoint_pod
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from tests_support import eventually
 
 from rover_kf.api import codec, names
 from rover_kf.api.checkpoints import ArenaRequest, Sealed
@@ -22,6 +20,8 @@ from rover_kf.sidecar.checkpoint_service import Checkpoints
 from rover_kf.sidecar.http.app import application
 from rover_kf.sidecar.slots.rank_assignments import Assignment
 from rover_kf.sidecar.slots.slots import Slots
+from tests.support.pods import checkpoint_pod
+from tests.support.waiting import eventually
 
 SIZE = 64
 

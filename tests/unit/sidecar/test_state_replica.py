@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-import checkpoint_pod
 import pytest
 
 from rover_kf import errors
 from rover_kf.api import codec, names
 from rover_kf.api.coordinator_state import CoordinatorState, RendezvousMemory
 from rover_kf.sidecar.state_replica import COPY, StateCopy, StateFile
+from tests.support.pods import checkpoint_pod
 
 
 def answer(generation: int, copy: str = "") -> dict[str, str]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-import step_tables
 
 from rover_kf.simulation import suite, traces
 from rover_kf.simulation.cluster_simulation import Shape, run_fleet
 from rover_kf.simulation.fleet_policies import FLEET_POLICIES
 from rover_kf.simulation.pod_placement import Placing
+from tests.support.simulated import step_tables
 
 NODE = Shape(nodes=1, per_node=4)
 

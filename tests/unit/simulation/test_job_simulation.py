@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import pytest
-import step_tables
 
 from rover_kf.scaling import decide as production
 from rover_kf.simulation import policies, suite
 from rover_kf.simulation.job_simulation import Case, run
 from rover_kf.simulation.policies import POLICIES
+from tests.support.simulated import step_tables
 
 CASE = Case(step_tables.table(), 64.0, 2.0, 1.0, 30.0)
 

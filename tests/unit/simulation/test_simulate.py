@@ -7,9 +7,9 @@ from __future__ import annotations
 import html.parser
 
 import pytest
-import step_tables
 
 from rover_kf import cli
+from tests.support.simulated import step_tables
 
 
 @pytest.fixture

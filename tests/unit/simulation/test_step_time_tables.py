@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import pytest
-import step_tables
 
 from rover_kf.simulation import extrapolation, traces
 from rover_kf.simulation.step_time_tables import NoTables, Row, StepTable
+from tests.support.simulated import step_tables
 
 
 def test_measured_places_come_back_and_others_lie_between():

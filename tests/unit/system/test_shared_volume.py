@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import pathlib
 
-import checkpoint_pod
 import pytest
 
 from rover_kf import errors
@@ -21,6 +20,7 @@ from rover_kf.sidecar.slots.rank_assignments import Assignment
 from rover_kf.sidecar.slots.slots import Slots
 from rover_kf.sidecar.state_replica import OWN, StateFile
 from rover_kf.system import shared_volume
+from tests.support.pods import checkpoint_pod
 
 SECRET = b"the sidecar's own token"
 

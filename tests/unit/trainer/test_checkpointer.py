@@ -10,12 +10,10 @@ import shutil
 import threading
 from collections.abc import Callable
 
-import checkpoint_pod
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -27,6 +25,8 @@ from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.sidecar_client import Link
 from rover_kf.trainer.state import flatten as states
+from tests.support.pods import checkpoint_pod
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.torch
 

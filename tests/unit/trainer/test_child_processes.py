@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 
-import checkpoint_pod
 import pytest
+
+from tests.support.pods import checkpoint_pod
 
 pytestmark = pytest.mark.torch
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 import pathlib
 import re
 
-import checkpoint_pod
 import pytest
 import torch
 import torch.distributed as dist
-from own_mesh import own_group
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from rover_kf import Checkpointer, ElasticDataLoader
 from rover_kf.api import names
+from tests.support.pods import checkpoint_pod
+from tests.support.training.single_process_mesh import own_group
 
 DOCS = pathlib.Path(__file__).parents[3] / "docs"
 EPOCHS, STEPS = 3, 12

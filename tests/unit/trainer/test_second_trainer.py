@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import checkpoint_pod
 import lightning.pytorch as lightning
 import pytest
 import torch
@@ -15,6 +14,7 @@ from rover_kf.api import names
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.trainer.huggingface import Trainer
 from rover_kf.trainer.lightning import FlashCheckpoint
+from tests.support.pods import checkpoint_pod
 
 pytestmark = pytest.mark.torch
 

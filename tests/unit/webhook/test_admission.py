@@ -9,13 +9,18 @@ import copy
 import json
 
 import pytest
-from job_manifests import container_of, make_job, three_way_patch, trainer_of
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.injection.inject import inject
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.webhook import admission
+from tests.support.jobs.job_manifests import (
+    container_of,
+    make_job,
+    three_way_patch,
+    trainer_of,
+)
 
 SETTINGS = InjectionSettings("rover-kf-sidecar:1", "rover-kf-system:rover-kf-controller")
 LAST = "kubectl.kubernetes.io/last-applied-configuration"

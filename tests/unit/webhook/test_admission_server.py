@@ -9,10 +9,10 @@ import io
 import json
 
 from aiohttp.test_utils import TestClient, TestServer
-from job_manifests import make_job
 
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.webhook.admission import make_app
+from tests.support.jobs.job_manifests import make_job
 
 
 def ask(bodies, defaults=dict):

@@ -11,12 +11,12 @@ import stat
 import threading
 
 import pytest
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.checkpoint.arena import arena_allocation
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.checkpoint.arena.slot_record import Control, Seal
+from tests.support.waiting import eventually
 
 PAGE = 4096
 

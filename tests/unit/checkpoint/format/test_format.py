@@ -10,12 +10,13 @@ import struct
 import subprocess
 import sys
 
-import checkpoint_pod
 import crc32c
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tests_support import eventually
+
+from tests.support.pods import checkpoint_pod
+from tests.support.waiting import eventually
 
 TRAIN = """
 import torch

@@ -7,11 +7,11 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from mounted_secret import MountedSecret
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.checkpoint.storage import credentials
+from tests.support.tls.mounted_secret import MountedSecret
 
 URL = "s3://bucket/runs"
 FIRST = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_SESSION_TOKEN": "c"}

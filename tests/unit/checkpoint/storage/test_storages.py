@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import crc32c
 import pytest
-from object_server import object_server, offer
 
 from rover_kf import errors
 from rover_kf.checkpoint.format import manifest
@@ -19,6 +18,7 @@ from rover_kf.checkpoint.format.manifest import Folder, Manifest, RankFile
 from rover_kf.checkpoint.storage.factory import open_storage
 from rover_kf.checkpoint.storage.retention import Best, Spare
 from rover_kf.checkpoint.storage.storage_protocol import Storage
+from tests.support.servers.object_server import object_server, offer
 
 # The first fixture may compile the server: that has a limit of its own.
 pytestmark = pytest.mark.timeout(300, func_only=True)

@@ -8,9 +8,6 @@ import contextlib
 import threading
 
 import pytest
-from api_stand_in import failure, serving
-from job_manifests import make_job
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -19,6 +16,9 @@ from rover_kf.cluster.kubernetes import informer
 from rover_kf.cluster.kubernetes.api import Api
 from rover_kf.cluster.kubernetes.cached_cluster import MirroredCluster
 from rover_kf.cluster.kubernetes.informer import Mirror
+from tests.support.faults.api_stand_in import failure, serving
+from tests.support.jobs.job_manifests import make_job
+from tests.support.waiting import eventually
 
 KEY = JobKey("team", "digits")
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"

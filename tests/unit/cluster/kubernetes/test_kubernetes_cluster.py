@@ -14,8 +14,6 @@ import logging
 import threading
 
 import pytest
-from api_stand_in import failure, serving
-from job_manifests import make_job
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -25,6 +23,8 @@ from rover_kf.cluster.kubernetes import transport
 from rover_kf.cluster.kubernetes.config import from_environment
 from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
 from rover_kf.cluster.kubernetes.transport import PodNetwork
+from tests.support.faults.api_stand_in import failure, serving
+from tests.support.jobs.job_manifests import make_job
 
 KEY = JobKey("team", "digits")
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"

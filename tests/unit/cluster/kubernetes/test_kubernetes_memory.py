@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import pytest
-from api_stand_in import failure, serving
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.jobs import JobKey
 from rover_kf.cluster.kubernetes.kubernetes_cluster import KubernetesCluster
+from tests.support.faults.api_stand_in import failure, serving
 
 KEY = JobKey("team", "digits")
 POD = "/api/v1/namespaces/team/pods/digits-worker-0"

@@ -16,13 +16,13 @@ import textwrap
 
 import pytest
 from local_jobs import FOREVER, container, job, replica
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.cluster.local import LocalCluster, settings
 from rover_kf.cluster.local.local_cluster import settle
 from rover_kf.cluster.local.store import Store
+from tests.support.waiting import eventually
 
 WAIT = 60.0
 

@@ -9,12 +9,12 @@ import socket
 
 import pytest
 from local_jobs import FOREVER, job, replica
-from tests_support import eventually
 
 from rover_kf.cluster.local import LocalCluster
 from rover_kf.cluster.local.job_runtime import pod_action
 from rover_kf.cluster.local.network import LEASE_PORT
 from rover_kf.cluster.local.settings import Timing
+from tests.support.waiting import eventually
 
 WAIT = 60.0
 TIMING = Timing(after_failure=5.0, after_success=30.0)

@@ -10,11 +10,9 @@ import json
 import pathlib
 import threading
 
-import checkpoint_pod
 import crc32c
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from tests_support import eventually
 
 from rover_kf.api import codec, names
 from rover_kf.api.checkpoints import (
@@ -41,6 +39,8 @@ from rover_kf.sidecar.event_log import LONGEST_MESSAGE
 from rover_kf.sidecar.http.app import application
 from rover_kf.sidecar.http.peer_client import SidecarPeers
 from rover_kf.sidecar.settings import SidecarSettings
+from tests.support.pods import checkpoint_pod
+from tests.support.waiting import eventually
 
 
 def _stored(settings: SidecarSettings) -> Storage | None:

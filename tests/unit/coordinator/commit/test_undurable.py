@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 
-import checkpoint_pod
 import pytest
 
 from rover_kf.api.checkpoints import Durable, Left, Sealed
@@ -15,6 +14,7 @@ from rover_kf.checkpoint.storage.factory import open_storage
 from rover_kf.coordinator.commit.committer import Committer
 from rover_kf.coordinator.commit.sealed_steps import SealAccount
 from rover_kf.coordinator.commit.undurable import Unstorable
+from tests.support.pods import checkpoint_pod
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ import random
 import signal
 
 import pytest
-from brought_about import OF_PROCESSES, PODS, ways
 
 from rover_kf import errors
 from rover_kf.api.membership import Failure
 from rover_kf.elastic.failures import pods, processes
 from rover_kf.elastic.failures.classify import classify, classify_pod, first
 from rover_kf.elastic.failures.evidence import Evidence, TrainingError
+from tests.support.failure_cases import OF_PROCESSES, PODS, ways
 
 ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be asynchronously"
 LOADER = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."

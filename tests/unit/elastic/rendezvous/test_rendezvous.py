@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import pytest
-from simulated_job import SimulatedJob, SimulatedLauncher
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -14,6 +13,7 @@ from rover_kf.elastic.rendezvous import persisted_state
 from rover_kf.elastic.rendezvous.effects import Answer, Closed, Effect, Formed, Tell
 from rover_kf.elastic.rendezvous.rendezvous import Rendezvous
 from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
+from tests.support.simulated.launchers import SimulatedJob, SimulatedLauncher
 
 
 def make(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from simulated_job import SimulatedJob
 
 from rover_kf import errors
 from rover_kf.api import codec, names
@@ -18,6 +17,7 @@ from rover_kf.elastic.rendezvous import persisted_state
 from rover_kf.elastic.rendezvous.effects import Effect, Tell
 from rover_kf.elastic.rendezvous.rendezvous_limits import Limits
 from rover_kf.elastic.rendezvous.restart_budget import Budget
+from tests.support.simulated.launchers import SimulatedJob
 
 LIMITS = Limits(nodes=2, min_nodes=2, max_nodes=2, restarts=100, back_off=5.0)
 

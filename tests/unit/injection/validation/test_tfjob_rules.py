@@ -9,7 +9,6 @@ import json
 import pathlib
 
 import pytest
-from job_manifests import environment_of, make_job
 
 from rover_kf import errors
 from rover_kf.api import names
@@ -18,6 +17,7 @@ from rover_kf.injection import inject as injection
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.injection.validation import tfjob_rules
 from rover_kf.sidecar import settings as sidecar_settings
+from tests.support.jobs.job_manifests import environment_of, make_job
 
 SETTINGS = InjectionSettings(sidecar_image="rover/sidecar:1", controller_account="sys:controller")
 MOUNT = {"name": "ckpt", "mountPath": "/ckpt"}

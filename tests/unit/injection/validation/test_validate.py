@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import pytest
-from job_manifests import make_job, pod_of, trainer_of
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.injection.inject import inject
 from rover_kf.injection.settings import InjectionSettings
 from rover_kf.injection.validation.validate import validate
+from tests.support.jobs.job_manifests import make_job, pod_of, trainer_of
 
 MOUNT = {"name": "ckpt", "mountPath": "/ckpt"}
 TRAINER = "spec.pytorchReplicaSpecs.Worker.template.spec.containers[pytorch]"

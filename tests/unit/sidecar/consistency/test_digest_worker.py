@@ -9,12 +9,9 @@ import asyncio
 import functools
 import pathlib
 
-import checkpoint_pod
 import crc32c
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from known_states import Form
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import codec, names
@@ -29,6 +26,9 @@ from rover_kf.checkpoint.format.tensor_layout import KEY, Kinds
 from rover_kf.coordinator.replica_comparison import ReplicaVerdicts
 from rover_kf.sidecar.consistency import tensor_digests
 from rover_kf.sidecar.http.app import application
+from tests.support.pods import checkpoint_pod
+from tests.support.states.synthetic_states import Form
+from tests.support.waiting import eventually
 
 # -- sums of a slot ------------------------------------------------------------------------------
 

@@ -12,14 +12,14 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 
-import checkpoint_pod
 import pytest
 from aiohttp import web
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.sidecar.http.peer_client import SidecarPeers
+from tests.support.pods import checkpoint_pod
+from tests.support.waiting import eventually
 
 FORMER, NEW = "127.0.0.2", "127.0.0.3"
 PATIENCE_SECONDS = 60

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 
-import checkpoint_pod
 import pytest
 from aiohttp import web
 
@@ -14,6 +13,7 @@ from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.status import Acknowledged
 from rover_kf.sidecar.http.peer_client import SidecarPeers
+from tests.support.pods import checkpoint_pod
 
 PATIENCE_SECONDS = 0.5
 

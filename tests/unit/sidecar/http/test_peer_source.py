@@ -10,11 +10,8 @@ import pathlib
 import socket
 from collections.abc import Callable
 
-import checkpoint_pod
 import crc32c
 import pytest
-from cutting_proxy import CuttingProxy
-from served_slot import CONTENT, Served
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import Holding
@@ -22,6 +19,9 @@ from rover_kf.sidecar.http.peer_client import BUFFER_BYTES, SidecarPeers
 from rover_kf.sidecar.http.peer_source import ATTEMPTS, PeerSource
 from rover_kf.sidecar.slots.slots import Slots
 from rover_kf.sidecar.slots.sources import copy_into
+from tests.support.faults.cutting_proxy import CuttingProxy
+from tests.support.pods import checkpoint_pod
+from tests.support.pods.served_slot import CONTENT, Served
 
 LARGE = CONTENT * 8
 MIB = 1 << 20

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import time
 
-import checkpoint_pod
 import jwt
 import pytest
 
 from rover_kf.sidecar.http.token_clock import ClusterTime, life_of
 from rover_kf.system.steady_clock import SteadyClock
+from tests.support.pods import checkpoint_pod
 
 KEY = "the API server's, thirty-two bytes"
 HOUR = 3600.0

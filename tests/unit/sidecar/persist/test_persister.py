@@ -9,8 +9,6 @@ import os
 import pathlib
 import threading
 
-import checkpoint_pod
-
 from rover_kf import errors
 from rover_kf.api import names
 from rover_kf.api.checkpoints import ArenaRequest
@@ -22,6 +20,7 @@ from rover_kf.coordinator.commit.commit_service import Commits
 from rover_kf.sidecar.persist.job_storage import Place
 from rover_kf.sidecar.persist.persister import Persister
 from rover_kf.sidecar.slots.slots import Slots
+from tests.support.pods import checkpoint_pod
 
 
 class Slow(CappedWriter):

@@ -15,7 +15,6 @@ from unittest import mock
 
 import crc32c
 import pytest
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.checkpoint.format.chunks import PIECE_BYTES
@@ -27,6 +26,7 @@ from rover_kf.checkpoint.storage.retention import Spare
 from rover_kf.sidecar.persist import worker_main, worker_protocol
 from rover_kf.sidecar.persist.storage_proxy import SeparateStorage
 from rover_kf.sidecar.persist.worker_pool import StorageChildren
+from tests.support.waiting import eventually
 
 LENGTH = (9 << 20) + 5
 

@@ -8,9 +8,7 @@ import asyncio
 import contextlib
 import os
 
-import checkpoint_pod
 import pytest
-from tests_support import eventually
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import (
@@ -25,6 +23,8 @@ from rover_kf.sidecar.restore import shared_slot as leads_module
 from rover_kf.sidecar.restore.shared_slot import Leads
 from rover_kf.sidecar.slots.rank_assignments import Assignment
 from rover_kf.sidecar.slots.slots import Slots
+from tests.support.pods import checkpoint_pod
+from tests.support.waiting import eventually
 
 FIRST = RestoreRequest(0, 2, 4, 5, ranks=2)
 SECOND = RestoreRequest(1, 3, 4, 5, ranks=0)

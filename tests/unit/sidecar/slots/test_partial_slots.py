@@ -7,15 +7,15 @@ from __future__ import annotations
 import concurrent.futures
 import pathlib
 
-import checkpoint_pod
 import pytest
-from bare_trainer import Trainer
-from tests_support import eventually
 
 from rover_kf.api import names
 from rover_kf.api.checkpoints import RestoreReply, Wanted
 from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.format.tensor_layout import KEY, Kinds, Piece
+from tests.support.pods import checkpoint_pod
+from tests.support.pods.bare_trainer import Trainer
+from tests.support.waiting import eventually
 
 CONTENT = bytes(range(60))
 

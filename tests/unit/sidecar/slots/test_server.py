@@ -11,13 +11,13 @@ import threading
 import time
 
 import aiohttp
-import checkpoint_pod
 import crc32c
 import pytest
-from served_slot import CONTENT, PATH, Served
 
 from rover_kf.sidecar.slots.slots import Slots
 from rover_kf.webhook.certificates import issue
+from tests.support.pods import checkpoint_pod
+from tests.support.pods.served_slot import CONTENT, PATH, Served
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from __future__ import annotations
 import concurrent.futures
 import pathlib
 
-import checkpoint_pod
 import pytest
 
 from rover_kf.api.checkpoints import ArenaRequest
 from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.sidecar.slots.slots import Slots
+from tests.support.pods import checkpoint_pod
 
 PAGES = 8 << 12
 ROUNDS = 300

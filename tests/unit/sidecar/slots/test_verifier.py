@@ -7,12 +7,11 @@ from __future__ import annotations
 import asyncio
 import os
 
-import checkpoint_pod
-
 from rover_kf.api.checkpoints import ArenaRequest
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.sidecar.slots.slots import Slots
 from rover_kf.sidecar.slots.verifier import Examination
+from tests.support.pods import checkpoint_pod
 
 
 def _sealed(slots: Slots, place: int, step: int) -> Seal:

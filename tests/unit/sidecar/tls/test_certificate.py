@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import pytest
-from authority import Authority
-from mounted_secret import MountedSecret
 
 from rover_kf import errors
 from rover_kf.sidecar.tls import certificate
 from rover_kf.system import tls
+from tests.support.tls.authority import Authority
+from tests.support.tls.mounted_secret import MountedSecret
 
 NAME = tls.server_name("team")
 OURS, OTHERS = Authority("ours"), Authority("others")

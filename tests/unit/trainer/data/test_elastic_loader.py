@@ -9,12 +9,12 @@ import time
 
 import pytest
 import torch
-from numbered import Numbered
 from torch.utils.data import DataLoader, IterableDataset
 
 from rover_kf import ElasticDataLoader, errors
 from rover_kf.data_sharding.permutation import Permutation
 from rover_kf.trainer.data.loader_progress import Places
+from tests.support.training.numbered_samples import Numbered
 
 READ_SECONDS = 0.0005
 

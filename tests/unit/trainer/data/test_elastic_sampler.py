@@ -7,12 +7,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from numbered import Numbered
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from rover_kf import ElasticDataLoader, ElasticSampler, errors
 from rover_kf.data_sharding.permutation import Permutation
+from tests.support.training.numbered_samples import Numbered
 
 SAMPLES, BATCH = 50, 12
 WHOLE = [Permutation(SAMPLES, 5, 0).at(place) for place in range(SAMPLES)]

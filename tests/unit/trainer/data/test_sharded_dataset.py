@@ -11,7 +11,6 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
-from numbered import Numbered
 from pyarrow import parquet
 from torch.utils.data import DataLoader
 
@@ -24,6 +23,7 @@ from rover_kf.data_sharding.ledger_source import Slot, Spoilt
 from rover_kf.datasets.tables import TableRows
 from rover_kf.trainer.data import lease_client
 from rover_kf.trainer.data.worker_reads import Reads
+from tests.support.training.numbered_samples import Numbered
 
 
 @pytest.fixture

@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import pickle
 
-import checkpoint_pod
 import pytest
 import torch
-from own_mesh import own_group
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -22,6 +20,8 @@ from rover_kf.sidecar.consistency import tensor_digests
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.dcp import Reader, Writer, plan_items
+from tests.support.pods import checkpoint_pod
+from tests.support.training.single_process_mesh import own_group
 
 pytestmark = [
     pytest.mark.torch,

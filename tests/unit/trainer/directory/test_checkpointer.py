@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 
-import checkpoint_pod
 import pytest
 
 from rover_kf import DirectoryCheckpointer, errors
@@ -24,6 +23,7 @@ from rover_kf.checkpoint_tools.export import export
 from rover_kf.checkpoint_tools.locate import locate
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.directory import folder_scan as folders
+from tests.support.pods import checkpoint_pod
 
 ROOT = pathlib.Path(__file__).parents[4]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-import checkpoint_pod
 import pytest
 import torch
 import transformers
@@ -18,6 +17,7 @@ from rover_kf.system import cpu_quota
 from rover_kf.trainer.huggingface import Trainer
 from rover_kf.trainer.huggingface.trainer import FlashCallback
 from rover_kf.trainer.staging.copy_threads import Work
+from tests.support.pods import checkpoint_pod
 
 pytestmark = pytest.mark.torch
 

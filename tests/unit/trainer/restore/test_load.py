@@ -9,10 +9,10 @@ import mmap
 
 import pytest
 import torch
-import trainer_slot
 
 from rover_kf import errors
 from rover_kf.trainer.state import flatten
+from tests.support.pods import trainer_slot
 
 pytestmark = pytest.mark.torch
 

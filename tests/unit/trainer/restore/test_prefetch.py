@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import trainer_slot
 
 from rover_kf import errors
 from rover_kf.api.checkpoints import RestoreReply
@@ -20,6 +19,7 @@ from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.restore.prefetch import Anticipation
 from rover_kf.trainer.state import flatten as states
+from tests.support.pods import trainer_slot
 
 pytestmark = pytest.mark.torch
 

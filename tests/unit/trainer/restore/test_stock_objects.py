@@ -8,8 +8,6 @@ import contextlib
 
 import pytest
 import torch
-import trainer_slot
-from own_mesh import own_group
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import lr_scheduler
@@ -20,6 +18,8 @@ from rover_kf.trainer.restore import load
 from rover_kf.trainer.staging import copy_threads
 from rover_kf.trainer.state import tensor_views
 from rover_kf.trainer.state.flatten_cache import Recall, live_shards
+from tests.support.pods import trainer_slot
+from tests.support.training.single_process_mesh import own_group
 
 pytestmark = pytest.mark.torch
 

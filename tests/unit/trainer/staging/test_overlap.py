@@ -13,10 +13,8 @@ import subprocess
 import sys
 import threading
 
-import checkpoint_pod
 import pytest
 import torch
-from tests_support import eventually
 from torch.optim import optimizer as torch_optimizer
 
 from rover_kf import errors
@@ -27,6 +25,8 @@ from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.staging import copy_batches
 from rover_kf.trainer.staging.copy_threads import Work
 from rover_kf.trainer.state import flatten as states
+from tests.support.pods import checkpoint_pod
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.torch
 

@@ -12,10 +12,8 @@ import mmap
 import pathlib
 import threading
 
-import checkpoint_pod
 import pytest
 import torch
-from own_mesh import own_mesh
 from torch.distributed.fsdp import fully_shard
 
 from rover_kf import errors
@@ -30,6 +28,8 @@ from rover_kf.trainer.staging.copy_threads import Work
 from rover_kf.trainer.state import flatten as states
 from rover_kf.trainer.state import flatten_cache
 from rover_kf.trainer.state.outline import marks as _marks
+from tests.support.pods import checkpoint_pod
+from tests.support.training.single_process_mesh import own_mesh
 
 pytestmark = pytest.mark.torch
 

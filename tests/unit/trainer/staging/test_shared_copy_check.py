@@ -8,7 +8,6 @@ import os
 
 import pytest
 import torch
-import trainer_slot
 
 from rover_kf import errors
 from rover_kf.checkpoint.arena import arena_allocation
@@ -16,6 +15,7 @@ from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.staging.shared_copy_check import LeadCheck
 from rover_kf.trainer.state import flatten as states
+from tests.support.pods import trainer_slot
 
 pytestmark = pytest.mark.torch
 

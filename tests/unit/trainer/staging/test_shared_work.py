@@ -11,10 +11,10 @@ import threading
 
 import pytest
 import torch
-from tests_support import eventually
 
 from rover_kf.system import cpu_quota
 from rover_kf.trainer.staging.copy_threads import Hands, Work
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.torch
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import pathlib
 
-import checkpoint_pod
 import pytest
 import torch
 
@@ -16,6 +15,7 @@ from rover_kf.checkpoint.arena.arena import Arena
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.state import flatten as states
+from tests.support.pods import checkpoint_pod
 
 pytestmark = pytest.mark.torch
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import trainer_slot
-from own_mesh import own_mesh
 from torch.distributed.fsdp import fully_shard
 
 from rover_kf.trainer.state import flatten
 from rover_kf.trainer.state.flatten_cache import Recall, live_shards
+from tests.support.pods import trainer_slot
+from tests.support.training.single_process_mesh import own_mesh
 
 pytestmark = [
     pytest.mark.torch,

@@ -9,7 +9,6 @@ import json
 
 import pytest
 import torch
-from own_mesh import own_mesh
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
@@ -19,6 +18,7 @@ from rover_kf.checkpoint.format import tensor_layout
 from rover_kf.checkpoint.format.tensor_layout import Piece
 from rover_kf.checkpoint.resharding.prefix_index import by_begin
 from rover_kf.trainer.state import dtensor, dtensor_layouts, flatten
+from tests.support.training.single_process_mesh import own_mesh
 
 pytestmark = pytest.mark.torch
 

@@ -9,7 +9,6 @@ import dataclasses
 
 import pytest
 import torch
-from own_mesh import own_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial, Replicate, Shard, _StridedShard
@@ -18,6 +17,7 @@ from rover_kf import errors
 from rover_kf.checkpoint.format.tensor_layout import Piece
 from rover_kf.checkpoint.resharding.prefix_index import by_begin
 from rover_kf.trainer.state import dtensor, dtensor_layouts, flatten
+from tests.support.training.single_process_mesh import own_mesh
 
 pytestmark = pytest.mark.torch
 

@@ -13,7 +13,6 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from own_mesh import own_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -23,6 +22,7 @@ from rover_kf.trainer.rng_state import Generators
 from rover_kf.trainer.state import flatten as states
 from rover_kf.trainer.state import outline
 from rover_kf.trainer.state.flatten_cache import Recall, live_shards
+from tests.support.training.single_process_mesh import own_mesh
 
 pytestmark = pytest.mark.torch
 

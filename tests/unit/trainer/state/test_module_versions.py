@@ -10,7 +10,6 @@ import mmap
 
 import pytest
 import torch
-import trainer_slot
 from torch.ao.quantization import MinMaxObserver
 
 from rover_kf import errors
@@ -21,6 +20,7 @@ from rover_kf.trainer.staging import copy_threads
 from rover_kf.trainer.state import flatten, tensor_views
 from rover_kf.trainer.state.flatten_cache import Recall
 from rover_kf.trainer.state.module_versions import KEY
+from tests.support.pods import trainer_slot
 
 pytestmark = pytest.mark.torch
 

@@ -9,7 +9,6 @@ import json
 
 import pytest
 import torch
-import trainer_slot
 
 from rover_kf import errors
 from rover_kf.checkpoint.format import snapshot
@@ -17,6 +16,7 @@ from rover_kf.trainer.restore import load
 from rover_kf.trainer.staging import copy_batches, copy_threads
 from rover_kf.trainer.state import strides, tensor_views
 from rover_kf.trainer.state.flatten_cache import Recall
+from tests.support.pods import trainer_slot
 
 pytestmark = pytest.mark.torch
 

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import pathlib
 
-import checkpoint_pod
 import pytest
-from tests_support import eventually
 
 from rover_kf import DirectoryCheckpointer, errors
 from rover_kf.api import names
@@ -16,6 +14,8 @@ from rover_kf.api.checkpoints import Held, HeldRequest
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.sidecar_client import Link
 from rover_kf.trainer.tensorflow.part_folders import Part, Parts, PartSweep
+from tests.support.pods import checkpoint_pod
+from tests.support.waiting import eventually
 
 TEXT = "shards"
 
