@@ -18,14 +18,13 @@ import statistics
 import sys
 from typing import Any
 
-PEERS = pathlib.Path(__file__).parent / "checkpoint_peers"
-sys.path.insert(0, str(PEERS))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-import shape
-from environments import NotInstalled
-from measure import Course, Figures, Size, loop_mebibytes, take
-from session import SYSTEMS, Failed, Session
-from table import markdown
+from benchmarks.checkpoint_systems import shape
+from benchmarks.checkpoint_systems.environments import NotInstalled
+from benchmarks.checkpoint_systems.measure import Course, Figures, Size, loop_mebibytes, take
+from benchmarks.checkpoint_systems.session import SYSTEMS, Failed, Session
+from benchmarks.checkpoint_systems.table import markdown
 
 COUNTED = ("dlrover", "rover", "rover-overlap")
 """Systems that save to memory at any rate: what became of each save is counted."""
@@ -73,10 +72,10 @@ def measured(size: Size, systems: list[str], passes: int, out: pathlib.Path) -> 
     persist: list[float] = []
     folder = out / "checkpoint-files"
     flat = shape.state_bytes(size.mebibytes, size.tensors)
-    with Session("floors", str(flat)) as floors:
+    with Session("hardware_floor", str(flat)) as floors:
         floors.ask("prepare", folder=str(folder / "floors"), mebibytes=1, tensors=4)
         copy = statistics.median(floors.ask("bare")["ms"] for _ in range(7))
-        with Session("nothing") as sham:
+        with Session("no_checkpoint") as sham:
             compute_ms = COPIES_A_STEP * copy
             own = loop_mebibytes(
                 sham, Course(floors, size, folder / "sham", compute_ms, counted=False)

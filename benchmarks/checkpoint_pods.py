@@ -24,16 +24,14 @@ import tempfile
 import time
 from collections.abc import Callable
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "benchmarks" / "checkpoint_peers"), str(ROOT)]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-import memory
-import shape
 import torch
 import torch.distributed as dist
-from sidecar import Sidecar
-from workload import Loop
 
+from benchmarks.checkpoint_systems import memory, shape
+from benchmarks.checkpoint_systems.sidecar import Sidecar
+from benchmarks.checkpoint_systems.workload import Loop
 from rover_kf.api import names
 from rover_kf.trainer import settings as trainer_settings
 from rover_kf.trainer.checkpointer import Checkpointer

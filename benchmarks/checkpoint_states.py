@@ -21,16 +21,16 @@ import tempfile
 import time
 from collections.abc import Callable
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent / "checkpoint_peers"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-import shape
 import torch
 import torch.distributed as dist
-from rover import Rover
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from workload import Loop
 
+from benchmarks.checkpoint_systems import shape
+from benchmarks.checkpoint_systems.rover import Rover
+from benchmarks.checkpoint_systems.workload import Loop
 from rover_kf.trainer.rng_state import Generators
 
 COPIES_A_STEP = 2.5

@@ -17,14 +17,15 @@ import subprocess
 import sys
 from typing import Any
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE / "controller_parts"), str(HERE.parent / "tests/cluster")]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT / "tests" / "cluster"))
 
-import course
-import place
-from plane import Plane
 from testcluster import binaries, pki, releases, settings
 from testcluster.processes import Registry
+
+from benchmarks.controller_bench import network_namespace, run
+from benchmarks.controller_bench.control_plane import Plane
 
 _INSIDE = "--inside"
 
@@ -35,8 +36,8 @@ def main() -> None:
     if not given.inside:
         binaries.build(releases.find())
         binaries.compiled(binaries.SIMULATOR)
-        with place.made():
-            words = [*place.enter(), sys.executable, __file__, *sys.argv[1:], _INSIDE]
+        with network_namespace.made():
+            words = [*network_namespace.enter(), sys.executable, __file__, *sys.argv[1:], _INSIDE]
             sys.exit(subprocess.run(words, check=False).returncode)
     report = _measured(given)
     if given.add and given.out.exists():
@@ -54,7 +55,7 @@ def _measured(given: argparse.Namespace) -> dict[str, Any]:
     found["kwok"] = binaries.compiled(binaries.SIMULATOR) / "kwok"
     pki.create(root, 0)
     try:
-        return course.run(
+        return run.run(
             Plane(root, found, registry),
             sizes=[int(word) for word in given.jobs.split(",")],
             window=given.window,
@@ -70,9 +71,9 @@ def _measured(given: argparse.Namespace) -> dict[str, Any]:
 
 def _with_webhook(report: dict[str, Any]) -> dict[str, Any]:
     """With what the webhook took while jobs were fewest: creations beside a load that is usual."""
-    sizes = [key for key in report if key.isdigit() and course.WEBHOOK_KEYS[0] in report[key]]
+    sizes = [key for key in report if key.isdigit() and run.WEBHOOK_KEYS[0] in report[key]]
     fewest = report[min(sizes, key=int)] if sizes else {}
-    return report | {key: fewest[key] for key in course.WEBHOOK_KEYS if key in fewest}
+    return report | {key: fewest[key] for key in run.WEBHOOK_KEYS if key in fewest}
 
 
 def _options() -> argparse.Namespace:

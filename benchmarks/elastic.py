@@ -17,21 +17,17 @@ import sys
 import time
 from collections.abc import Callable
 
-HERE = pathlib.Path(__file__).parent
-for folder in ("checkpoint_peers", "elastic_actions"):
-    sys.path.insert(0, str(HERE / folder))
-sys.path.append(str(HERE.parent / "tests" / "cluster"))
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT / "tests" / "cluster"))
 
-import manifest
-import place
-import standalone
-import table
-from actions import ACTIONS
-from course import GOODPUT_SECONDS, Course
-from environments import NotInstalled
-from outcome import Outcome
-from results import Results, Sample
-from waiting import StoodStill, TooLong
+from benchmarks.checkpoint_systems.environments import NotInstalled
+from benchmarks.elastic_bench import cluster_setup, manifest, standalone, table
+from benchmarks.elastic_bench.actions import ACTIONS
+from benchmarks.elastic_bench.outcome import Outcome
+from benchmarks.elastic_bench.results import Results, Sample
+from benchmarks.elastic_bench.run import GOODPUT_SECONDS, Course
+from benchmarks.elastic_bench.waiting import StoodStill, TooLong
 
 OUT = pathlib.Path("build/bench/elastic.json")
 TRIES = 5
@@ -45,7 +41,7 @@ def main() -> None:
     given = _given()
     actions, sides = given.actions.split(","), given.sides.split(",")
     cores = {"cores": os.cpu_count(), "load_at_start": round(os.getloadavg()[0], 1)}
-    results = Results(given.out, {**place.stated(), **cores})
+    results = Results(given.out, {**cluster_setup.stated(), **cores})
     todo = {name: given.systems.split(",") if name == "standalone" else sides for name in actions}
     if given.fresh:
         for name in actions:
@@ -54,13 +50,13 @@ def main() -> None:
     if "standalone" in todo:
         _repeat(results, "standalone", given.repeats, _systems(todo.pop("standalone")))
     if todo:
-        with place.prepared() as cluster:
+        with cluster_setup.prepared() as cluster:
             courses = {side: _course(cluster, side, given) for side in sides}
             _all(results, todo, courses, repeats=given.repeats, abreast=given.abreast)
     print(table.markdown(results.report()))
 
 
-def _course(cluster: place.Place, side: str, given: argparse.Namespace) -> Course:
+def _course(cluster: cluster_setup.Place, side: str, given: argparse.Namespace) -> Course:
     logs = given.out.parent / "elastic-logs"
     return Course(cluster, side, logs, given.logs, given.goodput_seconds)
 

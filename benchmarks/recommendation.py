@@ -14,11 +14,9 @@ import json
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent / "recommendation_parts"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-import cold_start
-import fleet
-import memory
+from benchmarks.recommendation_bench import cold_start, fleet, memory
 
 PARTS = ("throughput", "memory", "fleet")
 

@@ -19,12 +19,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-PARTS = pathlib.Path(__file__).parent / "rendezvous_parts"
-sys.path.insert(0, str(PARTS))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-import plot
-import served
-from crowd import Crowd
+from benchmarks.rendezvous_bench import plot, served_rendezvous
+from benchmarks.rendezvous_bench.simulated_launchers import Crowd
 
 WATCHED_SECONDS = 30.0
 """Simulated seconds of a world in which nothing happens."""
@@ -80,7 +78,7 @@ def simulated(size: int, repeats: int) -> dict[str, float]:
 
 def through_http(size: int) -> dict[str, float]:
     """CPU seconds of a real sidecar for the same round."""
-    found = served.measure(size)
+    found = served_rendezvous.measure(size)
     return {
         "form_seconds": round(found.cpu_seconds, 3),
         "wall_seconds": round(found.wall_seconds, 3),

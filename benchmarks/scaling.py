@@ -19,6 +19,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
 from rover_kf.simulation import suite, traces
 from rover_kf.simulation.cluster_simulation import FleetOutcome
 from rover_kf.simulation.extrapolation import step_time_errors

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data path: what its loader costs, what its place in the data takes, a resume.
 
-``make bench-sharding`` writes build/bench/sharding.json. The parts are in sharding_parts.
+``make bench-sharding`` writes build/bench/sharding.json. The package sharding_bench has its parts.
 """
 
 from __future__ import annotations
@@ -19,15 +19,10 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent / "sharding_parts"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-import leases
-import ledgers
-import overhead
-import pulled
-import resume
-from counted import Counted
-
+from benchmarks.sharding_bench import leases, ledgers, overhead, resume, shared_ledger
+from benchmarks.sharding_bench.counted_samples import Counted
 from rover_kf import ElasticDataLoader
 from rover_kf.data_sharding.permutation import Permutation
 
@@ -55,7 +50,7 @@ def main() -> None:
         "ledgers": ledgers.measure,
         "leases": leases.measure,
         "resume": lambda: resume.measure(given.epochs),
-        "pulled": lambda: pulled.measure(given.epochs),
+        "pulled": lambda: shared_ledger.measure(given.epochs),
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)
     report = json.loads(given.out.read_text()) if given.out.exists() else {}

@@ -21,13 +21,10 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE / "tfjob_parts"))
-for folder in ("cluster", "support"):
-    sys.path.append(str(HERE.parent / "tests" / folder))
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT / "tests" / "cluster"))
 
-import course
-import hot
 from testcluster import cluster as clusters
 from testcluster import deployment, host_python, settings, storage, tfjobs
 from testcluster.cluster import Cluster
@@ -35,6 +32,8 @@ from testcluster.deployment import ProjectImages
 from testcluster.errors import CommandFailed
 from testcluster.images import Images
 from testcluster.objects import apply
+
+from benchmarks.tfjob_bench import overloaded_ps, run
 
 NAMESPACE = "bench-tfjob"
 SIDES = ("rover", "stock")
@@ -44,8 +43,8 @@ HOT = "hot_ps"
 def main() -> None:
     """Measure what is lacking, write, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scenarios", default=",".join([*course.SCENARIOS, HOT]))
-    parser.add_argument("--sides", default=",".join([*SIDES, *hot.SIDES]))
+    parser.add_argument("--scenarios", default=",".join([*run.SCENARIOS, HOT]))
+    parser.add_argument("--sides", default=",".join([*SIDES, *overloaded_ps.SIDES]))
     parser.add_argument("--fresh", action="store_true", help="forget what was measured of these")
     out = pathlib.Path("build/bench/tfjob.json")
     parser.add_argument("--out", type=pathlib.Path, default=out)
@@ -56,15 +55,15 @@ def main() -> None:
         (name, side)
         for name in given.scenarios.split(",")
         for side in given.sides.split(",")
-        if side in (hot.SIDES if name == HOT else SIDES)
+        if side in (overloaded_ps.SIDES if name == HOT else SIDES)
     ]
     todo = [one for one in wanted if given.fresh or "/".join(one) not in kept]
     report["settings"] = {
         "nodes": 3,
         "cores": os.cpu_count(),
         "load_at_start": round(os.getloadavg()[0], 1),
-        "steps": course.STEPS,
-        "fault_after_step": course.FAULT_AT,
+        "steps": run.STEPS,
+        "fault_after_step": run.FAULT_AT,
         "steps_between_saves": 10,
     }
     if todo:
@@ -78,11 +77,11 @@ def _measure(
     cluster: Cluster, name: str, side: str, report: dict[str, Any], out: pathlib.Path
 ) -> None:
     _clear(cluster)
-    outcome: course.Outcome | hot.Course
+    outcome: run.Outcome | overloaded_ps.Course
     if name == HOT:
-        outcome = hot.run(cluster, NAMESPACE, side)
+        outcome = overloaded_ps.run(cluster, NAMESPACE, side)
     else:
-        outcome = course.run(cluster, NAMESPACE, name, side)
+        outcome = run.run(cluster, NAMESPACE, name, side)
     report["jobs"][f"{name}/{side}"] = dataclasses.asdict(outcome)
     report["scenarios"] = scenarios(report["jobs"])
     report |= ratios(report["jobs"])
@@ -108,7 +107,11 @@ def scenarios(jobs: dict[str, Any]) -> dict[str, dict[str, object]]:
 
 def ratios(jobs: dict[str, Any]) -> dict[str, float]:
     """Of a hot PS: how long the job takes with a resize over without, and over a restart."""
-    took = {side: jobs[f"{HOT}/{side}"]["seconds"] for side in hot.SIDES if f"{HOT}/{side}" in jobs}
+    took = {
+        side: jobs[f"{HOT}/{side}"]["seconds"]
+        for side in overloaded_ps.SIDES
+        if f"{HOT}/{side}" in jobs
+    }
     names = {"none": "hot_ps_ratio", "restart": "hot_ps_ratio_to_restart"}
     if "resize" not in took:
         return {}
@@ -163,7 +166,7 @@ def _deploy(cluster: Cluster) -> None:
 
 def _clear(cluster: Cluster) -> None:
     """What another job has left would be taken for this one's."""
-    course.remove(cluster, NAMESPACE)
+    run.remove(cluster, NAMESPACE)
     for path in _folder(cluster).iterdir():
         shutil.rmtree(path, ignore_errors=True)
 

@@ -7,22 +7,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import pathlib
-import sys
 
 import pytest
-
-from tests.support.waiting import eventually
-
-sys.path.append(str(pathlib.Path(__file__).parents[3] / "benchmarks/controller_parts"))
-sys.path.append(str(pathlib.Path(__file__).parents[3] / "tests/cluster"))
-
-import coordinators
-from histogram import Histogram
-from parties import Taken, cpu_seconds
 from testcluster.processes import Registry
 
+from benchmarks.controller_bench import coordinators
+from benchmarks.controller_bench.cpu_accounting import Taken, cpu_seconds
+from benchmarks.controller_bench.histogram import Histogram
 from rover_kf.api import codec
 from rover_kf.api.status import CoordinatorStatus
+from tests.support.waiting import eventually
 
 BENCHMARKS = pathlib.Path(__file__).parents[3] / "benchmarks"
 
@@ -118,7 +112,7 @@ def test_the_webhook_s_figures_are_those_with_fewest_jobs():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     sizes = {
-        size: dict.fromkeys(module.course.WEBHOOK_KEYS, value)
+        size: dict.fromkeys(module.run.WEBHOOK_KEYS, value)
         for size, value in (("5000", 9.0), ("1000", 7.0))
     }
     report = module._with_webhook({**sizes, "100": {"missed": 0}})

@@ -6,19 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pathlib
-import sys
 
 import pytest
 
-sys.path.append(str(pathlib.Path(__file__).parents[3] / "benchmarks" / "elastic_actions"))
-
-import manifest
-import marks
-import outcome
-import table
-from marks import Process, Step, Track
-from results import Results
+from benchmarks.elastic_bench import journal, manifest, outcome, table
+from benchmarks.elastic_bench.journal import Process, Step, Track
+from benchmarks.elastic_bench.results import Results
 
 
 def track(world, size, rank, first, *times, pod=""):
@@ -93,14 +86,14 @@ def test_goodput_counts_new_steps_only():
 def test_marks_are_read_as_they_were_written(tmp_path):
     """Every process its file; a line that is being written is not read yet."""
     process = Process("pod-0", 7, 123, 2, 0, 40)
-    written = marks.Marks(tmp_path / "marks", process)
+    written = journal.Marks(tmp_path / "marks", process)
     written.step(41)
-    (found,) = marks.read(tmp_path / "marks")
+    (found,) = journal.read(tmp_path / "marks")
     assert found.process == process
     assert [step.number for step in found.steps] == [41]
     head = json.dumps(dataclasses.asdict(process))
-    assert marks.parse(head[:20]) is None
-    assert marks.parse(f"{head}\n41 1.5\n42 1.") == Track(process, (Step(41, 1.5),))
+    assert journal.parse(head[:20]) is None
+    assert journal.parse(f"{head}\n41 1.5\n42 1.") == Track(process, (Step(41, 1.5),))
 
 
 def test_results_go_on_where_they_were(tmp_path):

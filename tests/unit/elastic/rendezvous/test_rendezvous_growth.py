@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import pathlib
 import sys
 
 import pytest
 
-CROWD = pathlib.Path(__file__).parents[4] / "benchmarks" / "rendezvous_parts" / "crowd.py"
+from benchmarks.rendezvous_bench.simulated_launchers import Crowd
+
 FEW, MANY = 40, 320
 
 
@@ -38,14 +37,9 @@ class Operations:
 
 @pytest.fixture(scope="module")
 def counts():
-    spec = importlib.util.spec_from_file_location("crowd", CROWD)
-    crowd = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = crowd  # dataclasses look their module up
-    spec.loader.exec_module(crowd)
-
     def measure(size):
         meter, found = Operations(), {}
-        job = crowd.Crowd(size, meter)
+        job = Crowd(size, meter)
         for name, act in (
             ("form", job.form),
             ("watch", lambda: job.watch(3.0)),
@@ -56,8 +50,7 @@ def counts():
             found[name] = meter.count - before
         return found
 
-    yield {size: measure(size) for size in (FEW, MANY)}
-    del sys.modules[spec.name]
+    return {size: measure(size) for size in (FEW, MANY)}
 
 
 @pytest.mark.parametrize("name", ["form", "watch", "lose a process"])
