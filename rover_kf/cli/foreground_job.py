@@ -16,9 +16,9 @@ from rich.console import Console
 from rover_kf import errors
 from rover_kf.api.jobs import JobKey
 from rover_kf.cli import exit_codes
-from rover_kf.cli.interrupts import Interrupts
 from rover_kf.client import Progress, RoverClient
 from rover_kf.client.progress.progress_display import Screen
+from rover_kf.system.signals import StopSignals
 
 DRAIN_SECONDS = 60.0
 
@@ -39,7 +39,7 @@ def to_its_end(
         report: HTML file to write; None writes none.
     """
     console = Console()
-    with Interrupts() as interrupts:
+    with StopSignals(exit_on_second=True) as interrupts:
         key = submit()
         last = _follow(rover, key, console, interrupts)
         if interrupts.code:
@@ -53,7 +53,7 @@ def to_its_end(
     return 0
 
 
-def _follow(rover: RoverClient, key: JobKey, console: Console, interrupts: Interrupts) -> Progress:
+def _follow(rover: RoverClient, key: JobKey, console: Console, interrupts: StopSignals) -> Progress:
     with Screen(console) as screen:
         for progress in rover.watch(key):
             screen.show(progress)

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from rover_kf.cli import job_tables
 from rover_kf.cli.connection_options import Place
-from rover_kf.cli.interrupts import Interrupts
 from rover_kf.cli.live_view import Pages, Web
 from rover_kf.cli.output import FORMAT, tell
 from rover_kf.client import Progress, RoverClient
+from rover_kf.system.signals import StopSignals
 
 PORT = 7480
 _PAUSE_SECONDS = 0.1
@@ -59,7 +59,10 @@ def top(  # noqa: PLR0917 - click passes options by name
             found = look(rover, namespace, every=every)
             tell(found, output, table(found))
             return
-        with Interrupts() as interrupts, Live(console=console, screen=True) as live:
+        with (
+            StopSignals(exit_on_second=True) as interrupts,
+            Live(console=console, screen=True) as live,
+        ):
             while not interrupts.code:
                 live.update(table(look(rover, namespace, every=every)), refresh=True)
                 again = time.monotonic() + seconds
@@ -69,7 +72,7 @@ def top(  # noqa: PLR0917 - click passes options by name
 
 def _serve(pages: Pages, port: int) -> None:
     """Until Ctrl-C or SIGTERM."""
-    with Interrupts() as interrupts, Web(pages.answer, port) as served:
+    with StopSignals(exit_on_second=True) as interrupts, Web(pages.answer, port) as served:
         click.echo(f"{served.address} shows the jobs until Ctrl-C")
         while not interrupts.code:
             time.sleep(_PAUSE_SECONDS)

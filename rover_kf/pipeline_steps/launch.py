@@ -24,10 +24,10 @@ from rover_kf.pipeline_steps.job_events import Hearing
 from rover_kf.pipeline_steps.job_status import look
 from rover_kf.pipeline_steps.launch_options import Terms
 from rover_kf.pipeline_steps.lease import Renewal, holder_of
-from rover_kf.pipeline_steps.signals import Stopping
 from rover_kf.pipeline_steps.step_context import Step
 from rover_kf.pipeline_steps.step_log import Narration
 from rover_kf.reconcilers import status_annotation
+from rover_kf.system.signals import StopSignals
 
 LOOK_SECONDS = 2.0
 AWAY_SECONDS = 600.0
@@ -92,13 +92,13 @@ class Launch:
         # What was patched under another name names that job's pods.
         inject = inject or is_injected(given)
         job = job_names.launched(given, self._step, self._terms)
-        with Stopping() as stopping:
+        with StopSignals() as stopping:
             key = self._begin(job, stopping, inject=inject)
             return Launched(key, self._follow(key, stopping))
 
     # -- its beginning -----------------------------------------------------------------------------
 
-    def _begin(self, manifest: Manifest, stopping: Stopping, *, inject: bool) -> JobKey:
+    def _begin(self, manifest: Manifest, stopping: StopSignals, *, inject: bool) -> JobKey:
         for last in self._tries(stopping, GOING_SECONDS):
             try:
                 job = self._rover.submit(manifest, inject=inject)
@@ -146,7 +146,7 @@ class Launch:
             self._renewal.take(job.key)
         return job.key
 
-    def _tries(self, stopping: Stopping, seconds: float) -> Iterator[bool]:
+    def _tries(self, stopping: StopSignals, seconds: float) -> Iterator[bool]:
         """Whether it is the last one; ends early when the step is stopped."""
         deadline = time.monotonic() + seconds
         while True:
@@ -159,7 +159,7 @@ class Launch:
 
     # -- its course --------------------------------------------------------------------------------
 
-    def _follow(self, key: JobKey, stopping: Stopping) -> Progress:
+    def _follow(self, key: JobKey, stopping: StopSignals) -> Progress:
         began = heard = time.monotonic()
         last: Progress | None = None
         while True:

@@ -25,7 +25,7 @@ from rover_kf.reconcilers.plan import Observed, Plan, Resize, Resume
 from rover_kf.reconcilers.policies import cpu_limits, lost_nodes, memory_limits
 from rover_kf.reconcilers.ps_status import Servers
 from rover_kf.reconcilers.run_recording import RunHistory
-from rover_kf.reconcilers.scaling import ps_proposal, ps_resize, ps_scaling, scaling
+from rover_kf.reconcilers.scaling import ps_proposal, ps_resize, ps_scaling, replica_scaling
 from rover_kf.reconcilers.status_annotation import JobStatus
 from rover_kf.scaling.policy import WatchPolicy
 
@@ -110,14 +110,14 @@ class Observer:
         """
         if "ps" in seen.alone:
             return self._around_servers(seen, draft, now)
-        key, ours = seen.job.key, scaling.is_ours(seen)
+        key, ours = seen.job.key, replica_scaling.is_ours(seen)
         try:
             mine = cluster_member.member(draft, seen, self._board.known(key), now, ours=ours)
         except ValueError as error:
             LOG.warning("%s: what its pods ask for is not reckoned with: %s", key, error)
             mine = None
         self._board.put(key, mine)
-        wanted = scaling.wanted(draft, seen)
+        wanted = replica_scaling.wanted(draft, seen)
         if mine is None or (wanted is None and not (ours and self._board.others_short(key))):
             return seen
         view = self._board.view(key, mine, now)

@@ -27,7 +27,12 @@ from rover_kf.reconcilers.policies import (
     suspend_policy,
 )
 from rover_kf.reconcilers.requeue import Pace
-from rover_kf.reconcilers.scaling import ps_proposal, ps_scaling, scaling, scaling_proposal
+from rover_kf.reconcilers.scaling import (
+    ps_proposal,
+    ps_scaling,
+    replica_scaling,
+    scaling_proposal,
+)
 from rover_kf.reconcilers.status_annotation import JobStatus
 
 Policy = Callable[[Plan, Observed, float], Plan]
@@ -36,7 +41,7 @@ Policy = Callable[[Plan, Observed, float], Plan]
 
 def _scale(made: Plan, seen: Observed, now: float) -> Plan:
     """What becomes of the job's replicas; the rules differ for parameter servers."""
-    extend = ps_scaling.extend if "ps" in seen.alone else scaling.extend
+    extend = ps_scaling.extend if "ps" in seen.alone else replica_scaling.extend
     return extend(made, seen, now)
 
 

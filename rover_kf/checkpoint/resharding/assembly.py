@@ -19,7 +19,7 @@ from rover_kf.checkpoint.format import snapshot
 from rover_kf.checkpoint.format.snapshot import Entry, Placed, Snapshot
 from rover_kf.checkpoint.format.tensor_layout import KEY, Box, Kinds, Piece, kinds_of
 from rover_kf.checkpoint.resharding.copy_runs import Copy, Lying, runs
-from rover_kf.checkpoint.resharding.wanted_boxes import Wishes, wishes_of
+from rover_kf.checkpoint.resharding.requested_boxes import Wishes, wishes_of
 from rover_kf.checkpoint.resharding.write_shares import common_of
 
 _MADE_ANEW = frozenset({KEY, snapshot.TYPES_KEY})

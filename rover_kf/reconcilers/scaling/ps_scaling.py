@@ -16,7 +16,7 @@ from rover_kf.api.decisions import ScaleDecision
 from rover_kf.api.jobs import Event
 from rover_kf.reconcilers import policy_source
 from rover_kf.reconcilers.plan import Observed, Plan, Tell
-from rover_kf.reconcilers.scaling import ps_resize, resize, scaling
+from rover_kf.reconcilers.scaling import ps_resize, replica_scaling, resize
 from rover_kf.scaling import headroom
 from rover_kf.scaling.decide import NOTHING_NEW
 from rover_kf.scaling.decision_input import SCALE, STAY
@@ -29,7 +29,7 @@ from rover_kf.scaling.scaling_state import ScalingState
 def wanted(made: Plan, seen: Observed) -> ScaleDecision | None:
     """The change that a job of ours would make now, whatever there is room for; None: none."""
     found = made.ps_proposal
-    if found is None or found.decision.action == STAY or not scaling.is_ours(seen):
+    if found is None or found.decision.action == STAY or not replica_scaling.is_ours(seen):
         return None
     return found.decision
 
@@ -64,10 +64,10 @@ def extend(plan: Plan, seen: Observed, now: float) -> Plan:
         return plan if move is None or ours else resize.abandoned(plan)
     plan = resize.follow(plan, seen)
     mode = seen.policy.mode
-    why = policy_source.refusal(job) or scaling.autoscaled(seen) if mode == AUTO else ""
+    why = policy_source.refusal(job) or replica_scaling.autoscaled(seen) if mode == AUTO else ""
     if why and (plan.ps_proposal is not None or move is not None):
         mode = RECOMMEND
-        plan = resize.tell_once(plan, f"refused:{why[:24]}", scaling.refused(why, now))
+        plan = resize.tell_once(plan, f"refused:{why[:24]}", replica_scaling.refused(why, now))
     if move is not None and not move.changed_at:
         return ps_resize.carry_on(plan, seen, move, now, allowed=mode == AUTO)
     if move is not None:
@@ -90,7 +90,7 @@ def _do(plan: Plan, seen: Observed, found: ServerOutlook, now: float) -> Plan:
     if not why:
         return plan
     key = f"bound:{decision.current}:{decision.servers}:{why[:28]}"
-    return resize.tell_once(plan, key, scaling.refused(why, now))
+    return resize.tell_once(plan, key, replica_scaling.refused(why, now))
 
 
 def _tell_waiting(plan: Plan, decision: ScaleDecision, state: ScalingState, now: float) -> Plan:
@@ -142,7 +142,7 @@ def _tell(plan: Plan, seen: Observed, found: ServerOutlook, now: float) -> Plan:
     decision, last = found.decision, plan.status.decision
     if decision.action == STAY:
         return _stay(plan, decision, found.state, now)
-    decision = dataclasses.replace(decision, bound=scaling.autoscaled(seen))
+    decision = dataclasses.replace(decision, bound=replica_scaling.autoscaled(seen))
     state = dataclasses.replace(found.state, move=None)
     plan = resize.decided(plan, decision, state)
     if last is not None and (last.here, last.there) == (decision.here, decision.there):

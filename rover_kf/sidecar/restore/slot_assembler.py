@@ -14,7 +14,7 @@ from rover_kf.checkpoint.arena.arena import Filling
 from rover_kf.checkpoint.arena.slot_record import Seal
 from rover_kf.checkpoint.format.tensor_layout import kinds_of
 from rover_kf.checkpoint.resharding.assembly import Assembler, Assembly
-from rover_kf.checkpoint.resharding.wanted_boxes import Wishes, lies_as_wished, wishes_of
+from rover_kf.checkpoint.resharding.requested_boxes import Wishes, lies_as_wished, wishes_of
 from rover_kf.sidecar.restore.header_cache import Heads
 from rover_kf.sidecar.slots.server import SlotServer
 from rover_kf.sidecar.slots.slots import Slots

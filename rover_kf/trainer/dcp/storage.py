@@ -44,7 +44,7 @@ from rover_kf.checkpoint.format import metrics as format_metrics
 from rover_kf.checkpoint.format import tensor_layout
 from rover_kf.checkpoint.format.snapshot import STATE_KEY
 from rover_kf.checkpoint.format.tensor_layout import Box, Kinds
-from rover_kf.checkpoint.resharding.wanted_boxes import Place, together
+from rover_kf.checkpoint.resharding.requested_boxes import Place, together
 from rover_kf.trainer.checkpointer import Checkpointer
 from rover_kf.trainer.dcp import plan_items
 from rover_kf.trainer.restore_client import opened

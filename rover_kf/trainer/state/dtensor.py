@@ -20,7 +20,7 @@ from rover_kf import errors
 from rover_kf.api.checkpoints import Wanted
 from rover_kf.checkpoint.format.tensor_layout import Piece
 from rover_kf.checkpoint.resharding.prefix_index import Begins, by_begin
-from rover_kf.checkpoint.resharding.wanted_boxes import Place, together
+from rover_kf.checkpoint.resharding.requested_boxes import Place, together
 
 _MODULES = ("torch.distributed.tensor", "torch.distributed._tensor")
 """The public one, and where it was before torch 2.5."""

@@ -19,7 +19,7 @@ from rover_kf.checkpoint.format.snapshot import Entry
 from rover_kf.checkpoint.format.tensor_layout import KEY, Kinds, Piece, kinds_of
 from rover_kf.checkpoint.resharding import write_shares
 from rover_kf.checkpoint.resharding.prefix_index import by_begin
-from rover_kf.checkpoint.resharding.wanted_boxes import (
+from rover_kf.checkpoint.resharding.requested_boxes import (
     Place,
     lies_as_wished,
     together,
