@@ -41,8 +41,8 @@ from tests.support.pods.sidecar_pods import TOKEN, SidecarPod, ended, job_folder
 LIMIT = 1.0
 """Seconds that this sidecar gives a body, and a connection that says nothing."""
 QUICK = (
-    "from rover_kf.sidecar import web; "
-    f"web.BODY_SECONDS = web.IDLE_SECONDS = {LIMIT}; "
+    "from rover_kf.sidecar.http import app; "
+    f"app.BODY_SECONDS = app.IDLE_SECONDS = {LIMIT}; "
     "from rover_kf.sidecar.__main__ import main; import sys; sys.exit(main())"
 )
 POSTED = {
