@@ -71,8 +71,8 @@ rubbish = st.one_of(
 def messages() -> dict[str, type]:
     """Every dataclass of rover_kf.api by its name: all that crosses a process border."""
     found: dict[str, type] = {}
-    for module in pkgutil.iter_modules(rover_kf.api.__path__):
-        home = importlib.import_module(f"rover_kf.api.{module.name}")
+    for module in pkgutil.walk_packages(rover_kf.api.__path__, "rover_kf.api."):
+        home = importlib.import_module(module.name)
         for name, kind in vars(home).items():
             if dataclasses.is_dataclass(kind) and kind.__module__ == home.__name__:
                 found[name] = typing.cast("type", kind)

@@ -15,8 +15,22 @@ from rover_kf.api import names
 
 PAGE = (pathlib.Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
 MODULES = (
-    *("membership", "checkpoints", "replication", "replica_checks", "hangs", "samples", "status"),
-    *("stragglers", "coordinator_state", "preflight", "leases", "data"),
+    *(
+        "membership",
+        "checkpoints",
+        "replication",
+        "replica_checks",
+        "faults.hang_reports",
+        "samples",
+        "status",
+    ),
+    *(
+        "faults.straggler_reports",
+        "coordinator_state",
+        "faults.node_check_messages",
+        "leases",
+        "data",
+    ),
 )
 
 
